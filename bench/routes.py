@@ -1,0 +1,114 @@
+"""Routes: one measured run of either program on the same files.
+
+In:  corpus files, a tokenizer.json, how many sequences of how many tokens, an empty folder.
+Out: a Route: seconds by stage, peak memory, and how many of the exported sequences are exactly T tokens long.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+
+from measure import Measurement, measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What both programs are asked for."""
+
+    tokenizer: Path
+    sequences: int
+    target_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """What one program took and gave; `error` holds the end of its output if it failed."""
+
+    seconds: float
+    peak_mb: float
+    memory: str
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    exact_sequences: int = 0
+    other_sequences: int = 0
+    vectors_mb: float = 0.0
+    error: str = ""
+
+
+def run_handwritten(files: Sequence[Path], *, order: Order, out: Path) -> Route:
+    """Run bench/handwritten.py on `files`, its result in `out`."""
+    script = Path(__file__).with_name("handwritten.py")
+    command = [sys.executable, str(script), "--corpus", *map(str, files), "--tokenizer", str(order.tokenizer)]
+    command += ["--target-tokens", str(order.target_tokens), "--sequences", str(order.sequences), "--out", str(out)]
+    taken = measure(command)
+    if taken.rc:
+        return _failed(taken)
+    report = json.loads(taken.stdout.splitlines()[-1])
+    return _finished(taken, stage_seconds=report["seconds"], out=out, target_tokens=order.target_tokens)
+
+
+def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
+    """Run `nextlong run` with its defaults on `files`, the run directory in `out`, which must be fresh."""
+    out.mkdir(parents=True)
+    recipe = out / "recipe.yaml"
+    run_dir = out / "run"
+    request = {
+        "run_dir": str(run_dir),
+        "ingest": {"sources": [{"path": str(file), "name": file.name} for file in files]},
+        "tokenizer": str(order.tokenizer),
+        "compose": {"sequences": order.sequences, "target_tokens": order.target_tokens},
+    }
+    recipe.write_text(yaml.safe_dump(request, sort_keys=False), encoding="utf-8")
+    script = Path(sys.executable).with_name("nextlong")
+    program = [str(script)] if script.exists() else [sys.executable, "-m", "nextlong"]
+    taken = measure([*program, "run", str(recipe)])
+    if taken.rc:
+        return _failed(taken)
+    return _finished(taken, stage_seconds=step_seconds(run_dir), out=run_dir, target_tokens=order.target_tokens)
+
+
+def step_seconds(run_dir: Path) -> dict[str, float]:
+    """Return the wall seconds of each step by name, in route order, from the manifests of a run."""
+    seconds: dict[str, float] = {}
+    for path in sorted(run_dir.glob("*/manifest.json")):
+        manifest = json.loads(path.read_bytes())
+        seconds[manifest["step"]] = manifest["seconds"]
+    return seconds
+
+
+def _failed(taken: Measurement) -> Route:
+    end = (taken.stderr or taken.stdout).strip()[-2000:]
+    return Route(
+        seconds=taken.seconds, peak_mb=taken.peak_mb, memory=taken.memory, error=f"exit status {taken.rc}: {end}"
+    )
+
+
+def _finished(taken: Measurement, *, stage_seconds: dict[str, float], out: Path, target_tokens: int) -> Route:
+    lengths = _sequence_lengths(out)
+    exact = lengths.count(target_tokens)
+    return Route(
+        seconds=taken.seconds,
+        peak_mb=taken.peak_mb,
+        memory=taken.memory,
+        stage_seconds=stage_seconds,
+        exact_sequences=exact,
+        other_sequences=len(lengths) - exact,
+        vectors_mb=sum(path.stat().st_size for path in out.rglob("*.vectors.npy")) / 1e6,
+    )
+
+
+def _sequence_lengths(folder: Path) -> list[int]:
+    lengths: list[int] = []
+    for path in sorted(folder.rglob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            if "input_ids" in file.schema_arrow.names:
+                for batch in file.iter_batches(batch_size=64, columns=["input_ids"]):
+                    lengths += pc.list_value_length(batch.column(0)).to_pylist()
+    return lengths

@@ -1,0 +1,128 @@
+"""Command line: demo · init · plan · run · peek.
+
+Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+import nextlong
+from nextlong.errors import NextlongError
+from nextlong.recipe import Recipe
+
+_USER_MISTAKE, _INTERRUPTED = 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    asked = _parser().parse_args(arguments)
+    error_console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        asked.command(asked)
+        sys.stdout.flush()
+    except NextlongError as error:
+        error_console.print(f"[bold red]error:[/] ", end="")
+        error_console.print(str(error), markup=False)
+        return _USER_MISTAKE
+    except KeyboardInterrupt:
+        error_console.print("\nstopped; what is finished is kept, the same command goes on from there", markup=False)
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nextlong", description="Short documents in, token-exact long sequences out (NExtLong, arXiv 2501.12766)."
+    )
+    parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    demo = commands.add_parser("demo", help="make long sequences from the documentation inside your Python")
+    demo.add_argument("--dir", type=Path, default=Path("nextlong-demo"), help="where to put it (default: nextlong-demo)")
+    demo.set_defaults(command=_demo)
+
+    init = commands.add_parser("init", help="write a commented recipe")
+    init.add_argument("recipe", type=Path)
+    init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    init.set_defaults(command=_init)
+
+    for name, command, meaning in (
+        ("plan", _plan, "what would run, what is done, and what it will take"),
+        ("run", _run, "carry out a recipe; again: go on, or do nothing"),
+    ):
+        sub = commands.add_parser(name, help=meaning)
+        sub.add_argument("recipe", type=Path)
+        sub.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. compose.target_tokens=65536")
+        sub.set_defaults(command=command)
+        if name == "run":
+            sub.add_argument("--accept-changed-inputs", action="store_true", help="read input files anew that have changed since")
+
+    peek = commands.add_parser("peek", help="look at the sequences of a run")
+    peek.add_argument("run", type=Path)
+    peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
+    peek.add_argument("--text", action="store_true", help="print its text")
+    peek.set_defaults(command=_peek)
+    return parser
+
+
+def _demo(asked: argparse.Namespace) -> None:
+    from nextlong import demo
+
+    demo.run_demo(asked.dir, Console())
+
+
+def _init(asked: argparse.Namespace) -> None:
+    from nextlong import template
+
+    if asked.recipe.exists() and not asked.force:
+        raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
+    heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
+    text = template.commented(template.starter(asked.recipe), heading=heading)
+    try:
+        asked.recipe.parent.mkdir(parents=True, exist_ok=True)
+        asked.recipe.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NextlongError(f"{asked.recipe} cannot be written: {error.strerror}; choose another place") from None
+    Console().print(f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}", highlight=False, soft_wrap=True)
+
+
+def _plan(asked: argparse.Namespace) -> None:
+    from nextlong.report import plan
+
+    plan.show(Recipe.load(asked.recipe, overrides=asked.overrides), Console())
+
+
+def _run(asked: argparse.Namespace) -> None:
+    from nextlong.report import summary
+
+    recipe = Recipe.load(asked.recipe, overrides=asked.overrides)
+    summary.run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
+
+
+def _peek(asked: argparse.Namespace) -> None:
+    from nextlong.report import peek
+
+    run = nextlong.open(asked.run)
+    console = Console()
+    if asked.number is None:
+        if asked.text:
+            raise NextlongError(f"--text needs to know which sequence: nextlong peek {asked.run} 0 --text")
+        peek.show_run(run, console)
+        return
+    if not 0 <= asked.number < len(run):
+        raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
+    show = peek.show_text if asked.text else peek.show_sequence
+    show(run.sequence(asked.number), console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

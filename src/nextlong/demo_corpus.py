@@ -1,0 +1,153 @@
+"""Demo corpus: real, free text that every CPython already carries, so that a first run needs no download.
+
+In:  the language reference inside `pydoc_data.topics` and the source files of the standard library.
+Out: one JSONL file with `id`, `text` and `source` (`python-topics`: a document a topic; `python-stdlib`: a document a
+     module, its docstring and those of its public classes, functions and methods, each below its signature).
+Source files are parsed, never imported: importing has side effects (`antigravity` opens a browser) and fails where a
+platform lacks a library. The bytes depend on the installed interpreter only.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nextlong.errors import CorpusError
+
+MIN_DOCUMENT_CHARS: Final = 200
+
+# Tests, applications and vendored or third-party code: no documentation, or not Python's own.
+_SKIPPED_FOLDERS: Final = frozenset(
+    {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
+)
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCorpus:
+    """What `write_demo_corpus` wrote: the number of documents and of characters of text."""
+
+    documents: int
+    chars: int
+
+
+def write_demo_corpus(path: Path) -> DemoCorpus:
+    """Write the demo corpus to `path` as JSONL, whole or not at all, and return its size.
+
+    Raises CorpusError where this interpreter carries no documentation or `path` cannot be written.
+    """
+    rows = [*_topic_rows(), *stdlib_rows(Path(sysconfig.get_path("stdlib")))]
+    if not rows:
+        raise CorpusError(
+            f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
+            "point ingest.sources at files of your own, or use a full CPython"
+        )
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+        unfinished.replace(path)
+    except OSError as error:
+        raise CorpusError(
+            f"the demo corpus cannot be written to {path}: {error.strerror}; name another folder"
+        ) from None
+    finally:
+        with suppress(OSError):  # gone by now, or its folder never was
+            unfinished.unlink()
+    return DemoCorpus(documents=len(rows), chars=sum(len(row["text"]) for row in rows))
+
+
+def stdlib_rows(stdlib: Path) -> Iterator[dict[str, str]]:
+    """Yield one row (`id`, `text`, `source`) a documented module below the folder `stdlib`, by name; tests left out."""
+    for module, file in sorted(_modules(stdlib, package="")):
+        try:
+            source = file.read_bytes()
+        except OSError:  # a dangling link in a trimmed installation
+            continue
+        yield from _row("python-stdlib", module, module_text(source, module=module))
+
+
+def module_text(source: bytes, *, module: str) -> str:
+    """Return the documentation in the source of `module` as plain text, one blank line between entries.
+
+    The module's docstring below its name, then each documented public definition below its signature; "" if there is
+    none, or if the source cannot be parsed (standard libraries hold a few broken files on purpose).
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in old modules
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ""
+    docstring = ast.get_docstring(tree)
+    entries = [f"{module}\n{docstring}"] if docstring else []
+    entries.extend(_entries(tree.body, owner=module))
+    return "\n\n".join(entries) + "\n" if entries else ""
+
+
+def _topic_rows() -> Iterator[dict[str, str]]:
+    try:
+        from pydoc_data.topics import topics  # some distributions leave it out
+    except ImportError:
+        return
+    for name in sorted(topics):
+        yield from _row("python-topics", name, str(topics[name]))
+
+
+def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
+    if len(text) >= MIN_DOCUMENT_CHARS:
+        # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
+        yield {"id": f"{source}/{name}", "text": text.encode("utf-8", "replace").decode(), "source": source}
+
+
+def _modules(folder: Path, *, package: str) -> Iterator[tuple[str, Path]]:
+    """Yield (dotted name, file) of the modules below; `site-packages` and `lib-dynload` are no identifiers."""
+    if not folder.is_dir():  # a zipped standard library
+        return
+    for entry in folder.iterdir():
+        if entry.suffix == ".py" and entry.stem.isidentifier():
+            name = package if entry.stem == "__init__" else f"{package}.{entry.stem}".lstrip(".")
+            if name:
+                yield name, entry
+        elif entry.name.isidentifier() and entry.name not in _SKIPPED_FOLDERS and entry.is_dir():
+            yield from _modules(entry, package=f"{package}.{entry.name}".lstrip("."))
+
+
+def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
+    for node in _definitions(body):
+        if node.name.startswith("_"):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield f"{_signature(node, owner=owner)}\n{docstring}"
+        if isinstance(node, ast.ClassDef):
+            yield from _entries(node.body, owner=f"{owner}.{node.name}")
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
+    """Yield classes and functions, also those under `if` and `try`: else they would depend on the platform."""
+    for node in body:
+        if isinstance(node, _Definition):
+            yield node
+        elif isinstance(node, ast.If):
+            yield from _definitions([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            handled = [statement for handler in node.handlers for statement in handler.body]
+            yield from _definitions([*node.body, *handled, *node.orelse, *node.finalbody])
+
+
+def _signature(node: _Definition, *, owner: str) -> str:
+    name = f"{owner}.{node.name}"
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        return f"class {name}({bases})" if bases else f"class {name}"
+    return f"{name}({ast.unparse(node.args)})"

@@ -1,0 +1,123 @@
+"""Sentence-transformers: chunks → unit vectors, by any model of that library, by name or path.
+
+In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
+The library sorts what one call gives it by length, so that a batch holds little padding, and puts the order back; hence
+`encode` hands over all its texts at once. bfloat16 where the hardware computes in it (half the time, and the vectors
+are stored as float16 anyway); means and norms are taken in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import recipe
+from nextlong.errors import EncoderError
+
+_WHERE = "encoder.model=sentence-transformers:"
+
+
+class SentenceTransformersEncoder:
+    """A loaded model and the options to call it with."""
+
+    def __init__(self, name: str, options: recipe.SentenceTransformers) -> None:
+        """Load the model; raises EncoderError where the package, the model or the device is missing."""
+        self._name = name
+        self._options = options
+        self._model = _load(name, options)
+        self._cut(options.max_tokens)
+        self.dimensions = 0
+        self.dimensions = self.encode([name]).shape[1]
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors, shape (n, dimensions), unit length; raises EncoderError where the model refuses."""
+        if not texts:
+            return np.empty((0, self.dimensions), np.float32)
+        options = self._options
+        task = {} if options.task is None else {"task": options.task}
+        try:
+            vectors = self._model.encode(
+                list(texts), batch_size=options.batch_size, prompt=options.prompt, show_progress_bar=False, **task
+            )
+        except (ValueError, TypeError) as error:
+            raise EncoderError(
+                f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
+                "take what its model card names, or leave them out"
+            ) from None
+        vectors = np.asarray(vectors, dtype=np.float32)
+        # A zero vector stays zero: the stage reports it, with the chunk's id.
+        unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return unit
+
+    def _cut(self, max_tokens: int | None) -> None:
+        if max_tokens is None:
+            return
+        config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
+        longest = getattr(config, "max_position_embeddings", None) or max_tokens
+        if max_tokens > longest:
+            raise EncoderError(
+                f"encoder.sentence_transformers.max_tokens={max_tokens}, but {self._name} has positions for {longest}; "
+                "lower it"
+            )
+        self._model.max_seq_length = max_tokens
+
+
+def _load(name: str, options: recipe.SentenceTransformers) -> Any:
+    try:
+        import torch
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
+    device = options.device or _best_device(torch)
+    dtype = _best_dtype(torch, device) if options.dtype == "auto" else options.dtype
+    try:
+        return SentenceTransformer(
+            name,
+            device=device,
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
+            model_kwargs={"torch_dtype": getattr(torch, dtype)},
+        )
+    except ImportError as error:
+        raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
+    except (OSError, ValueError) as error:
+        raise EncoderError(
+            f"{_WHERE}{name} cannot be loaded: {_first_line(error)}; give the path of its folder, or its name on the "
+            "Hugging Face Hub (and a network); a gated model needs `hf auth login`, one with its own code "
+            "trust_remote_code: true"
+        ) from None
+    except (RuntimeError, AssertionError) as error:
+        raise EncoderError(
+            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {_first_line(error)}; "
+            "set encoder.sentence_transformers.device or dtype"
+        ) from None
+
+
+def _best_device(torch: Any) -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _best_dtype(torch: Any, device: str) -> str:
+    if device.startswith("cuda"):
+        # From Ampere (8.0) on in hardware; earlier ones only emulate it.
+        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
+    return "bfloat16" if device == "cpu" and _cpu_multiplies_bfloat16() else "float32"
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """Say whether the CPU has bfloat16 products (x86: AMX or AVX-512, ARM: bf16); known on Linux only."""
+    try:
+        cpu = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(cpu.split())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

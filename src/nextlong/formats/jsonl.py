@@ -1,0 +1,70 @@
+"""JSONL: one object a sequence, with its text and the spans that tile it, for anything that reads JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.schemas import Resolved
+
+TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
+
+
+def write(path: Path, blocks: Iterable[Resolved], *, text_of: TextOf, special_text: dict[int, str]) -> int:
+    """Write blocks of sequences; `text_of` gives the texts of chunks by id, `special_text` those of other roles.
+
+    Returns the number of sequences.
+    """
+    rows = 0
+    with path.open("wb") as file:
+        for block in blocks:
+            for row in to_rows(block, text_of=text_of, special_text=special_text):
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+                rows += 1
+    return rows
+
+
+def to_rows(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -> Iterable[dict[str, Any]]:
+    """Yield one dictionary a sequence: sequence_id, method, length, text, spans."""
+    texts = span_texts(block, text_of=text_of, special_text=special_text)
+    for number in range(len(block)):
+        first, last = block.span_offsets[number : number + 2].tolist()
+        yield {
+            "sequence_id": block.sequence_ids[number],
+            "method": block.methods[number],
+            "length": int(block.token_offsets[number + 1] - block.token_offsets[number]),
+            "text": "".join(texts[first:last]),
+            "spans": [span_row(block, place) for place in range(first, last)],
+        }
+
+
+def span_texts(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -> list[str]:
+    """Return the text of every span of a block: a chunk's, up to the cut, or that of a joint or special token."""
+    is_chunk = block.chunk_ids != schemas.NO_CHUNK
+    found = iter(text_of(block.chunk_ids[is_chunk]).tolist())
+    sizes = (block.char_ends - block.char_starts).tolist()
+    return [
+        next(found)[:size] if chunk else special_text[role]
+        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles.tolist(), strict=True)
+    ]
+
+
+def span_row(block: Resolved, place: int) -> dict[str, Any]:
+    """Return one span as a dictionary with the names of the Parquet columns."""
+    return {
+        "chunk_id": int(block.chunk_ids[place]),
+        "doc_id": int(block.doc_ids[place]),
+        "source_id": block.source_ids[place],
+        "char_start": int(block.char_starts[place]),
+        "char_end": int(block.char_ends[place]),
+        "role": schemas.ROLES[block.roles[place]],
+        "token_start": int(block.token_starts[place]),
+        "token_end": int(block.token_ends[place]),
+        "score": round(float(block.scores[place]), 6),
+    }

@@ -1,0 +1,97 @@
+"""Parquet: one row a sequence, for Hugging Face `datasets`, TRL, torchtitan, axolotl.
+
+`seq_lengths` (named as TRL names it) marks synthesised documents, never chunks. Row groups are sized for readers that
+stream; ids are stored plain and zstd-compressed, because a dictionary of them costs time and saves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nextlong import schemas
+from nextlong.schemas import Resolved
+
+SPAN: Final = pa.struct(
+    [
+        ("chunk_id", pa.int64()),
+        ("doc_id", pa.int64()),
+        ("source_id", pa.string()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("role", pa.string()),
+        ("token_start", pa.int32()),
+        ("token_end", pa.int32()),
+        ("score", pa.float32()),
+    ]
+)
+SCHEMA: Final = pa.schema(
+    [
+        ("sequence_id", pa.string()),
+        ("method", pa.string()),
+        ("input_ids", pa.list_(pa.int32())),
+        ("length", pa.int32()),
+        ("seq_lengths", pa.list_(pa.int32())),
+        ("spans", pa.list_(SPAN)),
+    ]
+)
+
+
+def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> int:
+    """Write blocks of sequences to one file, row groups of about `row_group_bytes` of ids; return the number of sequences."""
+    options = {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": ["sequence_id", "method", "spans.list.element.source_id", "spans.list.element.role"],
+        "write_statistics": False,
+    }
+    rows, held, pending = 0, 0, []
+    with pq.ParquetWriter(path, SCHEMA, **options) as writer:
+        for block in blocks:
+            table = to_table(block)
+            rows += table.num_rows
+            rows_per_group = max(1, row_group_bytes // max(1, block.input_ids.nbytes // len(block)))
+            for start in range(0, table.num_rows, rows_per_group):
+                piece = table.slice(start, rows_per_group)
+                pending.append(piece)
+                held += piece.num_rows
+                if held >= rows_per_group:
+                    writer.write_table(pa.concat_tables(pending), row_group_size=held)
+                    pending, held = [], 0
+        if pending:
+            writer.write_table(pa.concat_tables(pending), row_group_size=held)
+    return rows
+
+
+def to_table(block: Resolved) -> pa.Table:
+    """Return a block as a table of SCHEMA; ids and offsets are handed over without a copy."""
+    roles = pa.DictionaryArray.from_arrays(pa.array(block.roles), pa.array(schemas.ROLES)).cast(pa.string())
+    columns = [
+        block.chunk_ids,
+        block.doc_ids,
+        pa.array(block.source_ids, pa.string()),
+        block.char_starts,
+        block.char_ends,
+        roles,
+        block.token_starts,
+        block.token_ends,
+        block.scores,
+    ]
+    spans = pa.StructArray.from_arrays([pa.array(column) for column in columns], fields=list(SPAN))
+    lengths = pa.array((block.token_offsets[1:] - block.token_offsets[:-1]).astype("int32"))
+    one_each = pa.array(range(len(block) + 1), pa.int32())
+    return pa.Table.from_arrays(
+        [
+            pa.array(block.sequence_ids, pa.string()),
+            pa.array(block.methods, pa.string()),
+            pa.ListArray.from_arrays(pa.array(block.token_offsets.astype("int32")), pa.array(block.input_ids)),
+            lengths,
+            pa.ListArray.from_arrays(one_each, lengths),
+            pa.ListArray.from_arrays(pa.array(block.span_offsets.astype("int32")), spans),
+        ],
+        schema=SCHEMA,
+    )

@@ -1,0 +1,169 @@
+"""Opened: a finished run as Python objects.
+
+    import nextlong
+
+    run = nextlong.open("runs/my")
+    for sequence in run.sequences():
+        sequence.input_ids, sequence.spans, sequence.text
+
+Sequences are looked up as you ask for them; nothing of the corpus is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import pipeline, schemas
+from nextlong.errors import RunError
+from nextlong.formats import jsonl
+from nextlong.recipe import Recipe
+from nextlong.run import store
+from nextlong.run.runner import open_done
+from nextlong.run.step import Done
+from nextlong.stages.resolve import resolve
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
+
+    `role` is meta, negative, document, joint, bos or eos. Joints and special tokens belong to no document: their ids and
+    character offsets are -1 and their `source_id` is empty. `score` is the cosine to the meta-chunk of the same `group`.
+    """
+
+    chunk_id: int
+    doc_id: int
+    source_id: str
+    char_start: int
+    char_end: int
+    role: str
+    group: int
+    token_start: int
+    token_end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One long sequence. `input_ids` has shape (target_tokens,); `spans` tile it."""
+
+    id: str
+    method: str
+    input_ids: NDArray[np.int32]
+    spans: tuple[Span, ...]
+    _run: Run = field(repr=False, compare=False)
+    _block: schemas.Resolved = field(repr=False, compare=False)
+    _number: int = field(repr=False, compare=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each span, from the documents themselves."""
+        texts = jsonl.span_texts(self._block, text_of=self._run.corpus.texts, special_text=self._run.special_texts)
+        first, last = self._block.span_offsets[self._number : self._number + 2].tolist()
+        return texts[first:last]
+
+    @property
+    def text(self) -> str:
+        """The text of the whole sequence."""
+        return "".join(self.texts)
+
+
+class Run:
+    """A finished run directory. `len(run)` is its number of sequences."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        """Open a run directory. Raises RunError if there is no finished run, or its files were altered."""
+        self.path = Path(run_dir)
+        index = self.path / pipeline.RUN_FILE
+        if not index.exists():
+            there = "holds no finished run" if self.path.is_dir() else "does not exist"
+            raise RunError(f"{self.path} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+        record: dict[str, Any] = store.read_json(index)
+        self.recipe = Recipe.from_dict(record["recipe"], origin=str(index))
+        self.steps: dict[str, Done] = {
+            name: open_done(name, self.path / folder) for name, folder in record["steps"].items()
+        }
+        self._per_part: list[int] = record["sequences_per_part"]
+
+    def __len__(self) -> int:
+        return sum(self._per_part)
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Yield every sequence, in draw order."""
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self._per_part, strict=True):
+            yield from self._read(path, 0, take)
+
+    def sequence(self, number: int) -> Sequence:
+        """Return sequence `number`, counted from 0. Raises IndexError."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"sequence {number} of {len(self)}")
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self._per_part, strict=True):
+            if number < take:
+                return next(self._read(path, number, number + 1))
+            number -= take
+        raise AssertionError("unreachable: number < len(self)")
+
+    def exported(self, name: str) -> list[Path]:
+        """Return the exported files of a format, in order. Raises RunError if the run did not export it."""
+        if name not in self.steps:
+            raise RunError(f"{self.path} holds no {name} files; run again with --set export.formats=[{name}]")
+        return self.steps[name].files(f".{name}")
+
+    @cached_property
+    def corpus(self) -> pipeline.Corpus:
+        """The documents and chunks that spans refer to."""
+        return pipeline.corpus(self.steps)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made `input_ids`."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.steps["tokenizer"].file(".tokenizer.json")))
+
+    @cached_property
+    def special_texts(self) -> dict[int, str]:
+        """The text of joints and special tokens, by role."""
+        ids = pipeline.special_ids(self.steps).by_role()
+        return {role: self.tokenizer.decode(value.tolist(), skip_special_tokens=False) for role, value in ids.items()}
+
+    def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
+        blocks = resolve(
+            path,
+            first=first,
+            take=last,
+            corpus=self.corpus,
+            tokens=pipeline.token_store(self.steps),
+            special=pipeline.special_ids(self.steps),
+            tokenizer=self.tokenizer,
+        )
+        for block in blocks:
+            yield from (self._sequence(block, number) for number in range(len(block)))
+
+    def _sequence(self, block: schemas.Resolved, number: int) -> Sequence:
+        first, last = block.span_offsets[number : number + 2].tolist()
+        ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
+        columns = (
+            block.chunk_ids,
+            block.doc_ids,
+            block.source_ids,
+            block.char_starts,
+            block.char_ends,
+            np.array(schemas.ROLES, object)[block.roles],
+            block.groups,
+            block.token_starts,
+            block.token_ends,
+            block.scores,
+        )
+        spans = tuple(map(Span, *(column[first:last].tolist() for column in columns)))
+        return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)

@@ -1,0 +1,327 @@
+"""Recipe: what the user asks for.
+
+YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
+Each number of the paper (arXiv 2501.12766) is a key here, with the paper's value as default or in a preset under
+`recipes/`. Defaults and meanings stand in the field descriptions, from which `nextlong init` writes its comments.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nextlong.errors import RecipeError
+
+Auto = Literal["auto"]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Source(_Section):
+    """Where documents come from: one path or glob, one name."""
+
+    path: str = Field(
+        description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
+        "Arrow/HF dataset folders, .txt/.md"
+    )
+    name: str = Field("", description="the name of the source in every report; by default the path")
+    text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
+    id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field("auto", description="by the file name, if auto")
+    weight: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale"
+    )
+    max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
+    max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
+
+    @property
+    def label(self) -> str:
+        """The name that documents carry in their `source` column."""
+        return self.name or self.path
+
+
+class Ingest(_Section):
+    """files → documents."""
+
+    sources: tuple[Source, ...] = Field(description="at least one")
+    max_reject_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="stop when more than this share of the records cannot be read"
+    )
+    max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
+    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
+        "auto", description="MB of text in a shard; auto: total / 32, between 1 and 128"
+    )
+
+    @model_validator(mode="after")
+    def _some_source(self) -> Self:
+        if not self.sources:
+            raise ValueError("sources is empty; name at least one file, folder or URL")
+        labels = [source.label for source in self.sources]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            raise ValueError(f"sources share the name {twice[0]!r}; give each its own name")
+        return self
+
+
+class Chunk(_Section):
+    """documents → chunks."""
+
+    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
+    length: Literal["slice", "paper"] = Field(
+        "slice", description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between"
+    )
+    oversize: Literal["split", "keep"] = Field(
+        "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
+    )
+
+
+class Lsa(_Section):
+    """The built-in encoder: TF-IDF and truncated SVD, fitted on a sample of the chunks."""
+
+    dimensions: Annotated[int, Field(ge=2)] = 256
+    fit_chunks: Positive = Field(16_384, description="size of the random sample of chunks that the fit sees")
+    max_terms: Positive = Field(50_000, description="vocabulary: the most frequent terms of the sample")
+
+
+class SentenceTransformers(_Section):
+    """Options of `encoder.model: sentence-transformers:<name or path>`."""
+
+    batch_size: Positive = 64
+    max_tokens: Positive | None = Field(None, description="cut chunks to this many tokens; default: the model's own limit")
+    prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
+    task: str | None = Field(None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching")
+    trust_remote_code: bool = False
+    revision: str | None = None
+    device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="auto: bfloat16 where the hardware has it")
+
+
+class OpenAI(_Section):
+    """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
+
+    base_url: str = Field("https://api.openai.com/v1", description="up to and without /embeddings")
+    api_key_env: str = Field("OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset")
+    batch_size: Positive = 64
+    dimensions: Positive | None = Field(None, description="asked of the server, where the model can shorten its vectors")
+    concurrency: Positive = 8
+    requests_per_minute: Positive | None = None
+    max_attempts: Positive = 8
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+
+
+class Encoder(_Section):
+    """chunks → vectors."""
+
+    model: str = Field("lsa", description="lsa | sentence-transformers:<name or path> | openai:<model>")
+    lsa: Lsa = Lsa()
+    sentence_transformers: SentenceTransformers = SentenceTransformers()
+    openai: OpenAI = OpenAI()
+
+    @property
+    def kind(self) -> str:
+        """`lsa`, `sentence-transformers` or `openai`."""
+        return self.model.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """What follows the colon: the model's name or path."""
+        return self.model.partition(":")[2]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.kind not in ("lsa", "sentence-transformers", "openai") or (self.kind == "lsa") != (not self.name):
+            raise ValueError(
+                f"model is {self.model!r}; it must be 'lsa', 'sentence-transformers:<name or path>' or 'openai:<model>'"
+            )
+        return self
+
+
+class Mine(_Section):
+    """meta-chunks → candidates."""
+
+    fetch: Positive | Auto = Field(
+        "auto", description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024"
+    )
+
+
+class Tokenizer(_Section):
+    """text → token ids; exactly one of `source` and `train`."""
+
+    source: str | None = Field(None, description="a tokenizer.json, a folder with one, or a hub name")
+    train: Annotated[int, Field(ge=300)] | None = Field(None, description="train a byte-level BPE of this many entries on the corpus")
+    revision: str = Field("main", description="of a hub name")
+    bos: str | None = Field(None, description="this special token before each sequence, counted in target_tokens")
+    eos: str | None = Field(None, description="this special token after each sequence, counted in target_tokens")
+    chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field("auto", description="E of the paper; auto: measured on the corpus")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.source is None) == (self.train is None):
+            raise ValueError("give either source (a tokenizer.json or a hub name) or train (a vocabulary size)")
+        return self
+
+
+class Compose(_Section):
+    """candidates → sequences."""
+
+    method: Literal["nextlong"] = "nextlong"
+    sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
+    target_tokens: Annotated[int, Field(ge=2)] = Field(131_072, description="T of the paper: the exact length of each sequence")
+    fit: Literal["exact", "paper"] = Field(
+        "exact", description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter"
+    )
+    position: Literal["head", "tail", "random"] = Field("head", description="where a meta-chunk stands among its negatives")
+    draft_factor: Annotated[float, Field(ge=1)] = Field(1.5, description="w of the paper: text drafted, as a multiple of what T needs")
+    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
+    joint: str = Field("\n", description="between a chunk that does not end in a newline and the next")
+    seed: int | None = Field(None, description="for the draw of meta-documents and random positions; default: the recipe's seed")
+
+
+class Export(_Section):
+    """sequences → files that trainers read."""
+
+    formats: tuple[Literal["parquet", "jsonl"], ...] = Field(("parquet",), description="any of: parquet, jsonl")
+    row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
+
+    @model_validator(mode="after")
+    def _some_format(self) -> Self:
+        if not self.formats or len(set(self.formats)) != len(self.formats):
+            raise ValueError("formats must name at least one format, each once")
+        return self
+
+
+class Recipe(_Section):
+    """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
+
+    run_dir: str = Field(description="where the run lives; one folder a step")
+    seed: int = 0
+    workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
+    ingest: Ingest
+    chunk: Chunk = Chunk()
+    encoder: Encoder = Encoder()
+    mine: Mine = Mine()
+    tokenizer: Tokenizer
+    compose: Compose = Compose()
+    export: Export = Export()
+
+    @classmethod
+    def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
+        """Read a YAML recipe and apply overrides such as `compose.target_tokens=65536`.
+
+        Raises RecipeError naming the file, the key, the value and the cure.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise RecipeError(f"{path} does not exist; `nextlong init {path}` writes a commented recipe there") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path} cannot be read: {error}") from None
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(data, dict):
+            raise RecipeError(f"{path} holds {type(data).__name__}, not the keys of a recipe; see `nextlong init`")
+        return cls.from_dict(data, overrides=overrides, origin=str(path))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
+        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
+        merged = _merge(data, overrides)
+        try:
+            return cls.model_validate(merged)
+        except ValidationError as error:
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in _explain(error))) from None
+
+    def dump(self) -> str:
+        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+    @property
+    def compose_seed(self) -> int:
+        """The seed of everything after the vectors."""
+        return self.seed if self.compose.seed is None else self.compose.seed
+
+
+def _merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a deep copy of `data` with each `a.b.0.c=value` put in; values are YAML."""
+    merged: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(data)))
+    for override in overrides:
+        dotted, equals, raw = override.partition("=")
+        if not equals or not dotted:
+            raise RecipeError(f"--set {override!r} has no '='; write --set compose.target_tokens=65536")
+        try:
+            value = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
+        _put(merged, dotted.split("."), value, override)
+    return merged
+
+
+def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise RecipeError(f"--set {override!r}: {'.'.join(keys[:depth])} is a list of {len(node)}; {key!r} is not in it")
+            if last:
+                node[int(key)] = value
+            else:
+                node = node[int(key)]
+        else:
+            if last:
+                node[key] = value
+            elif not isinstance(node.get(key), dict | list):
+                # A shorthand such as `tokenizer: path` gives way to the keys set below it.
+                node[key] = {"source": node[key]} if key == "tokenizer" and isinstance(node.get(key), str) else {}
+                node = node[key]
+            else:
+                node = node[key]
+
+
+def _explain(error: ValidationError) -> list[str]:
+    """Return one line a mistake: where, which value, what to do."""
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "the recipe"
+        if item["type"] == "extra_forbidden":
+            lines.append(_explain_unknown(item["loc"]))
+        elif item["type"] == "missing":
+            lines.append(f"{where} is missing; `nextlong init` writes a recipe with every key")
+        else:
+            reason = item["msg"].removeprefix("Value error, ")
+            value = "" if isinstance(item["input"], dict | list | tuple | BaseModel) else f" (it is {item['input']!r})"
+            lines.append(f"{where}: {reason[0].lower()}{reason[1:]}{value}")
+    return lines
+
+
+def _explain_unknown(loc: tuple[int | str, ...]) -> str:
+    model: Any = Recipe
+    for part in loc[:-1]:
+        model = _section_below(model, part)
+    known = sorted(model.model_fields)
+    key = str(loc[-1])
+    near = difflib.get_close_matches(key, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    return f"unknown key {'.'.join(map(str, loc))!r}; {advice}"
+
+
+def _section_below(model: Any, part: int | str) -> Any:
+    """Return the model that key `part` of `model` holds; an index stays at the list's element model."""
+    if isinstance(part, int):
+        return model
+    annotation = model.model_fields[part].annotation
+    return Source if part == "sources" else annotation

@@ -1,0 +1,109 @@
+"""Peek: sequences on a terminal, meta-chunks and negatives in two colours.
+
+In:  a finished run. Out: a list of its sequences; or one of them as a strip, a table of its spans, or its text. Without a
+terminal the same as plain text, one record a line.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from nextlong.opened import Run, Sequence, Span
+
+STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
+_OTHER = "dim"
+_STRIP_CELLS = 96
+_SNIPPET_CHARS = 64
+
+
+def show_run(run: Run, console: Console) -> None:
+    """Print one line a sequence: its length, what it is made of, and the document that it extends."""
+    table = _table(console, title=f"{len(run)} sequences in {run.path}")
+    for heading in ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosine", "documents"):
+        table.add_column(heading, justify="right")
+    table.add_column("meta-document", overflow="ellipsis", no_wrap=True)
+    for number, sequence in enumerate(run.sequences()):
+        metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
+        share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
+        mean = sum(span.score for span in negatives) / max(1, len(negatives))
+        documents = len({span.doc_id for span in sequence.spans if span.doc_id >= 0})
+        table.add_row(
+            str(number),
+            f"{len(sequence.input_ids):,}",
+            str(len(metas)),
+            str(len(negatives)),
+            f"{share:.1%}",
+            f"{mean:.3f}",
+            str(documents),
+            escape(metas[0].source_id),
+        )
+    _print(table, console)
+
+
+def show_sequence(sequence: Sequence, console: Console) -> None:
+    """Print one sequence: a strip of its tokens, then every chunk with where it stands and where it came from."""
+    heading = f"{sequence.id}  {len(sequence.input_ids):,} tokens"
+    console.print(f"[bold]{escape(heading)}[/]", highlight=False)
+    if console.is_terminal:
+        console.print(_strip(sequence))
+        console.print(Text.assemble((" meta-chunk ", STYLES["meta"]), " ", (" negative ", STYLES["negative"])))
+    table = _table(console, title="")
+    for name in ("tokens", "length"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("role", no_wrap=True)
+    table.add_column("cosine", justify="right", no_wrap=True)
+    table.add_column("source", overflow="ellipsis", no_wrap=True, max_width=44)
+    table.add_column("characters", justify="right", no_wrap=True)
+    table.add_column("text", overflow="ellipsis", no_wrap=True)
+    for span, text in zip(sequence.spans, sequence.texts, strict=True):
+        style = STYLES.get(span.role, _OTHER)
+        table.add_row(
+            f"{span.token_start:,}–{span.token_end:,}",
+            str(span.token_end - span.token_start),
+            Text(f" {span.role} ", style=style) if console.is_terminal else span.role,
+            f"{span.score:.3f}" if span.role == "negative" else "",
+            escape(span.source_id),
+            f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
+            escape(" ".join(text.split())[:_SNIPPET_CHARS]),
+        )
+    _print(table, console)
+
+
+def show_text(sequence: Sequence, console: Console) -> None:
+    """Print the text of one sequence, coloured by role on a terminal, as it is elsewhere."""
+    for span, text in zip(sequence.spans, sequence.texts, strict=True):
+        style = STYLES.get(span.role, _OTHER) if console.is_terminal else ""
+        console.print(Text(text, style=style), end="", soft_wrap=True)
+    console.print()
+
+
+def _of(sequence: Sequence, role: str) -> list[Span]:
+    return [span for span in sequence.spans if span.role == role]
+
+
+def _strip(sequence: Sequence) -> Text:
+    """Draw the tokens as one line of cells; a cell with any meta-chunk in it has the meta-chunk's colour."""
+    cell_tokens = len(sequence.input_ids) / _STRIP_CELLS
+    strip = Text()
+    for cell in range(_STRIP_CELLS):
+        first, last = cell * cell_tokens, (cell + 1) * cell_tokens
+        roles = {span.role for span in sequence.spans if span.token_start < last and span.token_end > first}
+        role = next((role for role in STYLES if role in roles), "")
+        strip.append(" ", STYLES.get(role, _OTHER))
+    return strip
+
+
+def _table(console: Console, *, title: str) -> Table:
+    if console.is_terminal:
+        return Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    return Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+
+
+def _print(table: Table, console: Console) -> None:
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(file=console.file, width=400, no_color=True, highlight=False).print(table)

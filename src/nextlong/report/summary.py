@@ -1,0 +1,61 @@
+"""Summary: run a recipe and say in a few lines what came of it."""
+
+from __future__ import annotations
+
+
+from rich.console import Console
+
+from nextlong import pipeline
+from nextlong.recipe import Recipe
+from nextlong.run.progress import reporter_for
+from nextlong.run.step import Finished
+
+
+def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: str = "refuse") -> None:
+    """Carry out a recipe with progress on the console, then print what it made and where."""
+    done = pipeline.run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
+    for name, value in lines(recipe, done):
+        console.print(f"{name + ':':<14}{value}", highlight=False, markup=False, soft_wrap=True)
+
+
+def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
+    """Return what a run made, as (name, value), from the counts of its steps."""
+    ingest, select, chunk, compose = (done[name] for name in ("ingest", "select", "chunk", "compose"))
+    sequences = sum(pipeline.sequences_per_part(recipe, compose))
+    told = [
+        ("documents", f"{chunk.total('documents'):,} kept of {ingest.total('documents'):,}{_why_less(done)}"),
+        ("chunks", f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average"),
+        ("sequences", f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}"),
+    ]
+    for name in recipe.export.formats:
+        told.append((name, str(done[name].folder)))
+    told.append(("look", f"nextlong peek {recipe.run_dir}"))
+    return told
+
+
+def dropped(done: Finished) -> dict[str, int]:
+    """Return how many drawn meta-documents became no sequence, by reason."""
+    reasons: dict[str, int] = {}
+    for name in ("draft", "compose"):
+        for counts in done[name].counts:
+            for reason, count in counts["dropped"].items():
+                reasons[reason] = reasons.get(reason, 0) + count
+    return {reason: count for reason, count in reasons.items() if count}
+
+
+def _why_less(done: Finished) -> str:
+    (counts,) = done["select"].counts
+    reasons = {"exact duplicates": counts["duplicates"], "over a cap": counts["capped"], "over their weight": counts["weighted_out"]}
+    reasons["rejected"] = done["ingest"].total("rejects")
+    told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
+    asked = recipe.compose.sequences
+    if asked == "all" or sequences == asked:
+        return ""
+    (counts,) = done["metas"].counts
+    told = [f"{counts['eligible']:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"]
+    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
+    return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"

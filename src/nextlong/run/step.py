@@ -1,0 +1,80 @@
+"""Step: a pure function from finished steps to files, described before it runs.
+
+A step is a name, its own config and its inputs; its folder is `NN-name-<fingerprint>`. Changing one knob changes the
+fingerprint of this step and of all below, and of nothing else. Tasks are made only once the inputs are done, because
+how many shards there are is known only then; each task writes the same bytes wherever and whenever it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+Counts = dict[str, Any]
+Task = Callable[[Path], Counts]  # takes the stem of its output files
+TaskMaker = Callable[["Finished"], Sequence[Task]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error."""
+
+    name: str
+    version: int
+    config: Mapping[str, Any]
+    inputs: tuple[Step, ...]
+    tasks: TaskMaker = field(compare=False)
+    check: Callable[[Done], None] | None = field(default=None, compare=False)
+    lanes: int | None = field(default=None, compare=False)  # at most so many tasks at once; None: as many as workers
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the step's name, version and config and of its inputs' fingerprints."""
+        identity = [self.name, self.version, self.config, [step.fingerprint for step in self.inputs]]
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+    @property
+    def folder_suffix(self) -> str:
+        """`name-fingerprint`: what a folder of this step ends in; before it stands its place on the route."""
+        return f"{self.name}-{self.fingerprint}"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished step: its folder and its manifest."""
+
+    name: str
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the step's files that end in `suffix`, in shard order."""
+        names = sorted(name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix))
+        return [self.folder / name for name in names]
+
+    def file(self, suffix: str) -> Path:
+        """Return the one file that ends in `suffix`."""
+        (only,) = self.files(suffix)
+        return only
+
+    def stem(self) -> Path:
+        """Return the stem that the files of a one-task step share."""
+        return self.folder / "part-00000"
+
+    @property
+    def counts(self) -> list[Counts]:
+        """What each task returned, in task order."""
+        return [part["counts"] for part in self.manifest["parts"]]
+
+    def total(self, key: str) -> int:
+        """Return the sum of one count over all tasks."""
+        return sum(counts[key] for counts in self.counts)
+
+
+Finished = Mapping[str, Done]  # by step name

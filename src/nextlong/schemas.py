@@ -1,0 +1,121 @@
+"""Schemas: what travels between stages, as Arrow schemas and the two packed ids.
+
+A document is `doc_id = document shard << 32 | row`, a chunk `chunk_id = document shard << 32 | chunk row`: both say where
+their data lies, so that nothing needs a lookup table. Text is stored once (DOCUMENTS); everything later refers to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+SHARD_BITS: Final = 32
+ROW_MASK: Final = (1 << SHARD_BITS) - 1
+
+# One row a document; row i of shard s is doc_id s << 32 | i. `source` is the source's name in the recipe, `source_id` the
+# user's own id, else "file:line".
+DOCUMENTS: Final = pa.schema(
+    [
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("content_hash", pa.uint64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("source_id", pa.string(), nullable=False),
+    ]
+)
+
+REJECTS: Final = pa.schema(
+    [pa.field("file", pa.string()), pa.field("line", pa.int64()), pa.field("reason", pa.string())]
+)
+
+# One row a chunk, grouped by document, in reading order; text is document text[start:end] in characters. `joint` says
+# that the slice does not end in a newline, so that composing must add one.
+CHUNKS: Final = pa.schema(
+    [
+        pa.field("doc_row", pa.int32(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("joint", pa.bool_(), nullable=False),
+    ]
+)
+
+# One row a meta-chunk (query): its neighbours, descending by cosine, own document removed.
+CANDIDATES: Final = pa.schema(
+    [
+        pa.field("chunk_id", pa.int64(), nullable=False),
+        pa.field("neighbour_ids", pa.list_(pa.int64()), nullable=False),
+        pa.field("scores", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+
+# One row a draft; the four lists run in parallel. `group` counts meta-chunks (nextlong) or documents (other methods).
+DRAFTS: Final = pa.schema(
+    [
+        pa.field("sequence_id", pa.string(), nullable=False),
+        pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
+        pa.field("role", pa.list_(pa.int8()), nullable=False),
+        pa.field("group", pa.list_(pa.int32()), nullable=False),
+        pa.field("score", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+
+# One row a sequence; the lists run in parallel and tile [0, T): span j holds tokens [skip_j, skip_j + length_j) of its
+# chunk's tokens. Joints and special tokens are spans with chunk_id -1.
+SEQUENCES: Final = pa.schema(
+    [
+        pa.field("sequence_id", pa.string(), nullable=False),
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
+        pa.field("role", pa.list_(pa.int8()), nullable=False),
+        pa.field("group", pa.list_(pa.int32()), nullable=False),
+        pa.field("token_start", pa.list_(pa.int32()), nullable=False),
+        pa.field("token_end", pa.list_(pa.int32()), nullable=False),
+        pa.field("score", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+
+ROLES: Final = ("meta", "negative", "document", "joint", "bos", "eos")
+META, NEGATIVE, DOCUMENT, JOINT, BOS, EOS = range(len(ROLES))
+NO_CHUNK: Final = -1
+
+
+def pack_ids(shard: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the ids, shape (n,), of rows (n,) of a shard."""
+    return np.int64(shard) << np.int64(SHARD_BITS) | rows.astype(np.int64)
+
+
+def shard_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the shard, shape (n,), that each id (n,) lies in."""
+    return ids >> np.int64(SHARD_BITS)
+
+
+def row_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row, shape (n,), of each id (n,) within its shard."""
+    return ids & np.int64(ROW_MASK)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A block of n sequences, looked up: S tokens and P spans in all; `token_offsets` and `span_offsets` have shape (n + 1,)."""
+
+    sequence_ids: list[str]
+    methods: list[str]
+    token_offsets: NDArray[np.int64]
+    input_ids: NDArray[np.int32]  # (S,)
+    span_offsets: NDArray[np.int64]
+    chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for joints and special tokens
+    doc_ids: NDArray[np.int64]
+    source_ids: NDArray[np.object_]
+    char_starts: NDArray[np.int64]
+    char_ends: NDArray[np.int64]
+    roles: NDArray[np.int8]
+    groups: NDArray[np.int32]
+    token_starts: NDArray[np.int32]  # within its sequence
+    token_ends: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)

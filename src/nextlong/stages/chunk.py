@@ -1,0 +1,195 @@
+"""Chunk: cut each document into chunks of about `max_chars` characters, losing nothing.
+
+In:  DOCUMENTS of one shard, and which of its rows to keep.
+Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly.
+
+The rule is the paper's (§3.1.1): paragraphs (split at newlines) are added to a buffer while it stays within the
+granularity s. That greedy rule equals "cut at the last newline within the next s characters", which is one backward
+search per chunk, so the speed is that of decoding UTF-8.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+
+Span = tuple[int, int]
+
+# A sentence ends after one of these; the cut comes behind the mark, before the blank is too long a matter to care about.
+_SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".) ", "。", "！", "？", "؟ ", "। ")
+_WORD_ENDS = (" ", "\t", "\u3000", "\u00a0")
+
+
+def chunk_text(
+    text: str,
+    *,
+    max_chars: int = 2048,
+    length: Literal["slice", "paper"] = "slice",
+    oversize: Literal["split", "keep"] = "split",
+) -> list[Span]:
+    """Return the chunks of a text as character offsets [start, end) that tile it.
+
+    `length="slice"` counts every character of a chunk; `"paper"` counts its paragraphs without the newlines between them,
+    as the authors' published function does. A paragraph over `max_chars` is cut at sentence ends, then words, then
+    anywhere (`oversize="split"`), or becomes a chunk of its own (`"keep"`, the paper's).
+    """
+    if length == "paper":
+        return _chunk_by_paragraph_lengths(text, max_chars=max_chars, oversize=oversize)
+    spans, start, total = [], 0, len(text)
+    while total - start > max_chars:
+        end = text.rfind("\n", start, start + max_chars) + 1
+        if not end:  # the first paragraph alone is over the limit
+            if oversize == "split":
+                end = _cut_paragraph(text, start, start + max_chars)
+            else:
+                end = text.find("\n", start + max_chars) + 1 or total
+        spans.append((start, end))
+        start = end
+    if start < total:
+        spans.append((start, total))
+    return spans
+
+
+def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal["split", "keep"]) -> list[Span]:
+    # filled[i]: characters of the first i paragraphs, newlines not counted; paragraph i starts at filled[i] + i.
+    filled = list(accumulate(map(len, text.split("\n")), initial=0))
+    paragraphs = len(filled) - 1
+    spans, first = [], 0
+    while first < paragraphs:
+        after = max(bisect_right(filled, filled[first] + max_chars) - 1, first + 1)
+        start = filled[first] + first
+        end = min(filled[after] + after, len(text))
+        if oversize == "split" and filled[after] - filled[first] > max_chars:
+            while end - start > max_chars:
+                cut = _cut_paragraph(text, start, start + max_chars)
+                spans.append((start, cut))
+                start = cut
+        if start < end:
+            spans.append((start, end))
+        first = after
+    return spans
+
+
+def _cut_paragraph(text: str, start: int, end: int) -> int:
+    """Return where to cut within (start, end]: behind the last sentence, else the last word, else at `end`."""
+    for marks in (_SENTENCE_ENDS, _WORD_ENDS):
+        cut = max(text.rfind(mark, start, end) + len(mark) if mark in text[start:end] else 0 for mark in marks)
+        if cut > start:
+            return cut
+    while end > start + 1 and unicodedata.combining(text[end]):  # keep a mark with the letter it stands on
+        end -= 1
+    return end
+
+
+def chunk_shard(
+    out: Path,
+    *,
+    documents: Path,
+    keep: Path,
+    max_chars: int,
+    length: Literal["slice", "paper"],
+    oversize: Literal["split", "keep"],
+) -> dict[str, Any]:
+    """Chunk the kept documents of one shard; writes `{out}.chunks.arrow` and returns its counts."""
+    kept = np.load(keep)
+    rows_done = chunks = chars = longest = 0
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader, pa.OSFile(f"{out}.chunks.arrow", "wb") as sink:
+        with pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+            for number in range(reader.num_record_batches):
+                texts = reader.get_batch(number).column("text").to_pylist()
+                batch = _chunk_batch(
+                    texts, kept[rows_done : rows_done + len(texts)], rows_done, max_chars=max_chars, length=length, oversize=oversize
+                )
+                writer.write_batch(batch)
+                rows_done += len(texts)
+                chunks += batch.num_rows
+                sizes = batch.column("end").to_numpy() - batch.column("start").to_numpy()
+                chars += int(sizes.sum())
+                longest = max(longest, int(sizes.max(initial=0)))
+    return {"documents": int(kept.sum()), "chunks": chunks, "chars": chars, "longest_chunk_chars": longest}
+
+
+def _chunk_batch(
+    texts: list[str],
+    kept: NDArray[np.bool_],
+    first_row: int,
+    *,
+    max_chars: int,
+    length: Literal["slice", "paper"],
+    oversize: Literal["split", "keep"],
+) -> pa.RecordBatch:
+    doc_rows: list[int] = []
+    spans: list[Span] = []
+    joints: list[bool] = []
+    for row in np.flatnonzero(kept).tolist():
+        text = texts[row]
+        cut = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
+        spans += cut
+        doc_rows += [first_row + row] * len(cut)
+        joints += [text[end - 1] != "\n" for _, end in cut]
+    offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(doc_rows, pa.int32()),
+            pa.array(np.ascontiguousarray(offsets[:, 0])),
+            pa.array(np.ascontiguousarray(offsets[:, 1])),
+            pa.array(joints, pa.bool_()),
+        ],
+        schema=schemas.CHUNKS,
+    )
+
+
+class ChunkTexts(NamedTuple):
+    """The chunks of one record batch of documents; n of them, in row order."""
+
+    rows: NDArray[np.int64]  # (n,) chunk rows within the shard
+    doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
+    numbers: NDArray[np.int64]  # (n,) which chunk of its document, from 0
+    content_hashes: NDArray[np.uint64]  # (n,) of the document
+    texts: list[str]
+
+
+def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | None = None) -> Iterator[ChunkTexts]:
+    """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
+    table = read_chunks(chunks)
+    doc_row_of = table["doc_row"]
+    numbers = np.arange(len(doc_row_of)) - np.searchsorted(doc_row_of, doc_row_of)
+    wanted = np.arange(len(doc_row_of)) if rows is None else rows
+    docs_of_wanted = doc_row_of[wanted]
+    first_doc = 0
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            low, high = np.searchsorted(docs_of_wanted, [first_doc, first_doc + batch.num_rows])
+            if low < high:
+                yield _texts_of(batch, first_doc, wanted[low:high], table, numbers)
+            first_doc += batch.num_rows
+
+
+def _texts_of(
+    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]], numbers: NDArray[np.int64]
+) -> ChunkTexts:
+    doc_rows = table["doc_row"][rows]
+    distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
+    docs = batch.column("text").take(pa.array(distinct)).to_pylist() if len(distinct) < batch.num_rows else batch.column("text").to_pylist()
+    starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
+    texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
+    hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
+    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers[rows], hashes, texts)
+
+
+def read_chunks(chunks: Path) -> dict[str, NDArray[Any]]:
+    """Return the columns of a CHUNKS shard as arrays, shape (rows,) each."""
+    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
+        table = reader.read_all()
+    return {name: table.column(name).to_numpy() for name in table.column_names}

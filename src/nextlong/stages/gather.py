@@ -1,0 +1,82 @@
+"""Gather: look up columns of chunks and documents by id, a shard at a time, so that memory does not grow with the corpus.
+
+In:  ids in any order, with repeats, and the shard files they lie in.
+Out: arrays aligned with the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.stages.chunk import read_chunks
+
+Ids = NDArray[np.int64]
+
+
+def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
+    distinct, back = np.unique(ids, return_inverse=True)
+    shards = schemas.shard_of(distinct)
+    cuts = np.flatnonzero(np.diff(shards)) + 1
+    pieces = [load(int(schemas.shard_of(part[:1])[0]), schemas.row_of(part)) for part in np.split(distinct, cuts) if len(part)]
+    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
+
+
+def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named CHUNKS columns of the given chunk ids."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = read_chunks(chunks[shard])
+        return [table[name][rows] for name in names]
+
+    return by_shard(ids, load)
+
+
+def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the length in characters of each chunk, shape (n,)."""
+    start, end = chunk_columns(ids, chunks, ("start", "end"))
+    return end - start
+
+
+def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+    """Return each document's `source_id`, shape (n,), without reading any text."""
+    return document_columns(doc_ids, documents, ("source_id",))[0]
+
+
+def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
+    fields = [schemas.DOCUMENTS.get_field_index(name) for name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=fields)
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        found: list[list[NDArray[Any]]] = [[] for _ in names]
+        first = 0
+        with pa.ipc.open_file(pa.memory_map(str(documents[shard])), options=options) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                low, high = np.searchsorted(rows, [first, first + batch.num_rows])
+                if low < high:
+                    taken = batch.take(pa.array(rows[low:high] - first))
+                    for column, name in zip(found, names, strict=True):
+                        column.append(taken.column(name).to_numpy(zero_copy_only=False))
+                first += batch.num_rows
+        return [np.concatenate(column) for column in found]
+
+    return by_shard(doc_ids, load)
+
+
+def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
+    """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        return [np.load(paths[shard], mmap_mode="r")[rows].astype(np.float32)]
+
+    found: NDArray[np.float32] = by_shard(ids, load)[0]
+    return found

@@ -1,0 +1,160 @@
+"""Mine: draw the meta-documents, and find the chunks nearest to each of their chunks.
+
+In:  CHUNKS, VECTORS (unit length, so inner product is cosine).
+Out: METAS (the drawn documents, in draw order), CANDIDATES (descending by cosine, own document removed).
+
+The search is exact: FAISS brute force over blocks of memory-mapped vectors, merged on a heap, many queries at a time. It
+fetches more than asked, because a document's own chunks are its nearest and fall out; where too few remain it fetches
+twice as many for those queries, until `fetch` are left or the corpus has no more (paper §3.1.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.rng import keyed_hash
+from nextlong.stages import gather
+from nextlong.stages.chunk import read_chunks
+
+# One row a drawn meta-document; its chunks are first_chunk … first_chunk + chunks - 1.
+METAS = np.dtype([("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), ("chunks", "i8"), ("chars", "i8")])
+
+_BLOCK_ROWS = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
+_OVERFETCH = 64  # beyond `fetch`, for the own document; most documents have fewer chunks
+
+
+def draw_metas(
+    out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], draws: int | None, min_meta_chunks: int, seed: int
+) -> dict[str, Any]:
+    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.metas.npy`."""
+    drawn = np.empty(0, METAS)
+    eligible = documents = 0
+    for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
+        found = _metas_of(shard, read_chunks(chunk_path), np.load(hash_path, mmap_mode="r"), seed)
+        documents += len(found)
+        found = found[found["chunks"] >= min_meta_chunks]
+        eligible += len(found)
+        drawn = np.concatenate([drawn, found])
+        if draws is not None and len(drawn) > draws:
+            drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
+    drawn = np.sort(drawn, order=["key", "first_chunk"])
+    np.save(f"{out}.metas.npy", drawn)
+    return {"documents": documents, "eligible": eligible, "drawn": len(drawn), "meta_chunks": int(drawn["chunks"].sum())}
+
+
+def _metas_of(shard: int, table: dict[str, NDArray[Any]], hashes: NDArray[np.uint64], seed: int) -> NDArray[Any]:
+    doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    metas = np.empty(len(doc_rows), METAS)
+    metas["content_hash"] = hashes[doc_rows]
+    metas["key"] = keyed_hash(metas["content_hash"], seed=seed, stage="meta")
+    metas["first_chunk"] = schemas.pack_ids(shard, first)
+    metas["chunks"] = count
+    metas["chars"] = table["end"][first + count - 1]
+    return metas
+
+
+def chunk_ids_of(metas: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the chunk ids of the given METAS rows, one after the other, shape (sum of chunks,)."""
+    counts = metas["chunks"]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    ids: NDArray[np.int64] = np.repeat(metas["first_chunk"], counts) + within
+    return ids
+
+
+def mine_block(
+    out: Path, *, metas: Path, first: int, last: int, vectors: Sequence[Path], fetch: int
+) -> dict[str, Any]:
+    """Find the candidates of the drawn documents [first, last); writes `{out}.candidates.arrow`."""
+    drawn = np.load(metas)[first:last]
+    ids = chunk_ids_of(drawn)
+    own_first = np.repeat(drawn["first_chunk"], drawn["chunks"])
+    own_last = own_first + np.repeat(drawn["chunks"], drawn["chunks"])
+    neighbours, scores = nearest(
+        gather.vectors(ids, vectors), vectors, fetch=fetch, own_first=own_first, own_last=own_last
+    )
+    batch = pa.record_batch(
+        [pa.array(ids), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())], schema=schemas.CANDIDATES
+    )
+    with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
+        writer.write_batch(batch)
+    return {"queries": len(ids), "candidates": sum(map(len, neighbours)), "fewest": min(map(len, neighbours), default=0)}
+
+
+def nearest(
+    queries_QD: NDArray[np.float32],
+    vectors: Sequence[Path],
+    *,
+    fetch: int,
+    own_first: NDArray[np.int64],
+    own_last: NDArray[np.int64],
+) -> tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]:
+    """Return for each query the ids and cosines of its `fetch` nearest chunks, outside [own_first, own_last) of each.
+
+    Fewer only where the corpus has no more. Descending by cosine; equal cosines by id.
+    """
+    total = sum(np.load(path, mmap_mode="r").shape[0] for path in vectors)
+    found_ids: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(queries_QD)
+    found_scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(queries_QD)
+    open_queries = np.arange(len(queries_QD))
+    width = fetch + _OVERFETCH
+    while len(open_queries):
+        scores_QK, ids_QK = _search(queries_QD[open_queries], vectors, width=min(width, total))
+        short = []
+        for query, ids, scores in zip(open_queries.tolist(), ids_QK, scores_QK, strict=True):
+            foreign = (ids >= 0) & ((ids < own_first[query]) | (ids >= own_last[query]))
+            if foreign.sum() < fetch and width < total:
+                short.append(query)
+                continue
+            order = np.lexsort((ids[foreign], -scores[foreign]))[:fetch]
+            found_ids[query], found_scores[query] = ids[foreign][order], scores[foreign][order]
+        open_queries = np.array(short, dtype=np.int64)
+        width *= 2
+    return found_ids, found_scores
+
+
+def _search(
+    queries_QD: NDArray[np.float32], vectors: Sequence[Path], *, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the `width` best scores and chunk ids of each query over all shards, shape (Q, width), descending."""
+    import faiss
+
+    heap = faiss.ResultHeap(len(queries_QD), width, keep_max=True)
+    for ids, block_BD in _blocks(vectors):
+        scores, rows = faiss.knn(queries_QD, block_BD, min(width, len(block_BD)), metric=faiss.METRIC_INNER_PRODUCT)
+        heap.add_result(scores, np.where(rows < 0, -1, ids[rows]))
+    heap.finalize()
+    return heap.D, heap.I
+
+
+def _blocks(vectors: Sequence[Path]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Stream all vectors as float32 blocks of at most `_BLOCK_ROWS` rows that may span shards, with their chunk ids."""
+    ids: list[NDArray[np.int64]] = []
+    pieces: list[NDArray[np.float16]] = []
+    held = 0
+    for shard, path in enumerate(vectors):
+        rows_ND = np.load(path, mmap_mode="r")
+        start = 0
+        while start < len(rows_ND):
+            stop = min(len(rows_ND), start + _BLOCK_ROWS - held)
+            pieces.append(rows_ND[start:stop])
+            ids.append(schemas.pack_ids(shard, np.arange(start, stop)))
+            held += stop - start
+            start = stop
+            if held == _BLOCK_ROWS:
+                yield np.concatenate(ids), np.concatenate(pieces).astype(np.float32)
+                ids, pieces, held = [], [], 0
+    if held:
+        yield np.concatenate(ids), np.concatenate(pieces).astype(np.float32)
+
+
+def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
+    values = np.concatenate(rows) if rows else np.empty(0)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))

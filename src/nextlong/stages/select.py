@@ -1,0 +1,217 @@
+"""Select: which documents stay.
+
+In:  hash and length of every document, shard by shard, as written by ingest.
+Out: one bool per row and shard: exact duplicates dropped, then each source cut to its caps, then to its weight.
+Every cut is "the documents with the smallest keyed hash": what stays of a source is a prefix of one fixed order, which
+no sharding or file order changes (they only decide which copy of a duplicate stays). Memory holds one range of hashes
+at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.errors import CorpusError
+from nextlong.recipe import Source
+from nextlong.rng import keyed_hash
+
+_STAGE: Final = "select"
+_HELD_DOCUMENTS: Final = 4_000_000
+_BIN_BITS: Final = 12
+_EVERY_KEY: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """The files of all shards, in parallel; read anew in each pass, mapped and not held."""
+
+    hashes: Sequence[Path]
+    chars: Sequence[Path]
+    keeps: Sequence[Path]
+    sources: Sequence[int]
+
+    def of(self, source: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]]:
+        """Yield (hashes, chars, keep) of each shard of one source; keep is writable."""
+        for shard, shard_source in enumerate(self.sources):
+            if shard_source == source:
+                hashes, chars = np.load(self.hashes[shard], mmap_mode="r"), np.load(self.chars[shard], mmap_mode="r")
+                yield hashes, chars, np.load(self.keeps[shard], mmap_mode="r+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The documents of one source whose key is at most `last_key`."""
+
+    last_key: int
+    documents: int
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """Documents and characters of one source by the leading bits of the key, shape (2**_BIN_BITS,) each."""
+
+    documents: NDArray[np.int64]
+    chars: NDArray[np.int64]
+
+    @property
+    def whole(self) -> _Prefix:
+        return _Prefix(_EVERY_KEY, int(self.documents.sum()), int(self.chars.sum()))
+
+
+def select_documents(
+    out: Path,
+    *,
+    hashes: Sequence[Path],
+    chars: Sequence[Path],
+    shard_sources: Sequence[int],
+    sources: Sequence[Source],
+    seed: int,
+    held_documents: int = _HELD_DOCUMENTS,
+) -> dict[str, Any]:
+    """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard, and return counts.
+
+    `hashes` (uint64) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
+    source. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
+    """
+    keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
+    shards = _Shards(hashes, chars, keeps, shard_sources)
+    duplicates = _drop_duplicates(shards, len(sources), held_documents)
+    drawn = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
+    histograms = {i: _histogram(shards, i, seed) for i in drawn}
+    capped = {i: _prefix(shards, i, histograms[i], seed, sources[i], None) for i in drawn}
+    limits = _weighted_chars({i: capped[i].chars for i in drawn}, sources)
+    final = {i: _prefix(shards, i, histograms[i], seed, sources[i], limits.get(i)) for i in drawn}
+    for i in drawn:
+        _apply(shards, i, final[i].last_key, seed)
+    rows = {
+        source.label: {
+            "kept": sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
+            "duplicates": duplicates[i],
+            "capped": histograms[i].whole.documents - capped[i].documents if i in capped else 0,
+            "weighted_out": capped[i].documents - final[i].documents if i in capped else 0,
+        }
+        for i, source in enumerate(sources)
+    }
+    totals = {key: sum(row[key] for row in rows.values()) for key in ("kept", "duplicates", "capped", "weighted_out")}
+    return {**totals, "sources": rows}
+
+
+def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:
+    """Write every keep file, False where an earlier (shard, row) has the same hash; return their number a source."""
+    total = 0
+    for hash_path, keep_path in zip(shards.hashes, shards.keeps, strict=True):
+        rows = len(np.load(hash_path, mmap_mode="r"))
+        np.lib.format.open_memmap(keep_path, mode="w+", dtype=np.bool_, shape=(rows,))[:] = True
+        total += rows
+    passes = max(1, -(-total // held_documents))
+    duplicates = [0] * sources
+    for step in range(passes):
+        first, last = 2**64 * step // passes, 2**64 * (step + 1) // passes - 1
+        for shard, rows_to_drop in _later_copies(shards, np.uint64(first), np.uint64(last)):
+            np.load(shards.keeps[shard], mmap_mode="r+")[rows_to_drop] = False
+            duplicates[shards.sources[shard]] += len(rows_to_drop)
+    return duplicates
+
+
+def _later_copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (shard, rows) of every document whose hash, in [first, last], an earlier one has too."""
+    rows_of_shards = []
+    hashes_of_shards = []
+    for path in shards.hashes:
+        hashes = np.load(path, mmap_mode="r")
+        rows = np.flatnonzero((hashes >= first) & (hashes <= last))
+        rows_of_shards.append(rows)
+        hashes_of_shards.append(hashes[rows])
+    if not hashes_of_shards:
+        return
+    held = np.concatenate(hashes_of_shards)
+    order = np.argsort(held, kind="stable")  # stable: the first of equals is the first in (shard, row)
+    is_copy = np.zeros(len(held), np.bool_)
+    is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
+    ends = np.cumsum([len(rows) for rows in rows_of_shards])
+    for shard, (rows, copies) in enumerate(zip(rows_of_shards, np.split(is_copy, ends[:-1]), strict=True)):
+        if copies.any():
+            yield shard, rows[copies]
+
+
+def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
+    bins = 1 << _BIN_BITS
+    documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
+    for shard_hashes, shard_chars, keep in shards.of(source):
+        kept = np.flatnonzero(keep)
+        bin_of = _bins(keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE))
+        documents += np.bincount(bin_of, minlength=bins)
+        np.add.at(chars, bin_of, shard_chars[kept])
+    return _Histogram(documents, chars)
+
+
+def _prefix(
+    shards: _Shards, source: int, histogram: _Histogram, seed: int, caps: Source, weighted_chars: int | None
+) -> _Prefix:
+    """Return the longest prefix within the caps (and `weighted_chars`); at least one document."""
+    max_documents = caps.max_documents or _EVERY_KEY
+    max_chars = min(caps.max_chars or _EVERY_KEY, weighted_chars or _EVERY_KEY)
+    documents, chars = np.cumsum(histogram.documents), np.cumsum(histogram.chars)
+    over = (documents > max_documents) | (chars > max_chars)
+    if not over.any():
+        return histogram.whole
+    # Only the bin in which the limit falls has to be looked at document by document.
+    split = int(np.argmax(over))
+    before = _Prefix(
+        (split << 64 - _BIN_BITS) - 1,
+        int(documents[split] - histogram.documents[split]),
+        int(chars[split] - histogram.chars[split]),
+    )
+    keys, key_chars = _members(shards, source, split, seed)
+    running = before.chars + np.cumsum(key_chars)
+    fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)
+    if not before.documents:
+        fitting = max(fitting, 1)
+    if not fitting:
+        return before
+    return _Prefix(int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1]))
+
+
+def _members(shards: _Shards, source: int, which_bin: int, seed: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return (keys, chars), ascending by key, of one source's documents in one bin."""
+    keys: list[NDArray[np.uint64]] = []
+    chars: list[NDArray[np.int64]] = []
+    for shard_hashes, shard_chars, keep in shards.of(source):
+        kept = np.flatnonzero(keep)
+        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
+        inside = _bins(shard_keys) == which_bin
+        keys.append(shard_keys[inside])
+        chars.append(shard_chars[kept[inside]])
+    joined = np.concatenate(keys)
+    order = np.argsort(joined)
+    return joined[order], np.concatenate(chars)[order]
+
+
+def _bins(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
+
+
+def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) -> dict[int, int]:
+    """Return how many characters each weighted source may keep: by weight, the scarcest kept whole."""
+    weights = {i: Fraction(weight) for i in available_chars if (weight := sources[i].weight)}
+    for i in weights:
+        if not available_chars[i]:
+            raise CorpusError(
+                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but no document that "
+                "no earlier source has, so its share cannot be met; remove the source or its weight"
+            )
+    scale = min((Fraction(available_chars[i]) / weight for i, weight in weights.items()), default=Fraction(0))
+    return {i: int(scale * weight) for i, weight in weights.items()}
+
+
+def _apply(shards: _Shards, source: int, last_key: int, seed: int) -> None:
+    for shard_hashes, _, keep in shards.of(source):
+        keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(last_key)

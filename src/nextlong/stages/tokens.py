@@ -1,0 +1,69 @@
+"""Tokens: random access to TOKENS on disk.
+
+A shard's TOKENS are three arrays: `rows` (n,) the sorted chunk rows that were tokenized, `offsets` (n + 1,) and `ids`,
+where chunk row `rows[i]` has the ids `ids[offsets[i]:offsets[i + 1]]`. All are memory-mapped, so opening costs nothing and
+reading what the page cache holds costs a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.stages import gather
+
+
+class _Shard(NamedTuple):
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+
+
+class TokenStore:
+    """The tokens of every chunk that drafts refer to; one file of each kind a shard, in shard order."""
+
+    def __init__(self, *, rows: Sequence[Path], offsets: Sequence[Path], ids: Sequence[Path]) -> None:
+        self._paths = list(zip(rows, offsets, ids, strict=True))
+        self._open: dict[int, _Shard] = {}
+
+    def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens each chunk has, shape (n,)."""
+        starts, stops = self.bounds(chunk_ids)
+        return stops - starts
+
+    def bounds(self, chunk_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
+
+        def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+            shard = self._shard(number)
+            places = np.searchsorted(shard.rows, wanted)
+            assert np.array_equal(shard.rows[places], wanted), "a chunk was composed that was never tokenized"
+            return [shard.offsets[places], shard.offsets[places + 1]]
+
+        starts, stops = gather.by_shard(chunk_ids, load)
+        return starts, stops
+
+    def copy_into(
+        self,
+        target: NDArray[np.int32],
+        *,
+        chunk_ids: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        at: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
+        shards = schemas.shard_of(chunk_ids).tolist()
+        for number, start, place, length in zip(shards, starts.tolist(), at.tolist(), lengths.tolist(), strict=True):
+            target[place : place + length] = self._shard(number).ids[start : start + length]
+
+    def _shard(self, number: int) -> _Shard:
+        shard = self._open.get(number)
+        if shard is None:
+            shard = self._open[number] = _Shard(*(np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number]))
+        return shard
