@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     peek.add_argument("run", type=Path)
     peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
     peek.add_argument("--text", action="store_true", help="print its text")
+    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
     peek.set_defaults(command=_peek)
     return parser
 
@@ -87,12 +88,16 @@ def _init(asked: argparse.Namespace) -> None:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
     heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
     text = template.commented(template.starter(asked.recipe), heading=heading)
-    try:
-        asked.recipe.parent.mkdir(parents=True, exist_ok=True)
-        asked.recipe.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise NextlongError(f"{asked.recipe} cannot be written: {error.strerror}; choose another place") from None
+    _write(asked.recipe, text)
     Console().print(f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}", highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place") from None
 
 
 def _plan(asked: argparse.Namespace) -> None:
@@ -109,17 +114,21 @@ def _run(asked: argparse.Namespace) -> None:
 
 
 def _peek(asked: argparse.Namespace) -> None:
-    from nextlong.report import peek
+    from nextlong.report import peek, picture
 
     run = nextlong.open(asked.run)
     console = Console()
     if asked.number is None:
-        if asked.text:
-            raise NextlongError(f"--text needs to know which sequence: nextlong peek {asked.run} 0 --text")
+        if asked.text or asked.svg:
+            raise NextlongError(f"--text and --svg need to know which sequence: nextlong peek {asked.run} 0 --text")
         peek.show_run(run, console)
         return
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
+    if asked.svg:
+        _write(asked.svg, picture.svg(run.sequence(asked.number)))
+        console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
+        return
     show = peek.show_text if asked.text else peek.show_sequence
     show(run.sequence(asked.number), console)
 

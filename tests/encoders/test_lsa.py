@@ -1,7 +1,8 @@
-"""The built-in encoder: equal to scikit-learn where they overlap, sensible where the corpus is tiny or has no spaces."""
+"""The built-in encoder: equal to scikit-learn where they overlap, sensible on tiny corpora and without spaces."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ TOPICS = {
 
 def topic_texts(count: int) -> list[str]:
     rng = np.random.default_rng(7)
-    names = list(TOPICS)
+    topics = [words.split() for words in TOPICS.values()]
     return [
-        f"The {' '.join(rng.choice(TOPICS[names[number % 4]].split(), 12))} of naïve_{number % 9} “Ångström”, v{number % 5}."
+        f"The {' '.join(rng.choice(topics[number % 4], 12))} of naïve_{number % 9} “Ångström”, v{number % 5}"
         for number in range(count)
     ]
 
@@ -60,7 +61,7 @@ def test_words_are_cut_as_written_by_hand(text, words):
 def test_words_of_a_batch_are_the_words_of_its_texts(texts):
     words, bounds = _words(texts)
     flat = [word.decode("utf-32-le") for word in words.to_pylist()]
-    parts = [flat[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [flat[first:last] for first, last in pairwise(bounds)]
     assert parts == [words_of(text) for text in texts]
 
 
@@ -89,7 +90,9 @@ def test_space_is_that_of_scikit_learns_exact_svd():
     weights = lsa.tfidf(texts).toarray()
     exact = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(weights)
     mine = np.linalg.norm(weights @ lsa.components, axis=0)
-    np.testing.assert_allclose(mine, exact.singular_values_, rtol=0.02)
+    # Four topics, four strong directions; the flat tail behind them is where a randomized SVD approximates.
+    np.testing.assert_allclose(mine[:4], exact.singular_values_[:4], rtol=1e-3)
+    np.testing.assert_allclose(mine[4:], exact.singular_values_[4:], rtol=0.05)
     np.testing.assert_allclose(lsa.components.T @ lsa.components, np.eye(6), atol=1e-4)
 
 

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
@@ -118,6 +118,12 @@ def test_weights_hold_to_the_scarcest_and_leave_unweighted_sources_whole(tmp_pat
     assert counts["sources"]["web"]["weighted_out"] == 85
 
 
+def test_weighted_share_below_one_document_keeps_one(tmp_path):
+    shards = [(0, [(1, 1)]), (1, [(2, 1), (3, 1)])]
+    counts, _ = select(tmp_path, shards, [Source(path="a", weight=1), Source(path="b", weight=0.1)])
+    assert counts["sources"]["b"]["kept"] == 1
+
+
 def test_caps_come_before_weights(tmp_path):
     shards = [(s, [(s * 10**6 + n, 10) for n in range(100)]) for s in range(2)]
     sources = [Source(path="web", weight=1), Source(path="books", weight=1, max_documents=20)]
@@ -172,7 +178,6 @@ ROWS = st.lists(st.tuples(HASHES, st.integers(1, 40)), min_size=1, max_size=15)
 CAP = st.one_of(st.none(), st.integers(1, 100))
 
 
-@settings(max_examples=150)
 @given(data=st.data(), seed=st.integers(0, 3), held_documents=st.integers(1, 30))
 def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_documents):
     caps = data.draw(st.lists(st.tuples(CAP, CAP, st.sampled_from([None, 0.1, 1.0, 3.0])), min_size=1, max_size=3))

@@ -123,7 +123,7 @@ class GatedHub(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    do_GET = do_HEAD
+    do_GET = do_HEAD  # noqa: N815
 
     def log_message(self, *args):
         pass
@@ -183,19 +183,21 @@ def test_training_is_the_same_in_any_order_and_process():
     assert done.stdout.strip() == train_bpe(texts, vocab_size=400).to_str()
 
 
-def prepare(out, *, seed=0, shards, **config):
-    return prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, **shards)
+def prepare(out, *, shards, seed=0, joint="\n", **config):
+    return prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, joint=joint, **shards)
 
 
 def test_prepare_counts_characters_per_token(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(1, "abcé\n"), (2, "東京\n")], [(3, "x" * 64 + "\n")]])
-    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), bos="<|begin_of_text|>")
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), bos="<|begin_of_text|>", joint=" \n")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     assert result == {
         "chars_per_token": (5 + 3 + 65) / (6 + 7 + 65),
         "vocab_size": 258,
         "bos_id": 256,
         "eos_id": None,
+        "joint_ids": [alphabet.index("Ġ"), alphabet.index("Ċ")],
         "measured_chunks": 4,  # 64 characters a chunk, so the last document is two
         "engine": "fast",
     }

@@ -2,9 +2,9 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
 The built-in encoder, so that a first run needs neither a download nor a GPU. Words and weights are those of
-scikit-learn's TfidfVectorizer(sublinear_tf=True) (a test pins them equal), but cut and looked up by NumPy and Arrow over
-whole batches, which makes the whole encoder over twice as fast as that vectorizer alone. The SVD is the randomized one
-of Halko, Martinsson and Tropp (2011). One thread gives the same bits on every run, whatever the size of the batches.
+scikit-learn's TfidfVectorizer(sublinear_tf=True) (a test pins them equal), but cut and looked up by NumPy and Arrow
+over whole batches, which makes the whole encoder over twice as fast as that vectorizer alone. The SVD is the randomized
+one of Halko, Martinsson and Tropp (2011). One thread gives the same bits on every run, whatever the batches.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 def _pair_unspaced(
     codes: NDArray[np.uint32], bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it; move the bounds along."""
+    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds."""
     unspaced = _unspaced()[codes]
     letter = codes != SPACE
     pair = np.concatenate([[False], unspaced[:-1] & unspaced[1:], [False]])  # pair[i]: characters i - 1 and i

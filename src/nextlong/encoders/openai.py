@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
 import threading
@@ -184,7 +185,7 @@ def _retry_after_s(header: str | None) -> float | None:
         except ValueError:
             return None
         wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(wait_s, 0.0), LONGEST_RETRY_AFTER_S) if wait_s == wait_s else None
+    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), LONGEST_RETRY_AFTER_S)
 
 
 def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:

@@ -12,11 +12,11 @@ and each distinct piece is encoded once; after that it is one dictionary look-up
     Python form. Such a pattern sees a character only through membership in letters, numbers and white space and through
     a few ASCII literals; the three classes are disjoint. The Python form writes its classes out, character by
     character. The class of a character is not looked up in Python's Unicode tables but asked of the reference: it
-    belongs to class X if the reference cuts all `_PROBES` with it exactly as it cuts them with X's ASCII
-    representative. So versions of Unicode cannot differ, and a character that also matches a literal (the long s in a
-    case-insensitive 's) agrees with no representative: it gets no class, and texts with it go to the reference. ASCII
-    itself is compared likewise. Possessive quantifiers stand only where what follows is disjoint from what they took,
-    so that there is nothing to backtrack into.
+    belongs to class X if the reference cuts `_PROBE` with it exactly as it cuts it with X's ASCII representative. So
+    versions of Unicode cannot differ, and a character that also matches a literal (the long s in a case-insensitive 's)
+    agrees with no representative: it gets no class, and texts with it go to the reference. ASCII itself is compared
+    likewise. Possessive quantifiers stand only where what follows is disjoint from what they took, so that there is
+    nothing to backtrack into.
 3.  *Normalizing changes nothing.* None, or NFC. ASCII is NFC. Characters assigned in Unicode 3.2 have the same NFC in
     each version since 4.1 (stability policy), so Python's quick check decides for them; texts with later characters
     are given to the reference's normalizer and compared. A text that is not in NFC goes to the reference.
@@ -30,7 +30,6 @@ difference the encoder gives up for good and re-encodes the batch with the refer
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import unicodedata
@@ -65,12 +64,12 @@ _PATTERNS: Final = {
 # Letters, numbers, white space, others: an ASCII representative that occurs in no pattern as a literal.
 _REPRESENTATIVES: Final = {"L": "x", "N": "7", "S": "\t", "O": "!"}
 _ASCII_CLASSES: Final = {"L": "a-zA-Z", "N": "0-9", "S": r"\t-\r "}
-# `?` is the character in question. The first row tells the classes apart, the second finds letters that match as the
-# s, t, m, d or as the second or first letter of re, ve, ll.
-_PROBES: Final = (
-    *("a?a", "1?1", "!?!", "a??a", "?", "a ? 1", " ?\n?", "?\n\n? \n"),
-    *("'?a", "'?ea", "'?la", "'r?a", "'v?a", "'l?a"),
-)
+# `?` is the character in question. The first row tells the classes apart; the second finds letters that match as the s,
+# t, m or d of a contraction, or as the second or first letter of re, ve and ll.
+_PROBE: Final = (
+    "a?a1?1!?!a??a1??1!??! ?\n? \n"
+    "x'?a x'?ea x'?la x'r?a x'v?a x'l?a x'?"
+)  # fmt: skip
 _SELF_TEST: Final = (
     "It's THE user'S 1st, 22nd and 12345th test... we'LL see\tif they'd (or \"I've\") 99.5% match!?\r\n\r\n",
     "  if x == 1:\n\t\treturn 'no'\n\n\x00\x01\x1c\x1f\x7f trailing blanks  \n \n  end   ",
@@ -80,7 +79,7 @@ _SELF_TEST: Final = (
 
 _MAX_CACHED_PIECES: Final = 2**18
 _MAX_CACHED_CHARS: Final = 64
-_BLOCK: Final = 128
+_BLOCK: Final = 32
 _ALWAYS_CHECKED: Final = 16
 _CHECK_EVERY: Final = 256
 
@@ -169,8 +168,8 @@ class _Cutter:
         return b"".join(map(self._ids_of, self._classes.cut(text)))
 
     def cuts_ascii_alike(self) -> bool:
-        """Whether each ASCII character, in each probe, is cut as the reference cuts it."""
-        probes = (probe.replace("?", chr(code)) for probe in _PROBES for code in range(128))
+        """Whether each ASCII character, in the probe, is cut as the reference cuts it."""
+        probes = [_PROBE.replace("?", chr(code)) for code in range(128)]
         return all(self._classes.cut(text) == self._classes.reference_pieces(text) for text in probes)
 
     def _is_normalized(self, text: str) -> bool:
@@ -188,6 +187,7 @@ class _CharacterClasses:
         self._split = split
         self._pattern = pattern
         self._members: dict[str, list[int]] = {name: [] for name in _REPRESENTATIVES}
+        self._recent: list[int] = []  # those of them that Unicode 3.2 did not have yet
         self._learnt_blocks: set[int] = set()
         self._outcomes = {name: self._outcome(char) for name, char in _REPRESENTATIVES.items()}
         self._compile()
@@ -196,7 +196,7 @@ class _CharacterClasses:
         """Whether all characters of a text have a class; new ones are learnt first, with their neighbours."""
         if self._find_unknown(text) is None:
             return True
-        new_blocks = {ord(char) // _BLOCK for char in set(text)} - self._learnt_blocks - {0}
+        new_blocks = {ord(char) // _BLOCK for char in set(text) if not char.isascii()} - self._learnt_blocks
         if new_blocks:
             for block in new_blocks:
                 self._learn(block)
@@ -213,18 +213,19 @@ class _CharacterClasses:
             alike = [name for name, known in self._outcomes.items() if outcome == known]
             if len(alike) == 1:
                 self._members[alike[0]].append(code)
+                if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn":
+                    self._recent.append(code)
         self._learnt_blocks.add(block)
 
-    def _outcome(self, char: str) -> list[list[tuple[int, int]]]:
-        return [[span for _, span in self._split(probe.replace("?", char))] for probe in _PROBES]
+    def _outcome(self, char: str) -> list[tuple[int, int]]:
+        return [span for _, span in self._split(_PROBE.replace("?", char))]
 
     def _compile(self) -> None:
         members = {name: _ranges(codes) for name, codes in self._members.items()}
         pattern = self._pattern
         for name, ascii_members in _ASCII_CLASSES.items():
             pattern = pattern.replace(f"<{name}>", ascii_members + members[name])
-        learnt = itertools.chain.from_iterable(self._members.values())
-        recent = _ranges(code for code in learnt if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn")
+        recent = _ranges(self._recent)
         self.cut = re.compile(pattern).findall
         self.holds_recent = re.compile(f"[{recent}]" if recent else "(?!)").search
         self._find_unknown = re.compile(rf"[^\x00-\x7f{''.join(members.values())}]").search

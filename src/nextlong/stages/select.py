@@ -158,7 +158,7 @@ def _prefix(
 ) -> _Prefix:
     """Return the longest prefix within the caps (and `weighted_chars`); at least one document."""
     max_documents = caps.max_documents or _EVERY_KEY
-    max_chars = min(caps.max_chars or _EVERY_KEY, weighted_chars or _EVERY_KEY)
+    max_chars = min(caps.max_chars or _EVERY_KEY, _EVERY_KEY if weighted_chars is None else weighted_chars)
     documents, chars = np.cumsum(histogram.documents), np.cumsum(histogram.chars)
     over = (documents > max_documents) | (chars > max_chars)
     if not over.any():

@@ -37,12 +37,11 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     Truncation and padding that the file asks for are switched off. Raises TokenizerError.
     """
     source = config.source or ""
-    path = Path(source)
-    if path.is_dir():
-        path = path / "tokenizer.json"
+    given = Path(source).expanduser()
+    path = given / "tokenizer.json" if given.is_dir() else given
     if path.is_file():
         tokenizer = _from_file(path)
-    elif Path(source).is_dir() or not _is_hub_name(source):
+    elif given.is_dir() or not _is_hub_name(source):
         raise TokenizerError(
             f"tokenizer.source={source!r}: {path} does not exist; "
             "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
@@ -127,7 +126,8 @@ def prepare_tokenizer(
 ) -> dict[str, Any]:
     """Write `{out}.tokenizer.json`, loaded or trained, and return E and the ids that composing needs.
 
-    `vocab_size` is one more than the highest id. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    `vocab_size` is one more than the highest id; `joint_ids` are those of `joint`, which stands between chunks. Raises
+    TokenizerError, and CorpusError if there is nothing to measure.
     """
     corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
