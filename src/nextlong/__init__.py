@@ -39,7 +39,7 @@ def run(recipe: Recipe, **options: Any) -> Run:
     return open(recipe.run_dir)
 
 
-def open(run_dir: str | Path) -> Run:
+def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should
     """Open a finished run directory. Raises RunError if there is none, or its files were altered."""
     from nextlong.opened import Run
 

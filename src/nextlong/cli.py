@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked.command(asked)
         sys.stdout.flush()
     except NextlongError as error:
-        error_console.print(f"[bold red]error:[/] ", end="")
+        error_console.print("[bold red]error:[/] ", end="")
         error_console.print(str(error), markup=False)
         return _USER_MISTAKE
     except KeyboardInterrupt:
@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     demo = commands.add_parser("demo", help="make long sequences from the documentation inside your Python")
-    demo.add_argument("--dir", type=Path, default=Path("nextlong-demo"), help="where to put it (default: nextlong-demo)")
+    demo.add_argument(
+        "--dir", type=Path, default=Path("nextlong-demo"), help="where to put it (default: nextlong-demo)"
+    )
     demo.set_defaults(command=_demo)
 
     init = commands.add_parser("init", help="write a commented recipe")
@@ -61,10 +63,19 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub = commands.add_parser(name, help=meaning)
         sub.add_argument("recipe", type=Path)
-        sub.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. compose.target_tokens=65536")
+        sub.add_argument(
+            "--set",
+            dest="overrides",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="e.g. compose.target_tokens=65536",
+        )
         sub.set_defaults(command=command)
         if name == "run":
-            sub.add_argument("--accept-changed-inputs", action="store_true", help="read input files anew that have changed since")
+            sub.add_argument(
+                "--accept-changed-inputs", action="store_true", help="read input files anew that have changed since"
+            )
 
     peek = commands.add_parser("peek", help="look at the sequences of a run")
     peek.add_argument("run", type=Path)
@@ -89,7 +100,11 @@ def _init(asked: argparse.Namespace) -> None:
     heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
     text = template.commented(template.starter(asked.recipe), heading=heading)
     _write(asked.recipe, text)
-    Console().print(f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}", highlight=False, soft_wrap=True)
+    Console().print(
+        f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _write(path: Path, text: str) -> None:

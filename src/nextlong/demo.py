@@ -36,7 +36,10 @@ def run_demo(folder: Path, console: Console) -> None:
     corpus, recipe_path = folder / "corpus.jsonl", folder / "demo.yaml"
     if not corpus.exists():
         written = write_demo_corpus(corpus)
-        console.print(f"corpus:       {written.documents:,} documents, {written.chars / 1e6:.1f} MB of Python's own documentation", highlight=False)
+        console.print(
+            f"corpus:       {written.documents:,} documents, {written.chars / 1e6:.1f} MB of Python's own documentation",
+            highlight=False,
+        )
     recipe = demo_recipe(folder)
     heading = "The recipe of `nextlong demo`. Put your own files and tokenizer in, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")

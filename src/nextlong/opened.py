@@ -27,7 +27,7 @@ from nextlong.recipe import Recipe
 from nextlong.run import store
 from nextlong.run.runner import open_done
 from nextlong.run.step import Done
-from nextlong.stages.resolve import resolve
+from nextlong.stages.resolve import Corpus, resolve
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -120,7 +120,7 @@ class Run:
         return self.steps[name].files(f".{name}")
 
     @cached_property
-    def corpus(self) -> pipeline.Corpus:
+    def corpus(self) -> Corpus:
         """The documents and chunks that spans refer to."""
         return pipeline.corpus(self.steps)
 

@@ -46,9 +46,19 @@ RECIPE_FILE = "recipe.yaml"
 _INPUTS_FILE = "inputs.json"
 
 # Keys that say how to compute, not what: changing them must not throw vectors away.
-_OPERATIONAL = {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
+_OPERATIONAL = {
+    "batch_size",
+    "device",
+    "concurrency",
+    "requests_per_minute",
+    "max_attempts",
+    "timeout_s",
+    "api_key_env",
+}
 
-_LEAST_FETCH = 1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
+_LEAST_FETCH = (
+    1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
+)
 _TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _BLOCKS = 16  # tasks over meta-documents: enough that small data sets parallelise …
 _MOST_METAS_PER_BLOCK = 256  # … and few enough documents in each to stay within memory
@@ -58,9 +68,7 @@ _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_LSA = ("sklearn.utils.extmath", "scipy.sparse")
 
 
-def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str = "refuse"
-) -> dict[str, Done]:
+def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str = "refuse") -> dict[str, Done]:
     """Bring the recipe's run directory to its finished state; return the finished steps by name.
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
@@ -104,7 +112,9 @@ def route(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Step]:
     named = _refer(recipe, chunk, draft)
     tokens = _tokens(ingest, chunk, tokenizer, named)
     compose = _compose(recipe, chunk, tokenizer, draft, named, tokens)
-    exports = [_export(recipe, name, ingest, chunk, tokenizer, named, tokens, compose) for name in recipe.export.formats]
+    exports = [
+        _export(recipe, name, ingest, chunk, tokenizer, named, tokens, compose) for name in recipe.export.formats
+    ]
     return [ingest, select, chunk, encoder, embed, metas, mine, tokenizer, draft, named, tokens, compose, *exports]
 
 
@@ -151,7 +161,8 @@ def _ingest(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Step:
     reading = {"label", "text", "id", "format"}
     config = {
         "sources": [
-            {key: getattr(source, key) for key in sorted(reading)} | {"files": [[file.path, file.identity] for file in own]}
+            {key: getattr(source, key) for key in sorted(reading)}
+            | {"files": [[file.path, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
@@ -167,7 +178,9 @@ def _select(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]]) 
 
     def tasks(done: Finished) -> list[Task]:
         shard_sources = [
-            place for place, counts in zip(source_of_split, done["ingest"].counts, strict=True) for _ in range(counts["shards"])
+            place
+            for place, counts in zip(source_of_split, done["ingest"].counts, strict=True)
+            for _ in range(counts["shards"])
         ]
         return [
             partial(
@@ -188,7 +201,8 @@ def _chunk(recipe: Recipe, ingest: Step, select: Step) -> Step:
     def tasks(done: Finished) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
         return [
-            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump()) for documents, keep in shards
+            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
+            for documents, keep in shards
         ]
 
     return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, select), tasks)
@@ -239,7 +253,7 @@ def _draws(recipe: Recipe) -> int | None:
 
 
 def _metas(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    config = {
+    config: dict[str, Any] = {
         "draws": _draws(recipe),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
@@ -454,7 +468,9 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     return take
 
 
-def _export(recipe: Recipe, name: Any, ingest: Step, chunk: Step, tokenizer: Step, named: Step, tokens: Step, compose: Step) -> Step:
+def _export(
+    recipe: Recipe, name: Any, ingest: Step, chunk: Step, tokenizer: Step, named: Step, tokens: Step, compose: Step
+) -> Step:
     def tasks(done: Finished) -> list[Task]:
         files = done["compose"].files(".sequences.arrow")
         return [

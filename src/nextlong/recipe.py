@@ -35,9 +35,12 @@ class Source(_Section):
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field("auto", description="by the file name, if auto")
+    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field(
+        "auto", description="by the file name, if auto"
+    )
     weight: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale"
+        None,
+        description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
     )
     max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
     max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
@@ -76,7 +79,8 @@ class Chunk(_Section):
 
     max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
     length: Literal["slice", "paper"] = Field(
-        "slice", description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between"
+        "slice",
+        description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
     )
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
@@ -95,22 +99,32 @@ class SentenceTransformers(_Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
     batch_size: Positive = 64
-    max_tokens: Positive | None = Field(None, description="cut chunks to this many tokens; default: the model's own limit")
+    max_tokens: Positive | None = Field(
+        None, description="cut chunks to this many tokens; default: the model's own limit"
+    )
     prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
-    task: str | None = Field(None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching")
+    task: str | None = Field(
+        None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
+    )
     trust_remote_code: bool = False
     revision: str | None = None
     device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="auto: bfloat16 where the hardware has it")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="auto: bfloat16 where the hardware has it"
+    )
 
 
 class OpenAI(_Section):
     """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
 
     base_url: str = Field("https://api.openai.com/v1", description="up to and without /embeddings")
-    api_key_env: str = Field("OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset")
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset"
+    )
     batch_size: Positive = 64
-    dimensions: Positive | None = Field(None, description="asked of the server, where the model can shorten its vectors")
+    dimensions: Positive | None = Field(
+        None, description="asked of the server, where the model can shorten its vectors"
+    )
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None
     max_attempts: Positive = 8
@@ -148,7 +162,8 @@ class Mine(_Section):
     """meta-chunks → candidates."""
 
     fetch: Positive | Auto = Field(
-        "auto", description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024"
+        "auto",
+        description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024",
     )
 
 
@@ -156,11 +171,15 @@ class Tokenizer(_Section):
     """text → token ids; exactly one of `source` and `train`."""
 
     source: str | None = Field(None, description="a tokenizer.json, a folder with one, or a hub name")
-    train: Annotated[int, Field(ge=300)] | None = Field(None, description="train a byte-level BPE of this many entries on the corpus")
+    train: Annotated[int, Field(ge=300)] | None = Field(
+        None, description="train a byte-level BPE of this many entries on the corpus"
+    )
     revision: str = Field("main", description="of a hub name")
     bos: str | None = Field(None, description="this special token before each sequence, counted in target_tokens")
     eos: str | None = Field(None, description="this special token after each sequence, counted in target_tokens")
-    chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field("auto", description="E of the paper; auto: measured on the corpus")
+    chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field(
+        "auto", description="E of the paper; auto: measured on the corpus"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -179,15 +198,24 @@ class Compose(_Section):
 
     method: Literal["nextlong"] = "nextlong"
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[int, Field(ge=2)] = Field(131_072, description="T of the paper: the exact length of each sequence")
-    fit: Literal["exact", "paper"] = Field(
-        "exact", description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter"
+    target_tokens: Annotated[int, Field(ge=2)] = Field(
+        131_072, description="T of the paper: the exact length of each sequence"
     )
-    position: Literal["head", "tail", "random"] = Field("head", description="where a meta-chunk stands among its negatives")
-    draft_factor: Annotated[float, Field(ge=1)] = Field(1.5, description="w of the paper: text drafted, as a multiple of what T needs")
+    fit: Literal["exact", "paper"] = Field(
+        "exact",
+        description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter",
+    )
+    position: Literal["head", "tail", "random"] = Field(
+        "head", description="where a meta-chunk stands among its negatives"
+    )
+    draft_factor: Annotated[float, Field(ge=1)] = Field(
+        1.5, description="w of the paper: text drafted, as a multiple of what T needs"
+    )
     min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
     joint: str = Field("\n", description="between a chunk that does not end in a newline and the next")
-    seed: int | None = Field(None, description="for the draw of meta-documents and random positions; default: the recipe's seed")
+    seed: int | None = Field(
+        None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
+    )
 
 
 class Export(_Section):
@@ -226,7 +254,9 @@ class Recipe(_Section):
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise RecipeError(f"{path} does not exist; `nextlong init {path}` writes a commented recipe there") from None
+            raise RecipeError(
+                f"{path} does not exist; `nextlong init {path}` writes a commented recipe there"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} cannot be read: {error}") from None
         try:
@@ -276,7 +306,9 @@ def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
         last = depth == len(keys) - 1
         if isinstance(node, list):
             if not key.isdigit() or int(key) >= len(node):
-                raise RecipeError(f"--set {override!r}: {'.'.join(keys[:depth])} is a list of {len(node)}; {key!r} is not in it")
+                raise RecipeError(
+                    f"--set {override!r}: {'.'.join(keys[:depth])} is a list of {len(node)}; {key!r} is not in it"
+                )
             if last:
                 node[int(key)] = value
             else:

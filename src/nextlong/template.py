@@ -17,7 +17,12 @@ _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet")
 def starter(recipe_path: Path) -> Recipe:
     """Return a recipe that fits what lies beside `recipe_path`: data files found there, else a place to put them."""
     folder = recipe_path.resolve().parent
-    found = [f"{place}*{suffix}" for place in ("", "data/") for suffix in _DATA_SUFFIXES if any(folder.glob(f"{place}*{suffix}"))]
+    found = [
+        f"{place}*{suffix}"
+        for place in ("", "data/")
+        for suffix in _DATA_SUFFIXES
+        if any(folder.glob(f"{place}*{suffix}"))
+    ]
     sources = [{"path": path} for path in found] or [{"path": "data/*.jsonl"}]
     tokenizer = {"source": "tokenizer.json"} if (folder / "tokenizer.json").is_file() else {"train": 32_000}
     return Recipe.from_dict(
@@ -41,7 +46,10 @@ def _entry(model: BaseModel, name: str, depth: int) -> list[str]:
         below = [line for key in type(value).model_fields for line in _entry(value, key, depth + 1)]
         return [*([""] if depth == 0 else []), _beside(f"{indent}{name}:", doc), *below]
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-        return [_beside(f"{indent}{name}:", field.description), *(line for item in value for line in _item(item, depth + 1))]
+        return [
+            _beside(f"{indent}{name}:", field.description),
+            *(line for item in value for line in _item(item, depth + 1)),
+        ]
     return [_beside(f"{indent}{name}: {_scalar(value)}", field.description)]
 
 

@@ -105,6 +105,7 @@ def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, 
 
 
 @pytest.mark.heavy
-def test_a_device_that_is_not_there_is_an_encoder_error(model_path):
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
-        load_encoder(config(model_path, device="cuda:99"))
+        load_encoder(config(model_path, device="cuda:99", dtype=dtype))

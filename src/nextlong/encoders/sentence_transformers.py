@@ -59,8 +59,8 @@ class SentenceTransformersEncoder:
         known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
         if self._options.task is not None and "task" not in known:
             raise EncoderError(
-                f"encoder.sentence_transformers.task={self._options.task!r}, but {self._name} takes no task; leave it out, "
-                "or use prompt"
+                f"encoder.sentence_transformers.task={self._options.task!r}, but {self._name} takes no task; "
+                "leave it out, or use prompt"
             )
 
     def _cut(self, max_tokens: int | None) -> None:
@@ -83,8 +83,10 @@ def _load(name: str, options: recipe.SentenceTransformers) -> Any:
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
     device = options.device or _best_device(torch)
-    dtype = _best_dtype(torch, device) if options.dtype == "auto" else options.dtype
+    dtype: str = options.dtype
     try:
+        if dtype == "auto":
+            dtype = _best_dtype(torch, device)
         return SentenceTransformer(
             name,
             device=device,

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 
 def negatives_per_meta_chunk(
-    *, target_tokens: int, chars_per_token: float, draft_factor: float, document_chars: int, meta_chunks: int, max_chars: int
+    *,
+    target_tokens: int,
+    chars_per_token: float,
+    draft_factor: float,
+    document_chars: int,
+    meta_chunks: int,
+    max_chars: int,
 ) -> int:
     """Return k = (Q − S) / (p·s) with Q = T·E·w, rounded up, at least 1 (paper §3.1.2)."""
     drafted_chars = target_tokens * chars_per_token * draft_factor

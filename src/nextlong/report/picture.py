@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from html import escape
+from itertools import pairwise
 
 from nextlong.opened import Sequence, Span
 
 _WIDTH, _MARGIN, _BAR = 1000, 24, 34
 _BEFORE_Y, _AFTER_Y, _HEIGHT = 78, 196, 312
 _META, _OTHER = "#e0a100", "#c8ccd2"
-_NEGATIVES = ("#2f6fb5", "#5b93cf", "#3f83a8", "#6aa7c4", "#38598f", "#7d8fc2")  # neighbours of different documents differ
+_NEGATIVES = (
+    "#2f6fb5",
+    "#5b93cf",
+    "#3f83a8",
+    "#6aa7c4",
+    "#38598f",
+    "#7d8fc2",
+)  # neighbours of different documents differ
 _FONT = 'font-family="system-ui, sans-serif" fill="#24292f"'
 
 
@@ -24,13 +32,16 @@ def svg(sequence: Sequence) -> str:
     metas = [span for span in sequence.spans if span.role == "meta"]
     negatives = [span for span in sequence.spans if span.role == "negative"]
     own_tokens = sum(_length(span) for span in metas)
-    distance = max((b.token_start - a.token_end for a, b in zip(metas, metas[1:], strict=False)), default=0)
+    distance = max((b.token_start - a.token_end for a, b in pairwise(metas)), default=0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(sequence.id)}</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
         _text(30, f"Before: {metas[0].source_id}", size=17, weight="600"),
-        _text(54, f"one document, {len(metas)} chunks, {own_tokens:,} tokens: each chunk depends on the one right before it"),
+        _text(
+            54,
+            f"one document, {len(metas)} chunks, {own_tokens:,} tokens: each chunk depends on the one right before it",
+        ),
         *_bars(_packed(metas), y=_BEFORE_Y, scale=scale),
         _text(148, f"After: one sequence of exactly {len(sequence.input_ids):,} tokens", size=17, weight="600"),
         _text(
@@ -43,7 +54,11 @@ def svg(sequence: Sequence) -> str:
         f'<rect x="{_MARGIN}" y="272" width="14" height="14" fill="{_META}"/>',
         _text(284, "the document", x=_MARGIN + 22),
         f'<rect x="{_MARGIN + 150}" y="272" width="14" height="14" fill="{_NEGATIVES[0]}"/>',
-        _text(284, f"hard negatives, cosine {min(s.score for s in negatives):.2f} to {max(s.score for s in negatives):.2f}", x=_MARGIN + 172),
+        _text(
+            284,
+            f"hard negatives, cosine {min(s.score for s in negatives):.2f} to {max(s.score for s in negatives):.2f}",
+            x=_MARGIN + 172,
+        ),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -76,12 +91,11 @@ def _links(metas: Rows[Span], *, scale: float) -> list[str]:
     """Arcs below the sequence: what used to be the next chunk, and how far away it is now."""
     y = _AFTER_Y + _BAR + 2
     arcs = []
-    for before, after in zip(metas, metas[1:], strict=False):
+    for before, after in pairwise(metas):
         left = _MARGIN + (before.token_start + before.token_end) / 2 * scale
         right = _MARGIN + (after.token_start + after.token_end) / 2 * scale
-        arcs.append(
-            f'<path d="M{left:.1f} {y} Q{(left + right) / 2:.1f} {y + 34} {right:.1f} {y}" fill="none" stroke="{_META}" stroke-width="1.6"/>'
-        )
+        curve = f"M{left:.1f} {y} Q{(left + right) / 2:.1f} {y + 34} {right:.1f} {y}"
+        arcs.append(f'<path d="{curve}" fill="none" stroke="{_META}" stroke-width="1.6"/>')
     return arcs
 
 

@@ -162,7 +162,7 @@ def _sample_texts(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Itera
         left = budget
         for record in read_records(file, source, max_document_chars=recipe.ingest.max_document_chars):
             if isinstance(record, Record) and record.text.strip():
-                content_hash(record.text)  # ingest hashes too
+                content_hash(record.text.encode())  # ingest hashes too
                 yield record.text
                 left -= len(record.text)
             if left <= 0:
@@ -230,14 +230,26 @@ def estimate(recipe: Recipe, sample: Sample, text_bytes: float) -> dict[str, Cos
         "ingest": Cost(text_bytes * sample.read_s_per_char / workers, text_bytes * 0.4, base),
         "select": Cost(documents * 2e-7, documents, base),
         "chunk": Cost(text_bytes * sample.chunk_s_per_char / workers, chunks * 21, base),
-        "encoder": Cost(fit_chunks * sample.fit_s_per_chunk, 4 * sample.dimensions * recipe.encoder.lsa.max_terms * bool(fit_chunks), base + fit_chunks * 0.012),
+        "encoder": Cost(
+            fit_chunks * sample.fit_s_per_chunk,
+            4 * sample.dimensions * recipe.encoder.lsa.max_terms * bool(fit_chunks),
+            base + fit_chunks * 0.012,
+        ),
         "embed": Cost(encode_s, chunks * sample.dimensions * 2, base),
         "metas": Cost(chunks * 2e-8, queries * 40, base),
-        "mine": Cost(queries * chunks * sample.search_s_per_pair / workers, queries * fetched * 12, base + workers * 32_768 * sample.dimensions * 4 / _MB),
+        "mine": Cost(
+            queries * chunks * sample.search_s_per_pair / workers,
+            queries * fetched * 12,
+            base + workers * 32_768 * sample.dimensions * 4 / _MB,
+        ),
         "tokenizer": Cost(3.0, 5e6, base + 150),
         "draft": Cost(queries * fetched * 1e-7, spans * 1.5 * 20, base),
         "refer": Cost(chunks * 1e-8, chunks * 8, base),
-        "tokens": Cost(drafted_chars * sample.tokenize_s_per_char / workers, drafted_chars / sample.chars_per_token * 4, base + workers * 150),
+        "tokens": Cost(
+            drafted_chars * sample.tokenize_s_per_char / workers,
+            drafted_chars / sample.chars_per_token * 4,
+            base + workers * 150,
+        ),
         "compose": Cost(spans * 1e-5 / workers, spans * 30, base),
     }
     for name in recipe.export.formats:

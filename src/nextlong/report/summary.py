@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from rich.console import Console
 
 from nextlong import pipeline
@@ -20,15 +19,20 @@ def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: str = "ref
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps."""
-    ingest, select, chunk, compose = (done[name] for name in ("ingest", "select", "chunk", "compose"))
+    ingest, chunk, compose = (done[name] for name in ("ingest", "chunk", "compose"))
     sequences = sum(pipeline.sequences_per_part(recipe, compose))
     told = [
         ("documents", f"{chunk.total('documents'):,} kept of {ingest.total('documents'):,}{_why_less(done)}"),
-        ("chunks", f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average"),
-        ("sequences", f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}"),
+        (
+            "chunks",
+            f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
+        ),
+        (
+            "sequences",
+            f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
+        ),
     ]
-    for name in recipe.export.formats:
-        told.append((name, str(done[name].folder)))
+    told += [(name, str(done[name].folder)) for name in recipe.export.formats]
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told
 
@@ -45,7 +49,11 @@ def dropped(done: Finished) -> dict[str, int]:
 
 def _why_less(done: Finished) -> str:
     (counts,) = done["select"].counts
-    reasons = {"exact duplicates": counts["duplicates"], "over a cap": counts["capped"], "over their weight": counts["weighted_out"]}
+    reasons = {
+        "exact duplicates": counts["duplicates"],
+        "over a cap": counts["capped"],
+        "over their weight": counts["weighted_out"],
+    }
     reasons["rejected"] = done["ingest"].total("rejects")
     told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
     return f" ({', '.join(told)})" if told else ""
@@ -56,6 +64,8 @@ def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
     if asked == "all" or sequences == asked:
         return ""
     (counts,) = done["metas"].counts
-    told = [f"{counts['eligible']:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"]
+    told = [
+        f"{counts['eligible']:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
+    ]
     told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"

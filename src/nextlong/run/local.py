@@ -42,7 +42,9 @@ class LocalExecutor:
     def __enter__(self) -> LocalExecutor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._pool is None:
             return
         if kind is not None:  # a task may have minutes to go: what it wrote so far is worth nothing
@@ -51,7 +53,9 @@ class LocalExecutor:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = None
 
-    def map(self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None) -> Iterator[T]:
+    def map(
+        self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None
+    ) -> Iterator[T]:
         """Yield `call(*a)` for each of `arguments` as they finish, at most `lanes` at once. The first error ends it."""
         limit = min(self.workers, lanes or self.workers)
         waiting = iter(arguments)

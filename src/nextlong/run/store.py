@@ -122,7 +122,7 @@ def _is_intact(path: Path, record: Mapping[str, Any], *, trust: str) -> bool:
         return False
     if trust == "time" and stat.st_mtime_ns == record["mtime_ns"]:
         return True
-    return hash_file(path) == record["xxh3"]
+    return bool(hash_file(path) == record["xxh3"])
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -143,7 +143,9 @@ def locked(run_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise RunError(f"{run_dir} is in use by {file.read().strip() or 'another run'}; wait for it, or stop it first") from None
+            raise RunError(
+                f"{run_dir} is in use by {file.read().strip() or 'another run'}; wait for it, or stop it first"
+            ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
@@ -158,10 +160,14 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or path
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(f"the disk is full: {where} could not be written; free space (`nextlong plan` says how much), then run again: "
-                           "what is finished is kept") from None  # fmt: skip
+            raise RunError(
+                f"the disk is full: {where} could not be written; free space (`nextlong plan` says how much), then run "
+                "again: what is finished is kept"
+            ) from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise RunError(f"{where} cannot be written ({error.strerror}); give run_dir a folder that you may write to") from None
+            raise RunError(
+                f"{where} cannot be written ({error.strerror}); give run_dir a folder that you may write to"
+            ) from None
         raise
 
 

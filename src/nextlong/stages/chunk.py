@@ -25,7 +25,7 @@ from nextlong import schemas
 
 Span = tuple[int, int]
 
-# A sentence ends after one of these; the cut comes behind the mark, before the blank is too long a matter to care about.
+# A sentence ends with one of these, a word before one of those; the cut comes behind them.
 _SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".) ", "。", "！", "？", "؟ ", "। ")
 _WORD_ENDS = (" ", "\t", "\u3000", "\u00a0")
 
@@ -103,19 +103,21 @@ def chunk_shard(
     """Chunk the kept documents of one shard; writes `{out}.chunks.arrow` and returns its counts."""
     kept = np.load(keep)
     rows_done = chunks = chars = longest = 0
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader, pa.OSFile(f"{out}.chunks.arrow", "wb") as sink:
-        with pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
-            for number in range(reader.num_record_batches):
-                texts = reader.get_batch(number).column("text").to_pylist()
-                batch = _chunk_batch(
-                    texts, kept[rows_done : rows_done + len(texts)], rows_done, max_chars=max_chars, length=length, oversize=oversize
-                )
-                writer.write_batch(batch)
-                rows_done += len(texts)
-                chunks += batch.num_rows
-                sizes = batch.column("end").to_numpy() - batch.column("start").to_numpy()
-                chars += int(sizes.sum())
-                longest = max(longest, int(sizes.max(initial=0)))
+    with (
+        pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
+        pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
+    ):
+        for number in range(reader.num_record_batches):
+            texts = reader.get_batch(number).column("text").to_pylist()
+            here = kept[rows_done : rows_done + len(texts)]
+            batch = _chunk_batch(texts, here, rows_done, max_chars=max_chars, length=length, oversize=oversize)
+            writer.write_batch(batch)
+            rows_done += len(texts)
+            chunks += batch.num_rows
+            sizes = batch.column("end").to_numpy() - batch.column("start").to_numpy()
+            chars += int(sizes.sum())
+            longest = max(longest, int(sizes.max(initial=0)))
     return {"documents": int(kept.sum()), "chunks": chunks, "chars": chars, "longest_chunk_chars": longest}
 
 
@@ -177,11 +179,19 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
 
 
 def _texts_of(
-    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]], numbers: NDArray[np.int64]
+    batch: pa.RecordBatch,
+    first_doc: int,
+    rows: NDArray[np.int64],
+    table: dict[str, NDArray[Any]],
+    numbers: NDArray[np.int64],
 ) -> ChunkTexts:
     doc_rows = table["doc_row"][rows]
     distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
-    docs = batch.column("text").take(pa.array(distinct)).to_pylist() if len(distinct) < batch.num_rows else batch.column("text").to_pylist()
+    docs = (
+        batch.column("text").take(pa.array(distinct)).to_pylist()
+        if len(distinct) < batch.num_rows
+        else batch.column("text").to_pylist()
+    )
     starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
     texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
     hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]

@@ -83,10 +83,7 @@ def compose_spans(
     `rng` places the meta-chunks if `position="random"`. Source: arXiv 2501.12766 §3.1.2 for `fit="paper"`.
     """
     room = target_tokens - bos_tokens - eos_tokens
-    if fit == "exact":
-        chosen = _share_budget(groups, room, joint_tokens)
-    else:
-        chosen = _all_free(groups)
+    chosen = _share_budget(groups, room, joint_tokens) if fit == "exact" else _all_free(groups)
     if isinstance(chosen, Dropped):
         return chosen
     ordered = _arrange(groups, chosen, position, rng)

@@ -25,7 +25,6 @@ from nextlong.stages.compose import TOO_LONG
 _SURELY_TOO_LONG = 1.5
 
 
-
 class Candidates(NamedTuple):
     """The candidates of one meta-document; one array a meta-chunk, descending by cosine."""
 

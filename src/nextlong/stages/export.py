@@ -37,7 +37,9 @@ def export_shard(
     if format == "parquet":
         rows = parquet.write(path, blocks, row_group_bytes=row_group_bytes)
     else:
-        texts = {role: loaded.decode(ids.tolist(), skip_special_tokens=False) for role, ids in special.by_role().items()}
+        texts = {
+            role: loaded.decode(ids.tolist(), skip_special_tokens=False) for role, ids in special.by_role().items()
+        }
         rows = jsonl.write(path, blocks, text_of=corpus.texts, special_text=texts)
     return {"sequences": rows}
 

@@ -82,6 +82,8 @@ _MAX_CACHED_CHARS: Final = 64
 _BLOCK: Final = 32
 _ALWAYS_CHECKED: Final = 16
 _CHECK_EVERY: Final = 256
+# The reference needs gigabytes for texts of many millions of characters, and panics on 10 million blanks in a row.
+_MAX_CHECKED_CHARS: Final = 2**17
 
 
 class TextEncoder:
@@ -129,7 +131,7 @@ class TextEncoder:
             if ids is None:
                 ids = self._reference_ids(text)
                 fallbacks += 1
-            elif self._is_checked() and ids != self._reference_ids(text):
+            elif self._is_checked(text) and ids != self._reference_ids(text):
                 self.mismatches = 1
                 self._cutter = None
                 return [self._reference_ids(text) for text in texts]
@@ -138,8 +140,9 @@ class TextEncoder:
         self.fallback_texts += fallbacks
         return encoded
 
-    def _is_checked(self) -> bool:
-        return self._encoded_texts < _ALWAYS_CHECKED or self._encoded_texts % _CHECK_EVERY == 0
+    def _is_checked(self, text: str) -> bool:
+        due = self._encoded_texts < _ALWAYS_CHECKED or self._encoded_texts % _CHECK_EVERY == 0
+        return due and len(text) <= _MAX_CHECKED_CHARS
 
     def _reference_ids(self, text: str) -> bytes:
         return _reference_ids(self._reference, text)

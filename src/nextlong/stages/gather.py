@@ -25,7 +25,9 @@ def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray
     distinct, back = np.unique(ids, return_inverse=True)
     shards = schemas.shard_of(distinct)
     cuts = np.flatnonzero(np.diff(shards)) + 1
-    pieces = [load(int(schemas.shard_of(part[:1])[0]), schemas.row_of(part)) for part in np.split(distinct, cuts) if len(part)]
+    pieces = [
+        load(int(schemas.shard_of(part[:1])[0]), schemas.row_of(part)) for part in np.split(distinct, cuts) if len(part)
+    ]
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
@@ -42,7 +44,8 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
 def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))
-    return end - start
+    chars: NDArray[np.int64] = end - start
+    return chars
 
 
 def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:

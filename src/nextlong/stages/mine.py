@@ -46,7 +46,12 @@ def draw_metas(
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
     np.save(f"{out}.metas.npy", drawn)
-    return {"documents": documents, "eligible": eligible, "drawn": len(drawn), "meta_chunks": int(drawn["chunks"].sum())}
+    return {
+        "documents": documents,
+        "eligible": eligible,
+        "drawn": len(drawn),
+        "meta_chunks": int(drawn["chunks"].sum()),
+    }
 
 
 def _metas_of(shard: int, table: dict[str, NDArray[Any]], hashes: NDArray[np.uint64], seed: int) -> NDArray[Any]:
@@ -68,9 +73,7 @@ def chunk_ids_of(metas: NDArray[Any]) -> NDArray[np.int64]:
     return ids
 
 
-def mine_block(
-    out: Path, *, metas: Path, first: int, last: int, vectors: Sequence[Path], fetch: int
-) -> dict[str, Any]:
+def mine_block(out: Path, *, metas: Path, first: int, last: int, vectors: Sequence[Path], fetch: int) -> dict[str, Any]:
     """Find the candidates of the drawn documents [first, last); writes `{out}.candidates.arrow`."""
     drawn = np.load(metas)[first:last]
     ids = chunk_ids_of(drawn)
@@ -84,7 +87,11 @@ def mine_block(
     )
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         writer.write_batch(batch)
-    return {"queries": len(ids), "candidates": sum(map(len, neighbours)), "fewest": min(map(len, neighbours), default=0)}
+    return {
+        "queries": len(ids),
+        "candidates": sum(map(len, neighbours)),
+        "fewest": min(map(len, neighbours), default=0),
+    }
 
 
 def nearest(

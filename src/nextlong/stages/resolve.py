@@ -41,7 +41,11 @@ class Corpus:
         """Return the text of each chunk, shape (n,)."""
 
         def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[np.object_]]:
-            texts = [text for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows) for text in batch.texts]
+            texts = [
+                text
+                for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows)
+                for text in batch.texts
+            ]
             column = np.empty(len(texts), object)
             column[:] = texts
             return [column]
@@ -64,7 +68,14 @@ class SpecialIds:
 
 
 def resolve(
-    sequences: Path, *, first: int = 0, take: int | None, corpus: Corpus, tokens: TokenStore, special: SpecialIds, tokenizer: Tokenizer
+    sequences: Path,
+    *,
+    first: int = 0,
+    take: int | None,
+    corpus: Corpus,
+    tokens: TokenStore,
+    special: SpecialIds,
+    tokenizer: Tokenizer,
 ) -> Iterator[Resolved]:
     """Yield the sequences [first, take) of a SEQUENCES file in blocks of about two million tokens."""
     with pa.ipc.open_file(pa.memory_map(str(sequences))) as reader:

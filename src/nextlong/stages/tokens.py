@@ -65,5 +65,7 @@ class TokenStore:
     def _shard(self, number: int) -> _Shard:
         shard = self._open.get(number)
         if shard is None:
-            shard = self._open[number] = _Shard(*(np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number]))
+            shard = self._open[number] = _Shard(
+                *(np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number])
+            )
         return shard
