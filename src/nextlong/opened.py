@@ -28,6 +28,7 @@ from nextlong.run import store
 from nextlong.run.runner import open_done
 from nextlong.run.step import Done
 from nextlong.stages.resolve import Corpus, resolve
+from nextlong.steps import finished
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -122,7 +123,7 @@ class Run:
     @cached_property
     def corpus(self) -> Corpus:
         """The documents and chunks that spans refer to."""
-        return pipeline.corpus(self.steps)
+        return finished.corpus(self.steps)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -134,7 +135,7 @@ class Run:
     @cached_property
     def special_texts(self) -> dict[int, str]:
         """The text of joints and special tokens, by role."""
-        ids = pipeline.special_ids(self.steps).by_role()
+        ids = finished.special_ids(self.steps).by_role()
         return {role: self.tokenizer.decode(value.tolist(), skip_special_tokens=False) for role, value in ids.items()}
 
     def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
@@ -143,8 +144,8 @@ class Run:
             first=first,
             take=last,
             corpus=self.corpus,
-            tokens=pipeline.token_store(self.steps),
-            special=pipeline.special_ids(self.steps),
+            tokens=finished.token_store(self.steps),
+            special=finished.special_ids(self.steps),
             tokenizer=self.tokenizer,
         )
         for block in blocks:

@@ -19,16 +19,19 @@ from nextlong.errors import RecipeError
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
+Named = Annotated[str, Field(min_length=1)]
 
 
 class _Section(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
 
 class Source(_Section):
     """Where documents come from: one path or glob, one name."""
 
-    path: str = Field(
+    path: Named = Field(
         description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
         "Arrow/HF dataset folders, .txt/.md"
     )
@@ -90,7 +93,9 @@ class Chunk(_Section):
 class Lsa(_Section):
     """The built-in encoder: TF-IDF and truncated SVD, fitted on a sample of the chunks."""
 
-    dimensions: Annotated[int, Field(ge=2)] = 256
+    dimensions: Annotated[int, Field(ge=2)] = Field(
+        256, description="width of the vectors; less where the sample is small"
+    )
     fit_chunks: Positive = Field(16_384, description="size of the random sample of chunks that the fit sees")
     max_terms: Positive = Field(50_000, description="vocabulary: the most frequent terms of the sample")
 
@@ -98,7 +103,7 @@ class Lsa(_Section):
 class SentenceTransformers(_Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
-    batch_size: Positive = 64
+    batch_size: Positive = Field(64, description="chunks encoded at a time")
     max_tokens: Positive | None = Field(
         None, description="cut chunks to this many tokens; default: the model's own limit"
     )
@@ -106,8 +111,10 @@ class SentenceTransformers(_Section):
     task: str | None = Field(
         None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
     )
-    trust_remote_code: bool = False
-    revision: str | None = None
+    trust_remote_code: bool = Field(
+        False, description="run Python code that comes with the model; only if you trust it"
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
     device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 where the hardware has it"
@@ -121,14 +128,14 @@ class OpenAI(_Section):
     api_key_env: str = Field(
         "OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset"
     )
-    batch_size: Positive = 64
+    batch_size: Positive = Field(64, description="chunks in a request")
     dimensions: Positive | None = Field(
         None, description="asked of the server, where the model can shorten its vectors"
     )
-    concurrency: Positive = 8
-    requests_per_minute: Positive | None = None
-    max_attempts: Positive = 8
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    concurrency: Positive = Field(8, description="requests under way at once")
+    requests_per_minute: Positive | None = Field(None, description="never send more; default: as the server allows")
+    max_attempts: Positive = Field(8, description="tries of a request before the run stops; what is embedded is kept")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(120.0, description="seconds to wait for an answer")
 
 
 class Encoder(_Section):
@@ -189,16 +196,18 @@ class Tokenizer(_Section):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.source is None) == (self.train is None):
-            raise ValueError("give either source (a tokenizer.json or a hub name) or train (a vocabulary size)")
+            raise ValueError(
+                "give either source (a tokenizer.json or a hub name) or train (a vocabulary size), and null for the other"
+            )
         return self
 
 
 class Compose(_Section):
     """candidates → sequences."""
 
-    method: Literal["nextlong"] = "nextlong"
+    method: Literal["nextlong"] = Field("nextlong", description="which documents make one sequence, in what order")
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[int, Field(ge=2)] = Field(
+    target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
         131_072, description="T of the paper: the exact length of each sequence"
     )
     fit: Literal["exact", "paper"] = Field(
@@ -234,8 +243,8 @@ class Export(_Section):
 class Recipe(_Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
-    run_dir: str = Field(description="where the run lives; one folder a step")
-    seed: int = 0
+    run_dir: Named = Field(description="where the run lives; one folder a step")
+    seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
     ingest: Ingest
     chunk: Chunk = Chunk()
@@ -244,6 +253,16 @@ class Recipe(_Section):
     tokenizer: Tokenizer
     compose: Compose = Compose()
     export: Export = Export()
+
+    @model_validator(mode="after")
+    def _room_for_text(self) -> Self:
+        special = [key for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
+        if self.compose.target_tokens <= len(special):
+            raise ValueError(
+                f"compose.target_tokens={self.compose.target_tokens} leaves no room beside "
+                f"{' and '.join(f'tokenizer.{key}' for key in special)}; raise it"
+            )
+        return self
 
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
@@ -260,8 +279,8 @@ class Recipe(_Section):
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} cannot be read: {error}") from None
         try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            data = yaml.load(text, _UniqueKeys)  # noqa: S506 - a SafeLoader
+        except (yaml.YAMLError, ValueError) as error:
             raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict):
             raise RecipeError(f"{path} holds {type(data).__name__}, not the keys of a recipe; see `nextlong init`")
@@ -286,58 +305,85 @@ class Recipe(_Section):
         return self.seed if self.compose.seed is None else self.compose.seed
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a deep copy of `data` with each `a.b.0.c=value` put in; values are YAML."""
-    merged: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(data)))
+    merged: dict[str, Any] = _copy(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
         if not equals or not dotted:
-            raise RecipeError(f"--set {override!r} has no '='; write --set compose.target_tokens=65536")
+            raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set compose.target_tokens=65536")
         try:
             value = yaml.safe_load(raw)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
         _put(merged, dotted.split("."), value, override)
     return merged
 
 
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(below) for key, below in value.items()}
+    return [_copy(below) for below in value] if isinstance(value, list | tuple) else value
+
+
 def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
     for depth, key in enumerate(keys):
-        last = depth == len(keys) - 1
+        place: Any = key
         if isinstance(node, list):
             if not key.isdigit() or int(key) >= len(node):
-                raise RecipeError(
-                    f"--set {override!r}: {'.'.join(keys[:depth])} is a list of {len(node)}; {key!r} is not in it"
-                )
-            if last:
-                node[int(key)] = value
-            else:
-                node = node[int(key)]
-        else:
-            if last:
-                node[key] = value
-            elif not isinstance(node.get(key), dict | list):
-                # A shorthand such as `tokenizer: path` gives way to the keys set below it.
-                node[key] = {"source": node[key]} if key == "tokenizer" and isinstance(node.get(key), str) else {}
-                node = node[key]
-            else:
-                node = node[key]
+                where = ".".join(keys[:depth])
+                raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
+            place = int(key)
+        if depth == len(keys) - 1:
+            node[place] = value
+            return
+        below = node[place] if isinstance(node, list) else node.get(place)
+        if not isinstance(below, dict | list):
+            # A shorthand such as `tokenizer: path` gives way to the keys set below it.
+            node[place] = {"source": below} if key == "tokenizer" and isinstance(below, str) else {}
+        node = node[place]
+
+
+# pydantic's words for what YAML calls otherwise
+_PLAIN_WORDS = {"model_type": "must be a section of keys", "tuple_type": "must be a list"}
 
 
 def _explain(error: ValidationError) -> list[str]:
     """Return one line a mistake: where, which value, what to do."""
-    lines = []
+    mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "the recipe"
-        if item["type"] == "extra_forbidden":
-            lines.append(_explain_unknown(item["loc"]))
-        elif item["type"] == "missing":
-            lines.append(f"{where} is missing; `nextlong init` writes a recipe with every key")
-        else:
-            reason = item["msg"].removeprefix("Value error, ")
-            value = "" if isinstance(item["input"], dict | list | tuple | BaseModel) else f" (it is {item['input']!r})"
-            lines.append(f"{where}: {reason[0].lower()}{reason[1:]}{value}")
-    return lines
+        # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
+        keys = [
+            str(part) for part in item["loc"] if isinstance(part, int) or "[" not in part and "constrained-" not in part
+        ]
+        mistakes.setdefault(".".join(keys), []).append(item)
+    return [_explain_one(where, items) for where, items in mistakes.items()]
+
+
+def _explain_one(where: str, items: Sequence[Any]) -> str:
+    first = items[0]
+    if first["type"] == "extra_forbidden":
+        return _explain_unknown(first["loc"])
+    if first["type"] == "missing":
+        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+    value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}{value}".removeprefix(": ")
+    reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
+    reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
+    return f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
 
 
 def _explain_unknown(loc: tuple[int | str, ...]) -> str:

@@ -28,6 +28,7 @@ from nextlong.stages.ingest import content_hash
 from nextlong.stages.records import Record, read_records
 from nextlong.stages.sizes import estimate_text_bytes
 from nextlong.stages.sources import InputFile
+from nextlong.steps import candidates
 
 T = TypeVar("T")
 
@@ -225,7 +226,7 @@ def estimate(recipe: Recipe, sample: Sample, text_bytes: float) -> dict[str, Cos
     fit_chunks = min(chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0
     spans = tokens * sample.chars_per_token / sample.chunk_chars
     encode_s = None if sample.encode_s_per_chunk is None else chunks * sample.encode_s_per_chunk / workers
-    fetched = pipeline.fetch_of(recipe)
+    fetched = candidates.fetch_of(recipe)
     costs = {
         "ingest": Cost(text_bytes * sample.read_s_per_char / workers, text_bytes * 0.4, base),
         "select": Cost(documents * 2e-7, documents, base),

@@ -8,6 +8,7 @@ from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.run.progress import reporter_for
 from nextlong.run.step import Finished
+from nextlong.steps.finished import sequences_per_part
 
 
 def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: str = "refuse") -> None:
@@ -20,7 +21,7 @@ def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: str = "ref
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps."""
     ingest, chunk, compose = (done[name] for name in ("ingest", "chunk", "compose"))
-    sequences = sum(pipeline.sequences_per_part(recipe, compose))
+    sequences = sum(sequences_per_part(recipe, compose))
     told = [
         ("documents", f"{chunk.total('documents'):,} kept of {ingest.total('documents'):,}{_why_less(done)}"),
         (

@@ -1,0 +1,132 @@
+"""Candidates: chunks → vectors → the neighbours of each meta-chunk, as steps."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
+from nextlong.run.step import Done, Finished, Step, Task
+from nextlong.stages.embed import embed_shard, fit_encoder
+from nextlong.stages.mine import draw_metas, mine_block
+
+# Keys that say how to compute, not what: changing them must not throw vectors away.
+_OPERATIONAL = {
+    "batch_size",
+    "device",
+    "concurrency",
+    "requests_per_minute",
+    "max_attempts",
+    "timeout_s",
+    "api_key_env",
+}
+
+_LEAST_FETCH = (
+    1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
+)
+_TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
+_BLOCKS = 16  # tasks over meta-documents: enough that small data sets parallelise …
+_MOST_METAS_PER_BLOCK = 256  # … and few enough documents in each to stay within memory
+
+
+def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """A sample of the chunks → the fitted encoder; nothing for encoders that come fitted."""
+
+    def tasks(done: Finished) -> list[Task]:
+        if recipe.encoder.kind != "lsa":
+            return []
+        return [
+            partial(
+                fit_encoder,
+                documents=done["ingest"].files(".documents.arrow"),
+                chunks=done["chunk"].files(".chunks.arrow"),
+                encoder=recipe.encoder,
+                seed=recipe.seed,
+            )
+        ]
+
+    options = recipe.encoder.model_dump()[recipe.encoder.kind.replace("-", "_")]
+    config = {"model": recipe.encoder.model} | {key: value for key, value in options.items() if key not in _OPERATIONAL}
+    if recipe.encoder.kind == "lsa":
+        config["seed"] = recipe.seed
+    return Step("encoder", 1, config, (ingest, chunk), tasks)
+
+
+def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
+    """CHUNKS → VECTORS."""
+
+    def tasks(done: Finished) -> list[Task]:
+        fitted = done["encoder"].stem() if recipe.encoder.kind == "lsa" else None
+        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        return [
+            partial(embed_shard, documents=documents, chunks=chunks, shard=shard, encoder=recipe.encoder, fitted=fitted)
+            for shard, (documents, chunks) in enumerate(shards)
+        ]
+
+    # One server's rate limit is kept by one process; its requests run in threads.
+    lanes = 1 if recipe.encoder.kind == "openai" else None
+    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=lanes)
+
+
+def _draws(recipe: Recipe) -> int | None:
+    """Return how many meta-documents to draw: a quarter more than sequences, for those that turn out not to fit."""
+    count = recipe.compose.sequences
+    return None if count == "all" else count + count // 4 + 8
+
+
+def metas_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """CHUNKS → the drawn meta-documents."""
+    config: dict[str, Any] = {
+        "draws": _draws(recipe),
+        "min_meta_chunks": recipe.compose.min_meta_chunks,
+        "seed": recipe.compose_seed,
+    }
+
+    def tasks(done: Finished) -> list[Task]:
+        chunks, hashes = done["chunk"].files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
+        return [partial(draw_metas, chunks=chunks, hashes=hashes, **config)]
+
+    def check(done: Done) -> None:
+        (counts,) = done.counts
+        if not counts["drawn"]:
+            raise CorpusError(
+                f"none of the {counts['documents']:,} documents has compose.min_meta_chunks="
+                f"{recipe.compose.min_meta_chunks} chunks of at most chunk.max_chars={recipe.chunk.max_chars} characters; "
+                "lower either, or add longer documents"
+            )
+
+    return Step("metas", 1, config, (ingest, chunk), tasks, check=check)
+
+
+def blocks(count: int) -> list[tuple[int, int]]:
+    """Return the ranges of meta-documents that one task takes; they depend on their number alone."""
+    size = min(max(1, math.ceil(count / _BLOCKS)), _MOST_METAS_PER_BLOCK)
+    return [(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def fetch_of(recipe: Recipe) -> int:
+    """Return how many candidates each meta-chunk gets.
+
+    One meta-chunk may need as many as the whole sequence holds. `auto` doubles the paper's count for chunks that are
+    shorter than s, as most are, and rounds to a power of two.
+    """
+    if recipe.mine.fetch != "auto":
+        return recipe.mine.fetch
+    drafted_chars = recipe.compose.target_tokens * _TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
+    return max(_LEAST_FETCH, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
+
+
+def mine_step(recipe: Recipe, embed: Step, metas: Step) -> Step:
+    """VECTORS of the meta-chunks → CANDIDATES."""
+    fetch = fetch_of(recipe)
+
+    def tasks(done: Finished) -> list[Task]:
+        path, vectors = done["metas"].file(".metas.npy"), done["embed"].files(".vectors.npy")
+        return [
+            partial(mine_block, metas=path, first=first, last=last, vectors=vectors, fetch=fetch)
+            for first, last in blocks(done["metas"].total("drawn"))
+        ]
+
+    return Step("mine", 1, {"fetch": fetch}, (embed, metas), tasks)

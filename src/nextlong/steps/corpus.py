@@ -1,0 +1,106 @@
+"""Corpus: files → documents → chunks, as steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from nextlong.recipe import Recipe
+from nextlong.run.step import Done, Finished, Step, Task
+from nextlong.stages.chunk import chunk_shard
+from nextlong.stages.ingest import check_rejects, ingest_split
+from nextlong.stages.select import select_documents
+from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
+from nextlong.stages.sources import InputFile, split_inputs
+
+
+def _shard_bytes(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
+    if recipe.ingest.shard_mb != "auto":
+        return int(recipe.ingest.shard_mb * 1_000_000)
+    sources = recipe.ingest.sources
+    return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
+
+
+def ingest_step(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Step:
+    """files → DOCUMENTS, refused afterwards if too many records were rejects."""
+    shard_bytes = _shard_bytes(recipe, files)
+    sources = recipe.ingest.sources
+
+    def tasks(_: Finished) -> list[Task]:
+        return [
+            partial(
+                ingest_split,
+                files=split,
+                source=source,
+                shard_bytes=shard_bytes,
+                max_document_chars=recipe.ingest.max_document_chars,
+            )
+            for source, own in zip(sources, files, strict=True)
+            for split in split_inputs(own, shard_bytes=shard_bytes)
+        ]
+
+    def check(done: Done) -> None:
+        reasons: Counter[str] = Counter()
+        for counts in done.counts:
+            reasons.update(counts["reject_reasons"])
+        check_rejects(
+            documents=done.total("documents"),
+            rejects=done.total("rejects"),
+            reasons=reasons,
+            max_reject_share=recipe.ingest.max_reject_share,
+            example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
+            rejects_at=f"{done.folder}/part-*.rejects.arrow",
+        )
+
+    reading = {"label", "text", "id", "format"}
+    config = {
+        "sources": [
+            {key: getattr(source, key) for key in sorted(reading)}
+            | {"files": [[file.path, file.identity] for file in own]}
+            for source, own in zip(sources, files, strict=True)
+        ],
+        "max_document_chars": recipe.ingest.max_document_chars,
+        "shard_bytes": shard_bytes,
+    }
+    return Step("ingest", 1, config, (), tasks, check=check)
+
+
+def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]]) -> Step:
+    """Which documents stay: no exact duplicates, caps and weights."""
+    sources = recipe.ingest.sources
+    split_counts = [len(split_inputs(own, shard_bytes=_shard_bytes(recipe, files))) for own in files]
+    source_of_split = [place for place, count in enumerate(split_counts) for _ in range(count)]
+
+    def tasks(done: Finished) -> list[Task]:
+        shard_sources = [
+            place
+            for place, counts in zip(source_of_split, done["ingest"].counts, strict=True)
+            for _ in range(counts["shards"])
+        ]
+        return [
+            partial(
+                select_documents,
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+                shard_sources=shard_sources,
+                sources=sources,
+                seed=recipe.seed,
+            )
+        ]
+
+    caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
+    return Step("select", 1, {"sources": caps, "seed": recipe.seed}, (ingest,), tasks)
+
+
+def chunk_step(recipe: Recipe, ingest: Step, select: Step) -> Step:
+    """DOCUMENTS → CHUNKS."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
+        return [
+            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
+            for documents, keep in shards
+        ]
+
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, select), tasks)

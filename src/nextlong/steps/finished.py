@@ -1,0 +1,38 @@
+"""Finished: what a finished run holds, as the objects that reading it needs."""
+
+from __future__ import annotations
+
+from nextlong.recipe import Recipe
+from nextlong.run.step import Done, Finished
+from nextlong.stages.resolve import Corpus, SpecialIds
+from nextlong.stages.tokens import TokenStore
+
+
+def token_store(done: Finished) -> TokenStore:
+    """Return the tokens of a finished run."""
+    tokens = done["tokens"]
+    return TokenStore(
+        rows=done["refer"].files(".rows.npy"), offsets=tokens.files(".offsets.npy"), ids=tokens.files(".ids.npy")
+    )
+
+
+def corpus(done: Finished) -> Corpus:
+    """Return the text of a finished run."""
+    return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(done["chunk"].files(".chunks.arrow")))
+
+
+def special_ids(done: Finished) -> SpecialIds:
+    """Return the ids that a finished run puts between chunks."""
+    (counts,) = done["tokenizer"].counts
+    bos, eos = ((counts[key],) if counts[key] is not None else () for key in ("bos_id", "eos_id"))
+    return SpecialIds(joint=tuple(counts["joint_ids"]), bos=bos, eos=eos)
+
+
+def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
+    """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
+    left = compose.total("sequences") if recipe.compose.sequences == "all" else recipe.compose.sequences
+    take = []
+    for counts in compose.counts:
+        take.append(min(left, counts["sequences"]))
+        left -= take[-1]
+    return take
