@@ -51,7 +51,11 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str
 
 def worker_count(recipe: Recipe) -> int:
     """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
-    return len(os.sched_getaffinity(0)) if recipe.workers == "auto" else recipe.workers
+    if recipe.workers != "auto":
+        return recipe.workers
+    if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, which in a container is less than there is
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def input_files(recipe: Recipe) -> list[list[InputFile]]:

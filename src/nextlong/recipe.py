@@ -279,7 +279,7 @@ class Recipe(_Section):
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} cannot be read: {error}") from None
         try:
-            data = yaml.load(text, _UniqueKeys)  # noqa: S506 - a SafeLoader
+            data = yaml.load(text, _UniqueKeys)
         except (yaml.YAMLError, ValueError) as error:
             raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict):
@@ -357,7 +357,11 @@ def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
 
 
 # pydantic's words for what YAML calls otherwise
-_PLAIN_WORDS = {"model_type": "must be a section of keys", "tuple_type": "must be a list"}
+_PLAIN_WORDS = {
+    "model_type": "must be a section of keys",
+    "tuple_type": "must be a list",
+    "invalid_key": "is no key; keys are words",
+}
 
 
 def _explain(error: ValidationError) -> list[str]:
@@ -366,7 +370,7 @@ def _explain(error: ValidationError) -> list[str]:
     for item in error.errors():
         # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
         keys = [
-            str(part) for part in item["loc"] if isinstance(part, int) or "[" not in part and "constrained-" not in part
+            str(part) for part in item["loc"] if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
         ]
         mistakes.setdefault(".".join(keys), []).append(item)
     return [_explain_one(where, items) for where, items in mistakes.items()]

@@ -61,7 +61,7 @@ def _item(model: BaseModel, depth: int) -> list[str]:
 def _scalar(value: Any) -> str:
     plain = list(value) if isinstance(value, tuple) else value
     if isinstance(plain, str) and (not plain.isprintable() or not plain):
-        return f'"{plain.encode("unicode_escape").decode()}"'
+        return yaml.safe_dump(plain, default_style='"', width=10_000).removesuffix("\n")
     return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
