@@ -54,7 +54,7 @@ class Span:
     score: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequence:
     """One long sequence. `input_ids` has shape (target_tokens,); `spans` tile it."""
 
@@ -69,9 +69,9 @@ class Sequence:
     @property
     def texts(self) -> list[str]:
         """The text of each span, from the documents themselves."""
-        texts = jsonl.span_texts(self._block, text_of=self._run.corpus.texts, special_text=self._run.special_texts)
-        first, last = self._block.span_offsets[self._number : self._number + 2].tolist()
-        return texts[first:last]
+        own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
+        run = self._run
+        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:
@@ -87,9 +87,11 @@ class Run:
         self.path = Path(run_dir)
         index = self.path / pipeline.RUN_FILE
         if not index.exists():
-            there = "holds no finished run" if self.path.is_dir() else "does not exist"
+            there = "holds no finished run" if self.path.is_dir() else "is no folder"
             raise RunError(f"{self.path} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
         record: dict[str, Any] = store.read_json(index)
+        if not isinstance(record, dict) or not record.keys() >= {"recipe", "steps", "sequences_per_part"}:
+            raise RunError(f"{index} is no record of a run; name the run_dir of a recipe")
         self.recipe = Recipe.from_dict(record["recipe"], origin=str(index))
         self.steps: dict[str, Done] = {
             name: open_done(name, self.path / folder) for name, folder in record["steps"].items()

@@ -14,7 +14,7 @@ from pathlib import Path
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.run import store
-from nextlong.run.local import LocalExecutor
+from nextlong.run.local import LocalExecutor, refuse_import_by_worker
 from nextlong.run.progress import Reporter
 from nextlong.run.runner import run_steps
 from nextlong.run.step import Done, Finished, Step
@@ -37,10 +37,11 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
+    refuse_import_by_worker()
     run_dir = Path(recipe.run_dir)
     files = input_files(recipe)
     with store.locked(run_dir):
-        _check_inputs(files, run_dir, changed_inputs)
+        _check_inputs(recipe, files, run_dir, changed_inputs)
         steps = route(recipe, files)
         preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
         with LocalExecutor(worker_count(recipe), preload=preload) as executor:
@@ -87,20 +88,33 @@ def route(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Step]:
 # what the run directory remembers
 
 
-def _check_inputs(files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str) -> None:
-    """Raise RunError if a file that this directory has read before is another now; else remember the files."""
-    path = run_dir / _INPUTS_FILE
-    known: dict[str, str] = store.read_json(path) if path.exists() else {}
+def _check_inputs(recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str) -> None:
+    """Raise RunError if a file that this directory has read before is another now or gone; else remember the files."""
     now = {file.path: file.identity for own in files for file in own}
-    changed = sorted(name for name in now if name in known and known[name] != now[name])
-    if changed and changed_inputs != "accept":
+    own_outputs = [name for name in now if Path(name).is_relative_to(run_dir.resolve())]
+    if own_outputs:
         raise RunError(
-            f"{changed[0]} has changed since a run in {run_dir} read it (it was {known[changed[0]]}, it is "
-            f"{now[changed[0]]}{f'; so have {len(changed) - 1} other files' if len(changed) > 1 else ''}); put the old file "
-            "back, give the recipe another run_dir, or say --accept-changed-inputs to read it anew here"
+            f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
+        )
+    path = run_dir / _INPUTS_FILE
+    known = store.read_json(path) if path.exists() else {"identities": {}, "sources": {}}
+    reached = {
+        source.path: [file.path for file in own] for source, own in zip(recipe.ingest.sources, files, strict=True)
+    }
+    expected = {name for source in reached for name in known["sources"].get(source, ())}
+    changed = [
+        f"{name} (was {was}, is {now.get(name, 'gone')})"
+        for name, was in sorted(known["identities"].items())
+        if (name in now and now[name] != was) or (name in expected and name not in now)
+    ]
+    if changed and changed_inputs != "accept":
+        more = f", and {len(changed) - 1} other file{'s' if len(changed) > 2 else ''}" if len(changed) > 1 else ""
+        raise RunError(
+            f"input files have changed since a run in {run_dir} read them: {changed[0]}{more}; put the old ones back, "
+            "give the recipe another run_dir, or say --accept-changed-inputs to read them anew here"
         )
     with store.explained(run_dir):
-        store.write_json(path, known | now)
+        store.write_json(path, {"identities": known["identities"] | now, "sources": known["sources"] | reached})
 
 
 def _record(recipe: Recipe, done: Finished, run_dir: Path) -> None:

@@ -276,14 +276,20 @@ class Recipe(_Section):
             raise RecipeError(
                 f"{path} does not exist; `nextlong init {path}` writes a commented recipe there"
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{path} cannot be read: {error}") from None
+        except OSError as error:
+            raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe file") from None
         try:
             data = yaml.load(text, _UniqueKeys)
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
         except (yaml.YAMLError, ValueError) as error:
-            raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+            raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
         if not isinstance(data, dict):
-            raise RecipeError(f"{path} holds {type(data).__name__}, not the keys of a recipe; see `nextlong init`")
+            held = "nothing" if data is None else f"a {type(data).__name__}"
+            raise RecipeError(f"{path} holds {held}, not the keys of a recipe; `nextlong init` writes one")
         return cls.from_dict(data, overrides=overrides, origin=str(path))
 
     @classmethod
@@ -370,7 +376,9 @@ def _explain(error: ValidationError) -> list[str]:
     for item in error.errors():
         # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
         keys = [
-            str(part) for part in item["loc"] if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
+            str(part)
+            for part in item["loc"]
+            if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
         ]
         mistakes.setdefault(".".join(keys), []).append(item)
     return [_explain_one(where, items) for where, items in mistakes.items()]

@@ -44,14 +44,17 @@ def to_rows(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -
         }
 
 
-def span_texts(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -> list[str]:
-    """Return the text of every span of a block: a chunk's, up to the cut, or that of a joint or special token."""
-    is_chunk = block.chunk_ids != schemas.NO_CHUNK
-    found = iter(text_of(block.chunk_ids[is_chunk]).tolist())
-    sizes = (block.char_ends - block.char_starts).tolist()
+def span_texts(
+    block: Resolved, places: slice = slice(None), *, text_of: TextOf, special_text: dict[int, str]
+) -> list[str]:
+    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
+    chunk_ids = block.chunk_ids[places]
+    is_chunk = chunk_ids != schemas.NO_CHUNK
+    found = iter(text_of(chunk_ids[is_chunk]).tolist())
+    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
     return [
         next(found)[:size] if chunk else special_text[role]
-        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles.tolist(), strict=True)
+        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
     ]
 
 

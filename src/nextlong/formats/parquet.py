@@ -49,21 +49,17 @@ def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> in
         "use_dictionary": ["sequence_id", "method", "spans.list.element.source_id", "spans.list.element.role"],
         "write_statistics": False,
     }
-    rows, held, pending = 0, 0, []
+    rows, held = 0, SCHEMA.empty_table()
     with pq.ParquetWriter(path, SCHEMA, **options) as writer:
         for block in blocks:
-            table = to_table(block)
-            rows += table.num_rows
+            rows += len(block)
             rows_per_group = max(1, row_group_bytes // max(1, block.input_ids.nbytes // len(block)))
-            for start in range(0, table.num_rows, rows_per_group):
-                piece = table.slice(start, rows_per_group)
-                pending.append(piece)
-                held += piece.num_rows
-                if held >= rows_per_group:
-                    writer.write_table(pa.concat_tables(pending), row_group_size=held)
-                    pending, held = [], 0
-        if pending:
-            writer.write_table(pa.concat_tables(pending), row_group_size=held)
+            held = pa.concat_tables([held, to_table(block)])
+            while held.num_rows >= rows_per_group:
+                writer.write_table(held.slice(0, rows_per_group), row_group_size=rows_per_group)
+                held = held.slice(rows_per_group)
+        if held.num_rows:
+            writer.write_table(held, row_group_size=held.num_rows)
     return rows
 
 

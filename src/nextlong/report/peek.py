@@ -7,11 +7,10 @@ terminal the same as plain text, one record a line.
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from nextlong.opened import Run, Sequence, Span
+from nextlong.report import tables
 
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _OTHER = "dim"
@@ -21,7 +20,7 @@ _SNIPPET_CHARS = 64
 
 def show_run(run: Run, console: Console) -> None:
     """Print one line a sequence: its length, what it is made of, and the document that it extends."""
-    table = _table(console, title=f"{len(run)} sequences in {run.path}")
+    table = tables.table(f"{len(run)} sequences in {run.path}")
     for heading in ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosine", "documents"):
         table.add_column(heading, justify="right")
     table.add_column("meta-document", overflow="ellipsis", no_wrap=True)
@@ -38,19 +37,18 @@ def show_run(run: Run, console: Console) -> None:
             f"{share:.1%}",
             f"{mean:.3f}",
             str(documents),
-            escape(metas[0].source_id),
+            tables.cell(metas[0].source_id) if metas else "",  # cut at T, a sequence may hold none
         )
-    _print(table, console)
+    tables.show(table, console)
 
 
 def show_sequence(sequence: Sequence, console: Console) -> None:
     """Print one sequence: a strip of its tokens, then every chunk with where it stands and where it came from."""
-    heading = f"{sequence.id}  {len(sequence.input_ids):,} tokens"
-    console.print(f"[bold]{escape(heading)}[/]", highlight=False)
+    console.print(f"[bold]{sequence.id}[/]  {len(sequence.input_ids):,} tokens", highlight=False)
     if console.is_terminal:
         console.print(_strip(sequence))
         console.print(Text.assemble((" meta-chunk ", STYLES["meta"]), " ", (" negative ", STYLES["negative"])))
-    table = _table(console, title="")
+    table = tables.table()
     for name in ("tokens", "length"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("role", no_wrap=True)
@@ -65,18 +63,20 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             str(span.token_end - span.token_start),
             Text(f" {span.role} ", style=style) if console.is_terminal else span.role,
             f"{span.score:.3f}" if span.role == "negative" else "",
-            escape(span.source_id),
+            tables.cell(span.source_id),
             f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
-            escape(" ".join(text.split())[:_SNIPPET_CHARS]),
+            tables.cell(text[:_SNIPPET_CHARS]),
         )
-    _print(table, console)
+    tables.show(table, console)
 
 
 def show_text(sequence: Sequence, console: Console) -> None:
-    """Print the text of one sequence, coloured by role on a terminal, as it is elsewhere."""
+    """Print the text of one sequence: coloured by role on a terminal, elsewhere as it is, to the character."""
+    if not console.is_terminal:
+        console.file.write(sequence.text)
+        return
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
-        style = STYLES.get(span.role, _OTHER) if console.is_terminal else ""
-        console.print(Text(text, style=style), end="", soft_wrap=True)
+        console.print(Text(tables.visible(text), style=STYLES.get(span.role, _OTHER)), end="", soft_wrap=True)
     console.print()
 
 
@@ -94,16 +94,3 @@ def _strip(sequence: Sequence) -> Text:
         role = next((role for role in STYLES if role in roles), "")
         strip.append(" ", STYLES.get(role, _OTHER))
     return strip
-
-
-def _table(console: Console, *, title: str) -> Table:
-    if console.is_terminal:
-        return Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    return Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-
-
-def _print(table: Table, console: Console) -> None:
-    if console.is_terminal:
-        console.print(table)
-    else:
-        Console(file=console.file, width=400, no_color=True, highlight=False).print(table)

@@ -31,13 +31,14 @@ def svg(sequence: Sequence) -> str:
     scale = (_WIDTH - 2 * _MARGIN) / len(sequence.input_ids)
     metas = [span for span in sequence.spans if span.role == "meta"]
     negatives = [span for span in sequence.spans if span.role == "negative"]
+    cosines = [span.score for span in negatives] or [0.0]
     own_tokens = sum(_length(span) for span in metas)
     distance = max((b.token_start - a.token_end for a, b in pairwise(metas)), default=0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(sequence.id)}</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _text(30, f"Before: {metas[0].source_id}", size=17, weight="600"),
+        _text(30, f"Before: {metas[0].source_id if metas else sequence.id}", size=17, weight="600"),
         _text(
             54,
             f"one document, {len(metas)} chunks, {own_tokens:,} tokens: each chunk depends on the one right before it",
@@ -56,7 +57,7 @@ def svg(sequence: Sequence) -> str:
         f'<rect x="{_MARGIN + 150}" y="272" width="14" height="14" fill="{_NEGATIVES[0]}"/>',
         _text(
             284,
-            f"hard negatives, cosine {min(s.score for s in negatives):.2f} to {max(s.score for s in negatives):.2f}",
+            f"hard negatives, cosine {min(cosines):.2f} to {max(cosines):.2f}",
             x=_MARGIN + 172,
         ),
         "</svg>",

@@ -8,6 +8,7 @@ and now; nothing is written. Times assume that all workers are as fast as this o
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from nextlong import pipeline
 from nextlong.encoders import load_encoder
+from nextlong.errors import CorpusError, RunError
 from nextlong.recipe import Recipe
+from nextlong.report import tables
 from nextlong.run import runner
 from nextlong.run.step import Step
 from nextlong.stages.chunk import chunk_text
@@ -75,6 +77,7 @@ def show(recipe: Recipe, console: Console) -> None:
     states = [_state(step, run_dir) for step in steps]
     costs: dict[str, Cost] = {}
     if any(not state.startswith("done") for state in states):
+        _check_writable(run_dir)
         text_bytes = sum(
             estimate_text_bytes(own, source) for own, source in zip(files, recipe.ingest.sources, strict=True)
         )
@@ -91,6 +94,12 @@ def show(recipe: Recipe, console: Console) -> None:
     _print(steps, states, costs, console)
 
 
+def _check_writable(run_dir: Path) -> None:
+    there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise RunError(f"run_dir={run_dir} cannot be written: {there} is no folder that you may write to")
+
+
 def _state(step: Step, run_dir: Path) -> str:
     done = runner.find_done(step, run_dir)
     if done is not None:
@@ -100,7 +109,7 @@ def _state(step: Step, run_dir: Path) -> str:
 
 
 def _print(steps: Sequence[Step], states: Sequence[str], costs: dict[str, Cost], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
+    table = tables.table()
     for heading in ("step", "state", "time", "disk", "memory"):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
     todo = []
@@ -113,7 +122,7 @@ def _print(steps: Sequence[Step], states: Sequence[str], costs: dict[str, Cost],
         seconds = None if any(cost.seconds is None for cost in todo) else sum(cost.seconds or 0 for cost in todo)
         whole = Cost(seconds, sum(cost.disk_bytes for cost in todo), max(cost.memory_mb for cost in todo))
         table.add_row("all to do", "", *_cells(whole), style="bold")
-    console.print(table)
+    tables.show(table, console)
 
 
 def _cells(cost: Cost) -> tuple[str, str, str]:
@@ -127,9 +136,14 @@ def _cells(cost: Cost) -> tuple[str, str, str]:
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Sample:
-    """Read a sample of every source and time each kind of work on it."""
+    """Read a sample of every source and time each kind of work on it. Raises CorpusError if it holds no document."""
     texts, read_s = _timed(lambda: list(_sample_texts(recipe, files)))
-    chars = max(1, sum(map(len, texts)))
+    if not texts:
+        raise CorpusError(
+            f"no document was found at the beginning of {files[0][0].path} or other files of ingest.sources: they are empty "
+            "or cannot be read; `nextlong run` names every reject"
+        )
+    chars = sum(map(len, texts))
     options = recipe.chunk.model_dump()
     spans, chunk_s = _timed(lambda: [chunk_text(text, **options) for text in texts])
     chunks = [text[start:end] for text, own in zip(texts, spans, strict=True) for start, end in own]
@@ -199,13 +213,16 @@ def _measure_search(dimensions: int) -> float:
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float]:
     """Return seconds per character and characters per token; a tokenizer that is yet to be trained is trained small."""
     from nextlong.stages.fast_bpe import TextEncoder
-    from nextlong.stages.tokenizer import load_tokenizer, train_bpe
+    from nextlong.stages.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks, 512))
     if recipe.tokenizer.train is None:
-        encoder = TextEncoder(load_tokenizer(recipe.tokenizer))
+        tokenizer = load_tokenizer(recipe.tokenizer)
     else:
-        encoder = TextEncoder(train_bpe(few, vocab_size=min(recipe.tokenizer.train, 4096)))
+        tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, 4096))
+    for key in ("bos", "eos"):
+        special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
+    encoder = TextEncoder(tokenizer)
     encoder.encode_batch(few)  # fills its cache, as a long run does
     (ids, _), seconds = _timed(lambda: encoder.encode_batch(few))
     chars = max(1, sum(map(len, few)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -29,6 +30,9 @@ _ONE_THREAD = {
     "RAYON_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+_GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
 
 class LocalExecutor:
@@ -57,14 +61,16 @@ class LocalExecutor:
         self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None
     ) -> Iterator[T]:
         """Yield `call(*a)` for each of `arguments` as they finish, at most `lanes` at once. The first error ends it."""
-        limit = min(self.workers, lanes or self.workers)
+        # One spare, so that no worker idles between tasks; but a spare would run at once where lanes are fewer than workers.
+        limit = lanes if lanes is not None and lanes < self.workers else self.workers + 1
         waiting = iter(arguments)
         running: set[Future[T]] = set()
         try:
             while True:
                 for item in waiting:
-                    running.add(self._started().submit(call, *item))
-                    if len(running) >= limit + 1:  # one spare, so that no worker idles between tasks
+                    with _interrupts_held_back():
+                        running.add(self._started().submit(call, *item))
+                    if len(running) >= limit:
                         break
                 if not running:
                     return
@@ -72,28 +78,57 @@ class LocalExecutor:
                 for future in finished:
                     yield future.result()
         except BrokenProcessPool:
+            cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             raise RunError(
-                "a worker process was killed, most likely because memory ran out; run again with fewer workers "
-                f"(--set workers={max(1, self.workers // 2)}): what is finished is kept"
+                f"a worker process was killed, most likely because memory ran out; run again with {cure}: what is "
+                "finished is kept"
             ) from None
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            if multiprocessing.parent_process() is not None:
-                raise RunError(
-                    "nextlong.run was called while a worker process imported your script; put the call under "
-                    "`if __name__ == '__main__':`"
-                )
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(self._preload)
             with _environment(_ONE_THREAD):
                 self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_prepare_worker)
-                self._pool.submit(os.getpid).result()  # the server inherits its environment now
+                try:
+                    self._pool.submit(os.getpid).result()
+                except BrokenProcessPool:
+                    raise RunError(f"a worker process ended while it started; {_GUARD}") from None
         return self._pool
 
 
+def refuse_import_by_worker() -> None:
+    """Raise RunError in a worker that is importing the user's script: a run there would start workers without end."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait while processes start: a half-started one would outlive its pool and print tracebacks.
+
+    The server inherits the blocked signal, and so do its workers: Ctrl-C is this process's to handle. Here blocking is not
+    enough, because a library's thread may receive the signal in this one's stead.
+    """
+    resource_tracker.ensure_running()  # beforehand, because starting it unblocks the signal
+    caught: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
+    handler = signal.signal(signal.SIGINT, lambda number, _: caught.append(number)) if is_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
+
+
 def _prepare_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # Both for a server that somebody else's code has started: ours is deaf to Ctrl-C and has one thread already.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(_ONE_THREAD)
     parent = multiprocessing.parent_process()
 
     def die_with_parent() -> None:

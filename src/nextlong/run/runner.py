@@ -45,6 +45,7 @@ def run_steps(
             there = find_done(step, run_dir)
             if there is not None:
                 store.check_files(there.folder, there.manifest)
+                store.remove_leftovers(there.folder)
                 reporter.kept(step.name)
             else:
                 folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"

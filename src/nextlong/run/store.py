@@ -11,13 +11,14 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import xxhash
 
@@ -25,6 +26,26 @@ from nextlong.errors import RunError
 
 MANIFEST = "manifest.json"
 _HASH_BLOCK_BYTES = 1 << 22
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_FULL = (
+    "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
+    "then run again: what is finished is kept"
+)
+_NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
+_REFUSALS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "{where} is longer than this process may write; raise the limit (`ulimit -f`), then run again",
+    errno.EMFILE: "{where} cannot be opened beside so many others; raise the limit (`ulimit -n`), then run again",
+    errno.ENOENT: "{where} vanished while it was needed; leave run_dir alone meanwhile, then run again",
+    errno.EACCES: _NOT_WRITABLE,
+    errno.EPERM: _NOT_WRITABLE,
+    errno.EROFS: _NOT_WRITABLE,
+    errno.ENOTDIR: _NOT_WRITABLE,
+    errno.EEXIST: _NOT_WRITABLE,
+}
+# NumPy says so in words, without an errno.
+_NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -35,20 +56,26 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a small file so that it holds either the old text or the whole new one, even after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON that this package wrote. Raises RunError if it is damaged."""
+    """Read JSON that this package wrote. Raises RunError if it is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged ({error}); delete the folder {path.parent} and run again") from None
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing; run again to make it anew") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}); delete this file and run again to make it anew") from None
 
 
 def hash_file(path: Path) -> str:
@@ -94,8 +121,7 @@ def finish(folder: Path, manifest: Mapping[str, Any]) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(_sync_file, paths))
     write_json(folder / MANIFEST, manifest)
-    for marker in folder.glob(".part-*.json"):
-        marker.unlink()
+    remove_leftovers(folder)
 
 
 def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -126,49 +152,64 @@ def _is_intact(path: Path, record: Mapping[str, Any], *, trust: str) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the private folders of tasks that were killed."""
+    """Remove what killed processes left: private folders of tasks, half small files, markers that a manifest replaces."""
     for path in folder.glob(".work-*"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+    if (folder / MANIFEST).exists():
+        for path in folder.glob(".part-*.json"):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
-    path = run_dir / ".lock"
     with explained(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
+        file = (run_dir / ".lock").open("a+", encoding="utf-8")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise RunError(
-                f"{run_dir} is in use by {file.read().strip() or 'another run'}; wait for it, or stop it first"
-            ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        _lock(file, run_dir)
+        with explained(run_dir):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        remove_leftovers(run_dir)
         yield
+
+
+def _lock(file: IO[str], run_dir: Path) -> None:
+    # The kernel frees the lock when its holder dies, however it dies.
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "another run"
+        raise RunError(f"{run_dir} is in use by {holder}; wait for it, or stop it first") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise RunError(
+            f"{run_dir} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o flock), "
+            "or choose another run_dir"
+        ) from None
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals (full disk, no permission, read-only) into a RunError that names the path."""
+    """Turn what the operating system refuses (full disk, no permission, a file taken away) into a RunError with a cure.
+
+    The error names the file at fault, else `path`. Any other OSError passes.
+    """
     try:
         yield
     except OSError as error:
-        where = error.filename or path
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(
-                f"the disk is full: {where} could not be written; free space (`nextlong plan` says how much), then run "
-                "again: what is finished is kept"
-            ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise RunError(
-                f"{where} cannot be written ({error.strerror}); give run_dir a folder that you may write to"
-            ) from None
-        raise
+        refusal = _REFUSALS.get(error.errno) if error.errno else None
+        if error.errno is None and _NUMPY_SHORT_WRITE.search(str(error)):
+            refusal = _FULL
+        if refusal is None:
+            raise
+        raise RunError(refusal.format(where=error.filename or path, reason=error.strerror)) from None
 
 
 def _marker_name(index: int) -> str:

@@ -28,6 +28,7 @@ Span = tuple[int, int]
 # A sentence ends with one of these, a word before one of those; the cut comes behind them.
 _SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".) ", "。", "！", "？", "؟ ", "। ")
 _WORD_ENDS = (" ", "\t", "\u3000", "\u00a0")
+_LONGEST_CLUSTER = 32  # characters that show as one; longer runs of marks are no text
 
 
 def chunk_text(
@@ -81,14 +82,22 @@ def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal[
 
 
 def _cut_paragraph(text: str, start: int, end: int) -> int:
-    """Return where to cut within (start, end]: behind the last sentence, else the last word, else at `end`."""
+    """Return where to cut within (start, end]: behind the last sentence, else the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
-        cut = max(text.rfind(mark, start, end) + len(mark) if mark in text[start:end] else 0 for mark in marks)
-        if cut > start:
+        found = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
+        if cut := max((at + size for at, size in found if at >= 0), default=0):
             return cut
-    while end > start + 1 and unicodedata.combining(text[end]):  # keep a mark with the letter it stands on
-        end -= 1
+    for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
+        if not _clings(text, cut):
+            return cut
     return end
+
+
+def _clings(text: str, at: int) -> bool:
+    """Return whether a cut before `at` parts a letter from its marks, an emoji from its modifiers, or \\r from \\n."""
+    before, after = text[at - 1], text[at]
+    marks = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
+    return marks or "\u200d" in (before, after) or before + after == "\r\n"
 
 
 def chunk_shard(

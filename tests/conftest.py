@@ -1,0 +1,98 @@
+"""A small corpus, a recipe for it, and one finished run that all tests share (copy it before you alter it)."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nextlong import pipeline
+from nextlong.recipe import Recipe
+
+TOPICS = {
+    "sea": "harbour tide anchor sail current reef vessel captain lighthouse storm rope deck cargo gull salt wave",
+    "bread": "flour yeast oven dough crust knead starter rye butter loaf proof bake salt grain mill slice",
+    "stars": "orbit telescope nebula galaxy comet lens spectrum planet eclipse gravity dust light probe moon ring dwarf",
+    "law": "court judge appeal statute clause witness verdict treaty plaintiff counsel oath bail jury tort deed lien",
+    "garden": "soil seed compost prune hedge bloom frost trellis bulb mulch root spade orchard shade vine graft",
+}
+COMMON = "the of and a to in is that it was for on are with as be at this from which when where not also over after"
+
+# What a run writes beside its data: times, and where it ran.
+RECORDS = {"manifest.json", "run.json", "inputs.json", "recipe.yaml", ".lock"}
+
+
+def write_corpus(folder, *, documents=260):
+    """Write documents of 100 to 2,000 characters on five topics as four JSONL files."""
+    draw = random.Random(20)
+    files = [[] for _ in range(4)]
+    for number in range(documents):
+        topic = draw.choice(sorted(TOPICS))
+        words = TOPICS[topic].split() * 2 + COMMON.split()
+        sentences = [
+            " ".join(draw.choices(words, k=draw.randint(5, 14))).capitalize() + "."
+            for _ in range(draw.choice([2, 4, 8, 16, 24]))
+        ]
+        text = "\n".join(" ".join(sentences[first : first + 3]) for first in range(0, len(sentences), 3))
+        files[number % 4].append(json.dumps({"id": f"{topic}-{number}", "text": text}) + "\n")
+    folder.mkdir(parents=True)
+    for number, lines in enumerate(files):
+        (folder / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def small_corpus(tmp_path_factory):
+    """A folder of four JSONL files; read-only."""
+    folder = tmp_path_factory.mktemp("small") / "corpus"
+    write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recipe_for(small_corpus):
+    """A function of run_dir and overrides that returns a recipe: the small corpus in eight shards, twelve sequences."""
+
+    def recipe(run_dir, *overrides):
+        plain = {
+            "run_dir": str(run_dir),
+            "workers": 2,
+            "ingest": {"sources": [{"path": str(small_corpus), "name": "small"}], "shard_mb": 0.03},
+            "chunk": {"max_chars": 256},
+            "encoder": {"lsa": {"dimensions": 16}},
+            "tokenizer": {"train": 512},
+            "compose": {"sequences": 12, "target_tokens": 2048},
+            "export": {"formats": ["parquet", "jsonl"]},
+        }
+        return Recipe.from_dict(plain, overrides=overrides)
+
+    return recipe
+
+
+@pytest.fixture(scope="session")
+def hashes_of():
+    """A function of run_dir that returns path → hash of each data file, and of leftovers, for a run must leave none."""
+
+    def hashes(run_dir):
+        return {
+            str(path.relative_to(run_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(run_dir.rglob("*"))
+            if path.is_file() and path.name not in RECORDS
+        }
+
+    return hashes
+
+
+@pytest.fixture(scope="session")
+def shared_run(recipe_for, tmp_path_factory):
+    """The run directory of one uninterrupted run; read-only."""
+    run_dir = tmp_path_factory.mktemp("shared") / "run"
+    pipeline.run(recipe_for(run_dir))
+    return run_dir
+
+
+@pytest.fixture
+def own_run(shared_run, tmp_path):
+    """A copy of the shared run to alter."""
+    return Path(shutil.copytree(shared_run, tmp_path / "run"))

@@ -1,0 +1,170 @@
+"""Local executor: results, lanes, and that no worker survives an error, a kill or its parent."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nextlong.errors import CorpusError, RunError
+from nextlong.run.local import LocalExecutor
+
+PATIENCE_S = 60
+
+PARENT = """
+import sys
+from nextlong.run.local import LocalExecutor
+sys.path.insert(0, sys.argv[1])
+from test_local import say_pid_and_wait
+if __name__ == "__main__":
+    with LocalExecutor(2) as executor:
+        list(executor.map(say_pid_and_wait, [(sys.argv[2], number) for number in range(2)]))
+"""
+
+UNGUARDED = """
+import sys
+import nextlong
+print(len(nextlong.run(nextlong.Recipe.load(sys.argv[1]))))
+"""
+
+
+def square(number):
+    return number, number * number, os.getpid()
+
+
+def read_environment(name):
+    return os.environ.get(name)
+
+
+def meet(folder, number, others):
+    """Return once as many tasks are at work at the same time."""
+    (Path(folder) / str(number)).touch()
+    wait_for(lambda: len(list(Path(folder).iterdir())) == others)
+
+
+def count_neighbours(folder, number):
+    """Return how many tasks are at work at this moment, itself among them."""
+    own = Path(folder) / str(number)
+    own.touch()
+    time.sleep(0.02)
+    beside = len(list(Path(folder).iterdir()))
+    own.unlink()
+    return beside
+
+
+def say_pid_and_wait(folder, number):
+    path = Path(folder) / f"{number}.pid"
+    path.with_suffix(".tmp").write_text(str(os.getpid()))
+    path.with_suffix(".tmp").rename(path)
+    time.sleep(600)
+
+
+def fail_when_others_wait(folder, number):
+    if number:
+        say_pid_and_wait(folder, number)
+    wait_for(lambda: len(pids_in(folder)) == 2)
+    raise CorpusError("the corpus is at fault")
+
+
+def die(_ballast):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for(condition):
+    """Return once the condition holds; fail after a minute."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.01)
+
+
+def pids_in(folder):
+    return [int(path.read_text()) for path in Path(folder).glob("*.pid")]
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_every_result_comes_once_from_other_processes():
+    with LocalExecutor(2) as executor:
+        results = list(executor.map(square, [(number,) for number in range(40)]))
+        assert list(executor.map(square, [])) == []
+    assert sorted(result[:2] for result in results) == [(number, number * number) for number in range(40)]
+    assert os.getpid() not in {pid for _, _, pid in results}
+    assert all(not is_alive(pid) for _, _, pid in results)
+
+
+def test_executor_that_maps_nothing_starts_nothing():
+    before = multiprocessing.active_children()
+    with LocalExecutor(2) as executor:
+        assert list(executor.map(square, [])) == []
+        assert multiprocessing.active_children() == before
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])
+def test_workers_have_one_thread_and_the_parent_keeps_its_own(name, monkeypatch):
+    monkeypatch.setenv(name, "7")
+    with LocalExecutor(1) as executor:
+        assert list(executor.map(read_environment, [(name,)])) == ["1"]
+    assert os.environ[name] == "7"
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_no_more_tasks_at_once_than_lanes(tmp_path, lanes):
+    with LocalExecutor(3) as executor:
+        list(executor.map(meet, [(tmp_path, number, 3) for number in range(3)]))  # so that three workers are there
+        for path in tmp_path.iterdir():
+            path.unlink()
+        beside = list(executor.map(count_neighbours, [(tmp_path, number) for number in range(12)], lanes=lanes))
+    assert len(beside) == 12
+    assert max(beside) <= lanes
+
+
+def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
+    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(3) as executor:
+        list(executor.map(fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
+    pids = pids_in(tmp_path)
+    assert len(pids) == 2
+    wait_for(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize(("workers", "cure"), [(1, "more memory"), (2, r"fewer workers \(--set workers=1\)")])
+def test_killed_worker_is_told_with_its_cure(workers, cure):
+    ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
+    with (
+        pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*what is finished is kept"),
+        LocalExecutor(workers) as executor,
+    ):
+        list(executor.map(die, [(ballast,)] * 6))
+
+
+def test_workers_die_with_a_parent_that_was_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, script, Path(__file__).parent, tmp_path])
+    try:
+        wait_for(lambda: len(pids_in(tmp_path)) == 2)
+        assert all(map(is_alive, pids_in(tmp_path)))
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not any(map(is_alive, pids_in(tmp_path))))
+
+
+def test_script_without_a_main_guard_is_told_what_to_write(tmp_path, recipe_for):
+    (tmp_path / "my.yaml").write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
+    (tmp_path / "my.py").write_text(UNGUARDED)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "my.py", tmp_path / "my.yaml"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ended.returncode == 1
+    assert re.search(r"RunError: a worker process ended while it started; in a script, .*__main__", ended.stderr)

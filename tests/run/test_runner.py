@@ -1,0 +1,299 @@
+"""Runner: fingerprints, what is kept and what runs again, errors half-way, manifests and folder names."""
+
+import json
+from functools import partial
+
+import pytest
+
+from nextlong.errors import CorpusError, RunError
+from nextlong.run import runner, store
+from nextlong.run.step import Step
+
+
+class InOrder:
+    """The plainest executor: one task after the other, in this process."""
+
+    def map(self, call, arguments, *, lanes=None):
+        for own in arguments:
+            yield call(*own)
+
+
+def write_number(out, *, number, log):
+    """Write one number; say so in the log, by which tests see what ran."""
+    with log.open("a") as lines:
+        lines.write(f"{out.parent.parent.name.split('-')[1]} {out.name[-1]}\n")
+    out.with_suffix(".txt").write_text(str(number))
+    return {"number": number}
+
+
+def add_up(out, *, paths, factor, log):
+    return write_number(out, number=factor * sum(int(path.read_text()) for path in paths), log=log)
+
+
+def fail(out, *, error):
+    out.with_suffix(".txt").write_text("half")
+    raise error
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def ran(log):
+    """Return the tasks that ran since the last call, as `step task`."""
+    lines = log.read_text().splitlines()
+    log.write_text("")
+    return lines
+
+
+def numbers_step(log, *, count=3, first=1):
+    def tasks(done):
+        assert done == {}
+        return [partial(write_number, number=first + place, log=log) for place in range(count)]
+
+    return Step("numbers", 1, {"count": count, "first": first}, (), tasks)
+
+
+def sum_step(log, numbers, *, name="sum", factor=1):
+    def tasks(done):
+        assert list(done) == ["numbers"]
+        return [partial(add_up, paths=done["numbers"].files(".txt"), factor=factor, log=log)]
+
+    return Step(name, 1, {"factor": factor}, (numbers,), tasks)
+
+
+def failing_step(error, *, failing=1, log=None, check=None):
+    """Return a step of three tasks of which one fails."""
+
+    def tasks(_):
+        good = [partial(write_number, number=place, log=log) for place in range(3)]
+        good[failing] = partial(fail, error=error)
+        return good
+
+    return Step("numbers", 1, {"count": 3, "first": 1}, (), tasks, check=check)
+
+
+def run(steps, run_dir):
+    return runner.run_steps(steps, run_dir=run_dir, executor=InOrder())
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# fingerprints
+
+
+def test_fingerprint_is_pinned_because_a_new_one_would_throw_away_every_run():
+    step = Step("chunk", 2, {"max_chars": 2048, "length": "slice"}, (Step("ingest", 1, {}, (), tuple),), tuple)
+    assert [step.inputs[0].fingerprint, step.fingerprint] == ["7f6c60a6df64", "38e10b8a56ee"]
+
+
+def test_order_of_keys_does_not_matter_and_everything_else_does():
+    top = Step("ingest", 1, {"a": 1}, (), tuple)
+    other = Step("ingest", 1, {"a": 2}, (), tuple)
+    base = Step("x", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple).fingerprint
+    assert Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, lanes=1).fingerprint == base
+    changed = [
+        Step("y", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple),
+        Step("x", 2, {"p": 1, "q": [1, 2]}, (top, other), tuple),
+        Step("x", 1, {"p": 2, "q": [1, 2]}, (top, other), tuple),
+        Step("x", 1, {"p": 1, "q": [2, 1]}, (top, other), tuple),
+        Step("x", 1, {"p": 1, "q": [1, 2]}, (other, top), tuple),
+        Step("x", 1, {"p": 1, "q": [1, 2]}, (top,), tuple),
+    ]
+    assert len({base, *(step.fingerprint for step in changed)}) == 7
+
+
+def test_one_knob_makes_its_own_step_anew_and_those_below_only(log, run_dir):
+    def route(*, first, factor):
+        numbers = numbers_step(log, first=first)
+        return [numbers, sum_step(log, numbers), sum_step(log, numbers, name="scaled", factor=factor)]
+
+    run(route(first=1, factor=10), run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1", "numbers 2", "sum 0", "scaled 0"]
+    done = run(route(first=1, factor=20), run_dir)
+    assert ran(log) == ["scaled 0"]
+    assert done["scaled"].file(".txt").read_text() == "120"
+    run(route(first=2, factor=20), run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1", "numbers 2", "sum 0", "scaled 0"]
+    run(route(first=1, factor=10), run_dir)  # going back costs nothing
+    assert ran(log) == []
+
+
+# what a step leaves
+
+
+def test_folders_are_numbered_in_route_order_and_one_made_on_another_route_is_reused(log, run_dir):
+    numbers = numbers_step(log)
+    total, scaled = sum_step(log, numbers), sum_step(log, numbers, name="scaled", factor=2)
+    run([numbers, total], run_dir)
+    assert names(run_dir) == [f"01-numbers-{numbers.fingerprint}", f"02-sum-{total.fingerprint}"]
+    ran(log)
+    done = run([numbers, scaled, total], run_dir)
+    assert ran(log) == ["scaled 0"]
+    assert done["sum"].folder.name == f"02-sum-{total.fingerprint}"
+    assert done["scaled"].folder.name == f"02-scaled-{scaled.fingerprint}"
+
+
+def test_manifest_says_what_was_made_from_what_with_which_versions(log, run_dir):
+    numbers = numbers_step(log, count=2, first=5)
+    total = sum_step(log, numbers, factor=3)
+    done = run([numbers, total], run_dir)
+    manifest = json.loads((done["sum"].folder / "manifest.json").read_text())
+    assert manifest == done["sum"].manifest
+    assert {key: manifest[key] for key in ("step", "version", "fingerprint", "config", "inputs", "bytes")} == {
+        "step": "sum",
+        "version": 1,
+        "fingerprint": total.fingerprint,
+        "config": {"factor": 3},
+        "inputs": {"numbers": numbers.fingerprint},
+        "bytes": 2,
+    }
+    (part,) = manifest["parts"]
+    assert part["counts"] == {"number": 33}
+    assert part["files"]["part-00000.txt"]["bytes"] == 2
+    assert manifest["seconds"] >= part["seconds"] >= 0
+    assert {"python", "nextlong", "numpy", "pyarrow", "faiss-cpu", "tokenizers"} <= manifest["versions"].keys()
+
+
+def test_finished_step_gives_files_and_counts_in_task_order(log, run_dir):
+    done = run([numbers_step(log, count=12)], run_dir)["numbers"]
+    assert [int(path.read_text()) for path in done.files(".txt")] == list(range(1, 13))
+    assert [counts["number"] for counts in done.counts] == list(range(1, 13))
+    assert done.total("number") == 78
+    assert done.stem().with_suffix(".txt") == done.files(".txt")[0]
+    assert runner.open_done("numbers", done.folder) == done
+
+
+def test_step_without_tasks_is_finished_at_once(log, run_dir):
+    done = run([numbers_step(log, count=0)], run_dir)["numbers"]
+    assert names(done.folder) == ["manifest.json"]
+    assert (done.counts, done.files(".txt"), done.manifest["bytes"]) == ([], [], 0)
+
+
+# resuming
+
+
+def test_run_goes_on_at_the_first_missing_task(log, run_dir):
+    with pytest.raises(CorpusError, match="task 2"):
+        run([failing_step(CorpusError("task 2"), failing=2, log=log)], run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1"]
+    numbers = numbers_step(log)
+    assert runner.find_done(numbers, run_dir) is None
+    assert runner.begun_tasks(numbers, run_dir) == 2
+    run([numbers], run_dir)
+    assert ran(log) == ["numbers 2"]
+    assert runner.find_done(numbers, run_dir).total("number") == 0 + 1 + 3
+
+
+def test_failed_task_leaves_nothing_half_written(log, run_dir):
+    with pytest.raises(CorpusError):
+        run([failing_step(CorpusError("no"), log=log)], run_dir)
+    (folder,) = run_dir.iterdir()
+    assert names(folder) == [".part-00000.json", "part-00000.txt"]
+
+
+def test_altered_file_of_an_unfinished_step_is_made_anew(log, run_dir):
+    with pytest.raises(CorpusError):
+        run([failing_step(CorpusError("no"), failing=2, log=log)], run_dir)
+    (folder,) = run_dir.iterdir()
+    (folder / "part-00001.txt").write_text("9")
+    ran(log)
+    run([numbers_step(log)], run_dir)
+    assert ran(log) == ["numbers 1", "numbers 2"]
+    assert (folder / "part-00001.txt").read_text() == "2"
+
+
+def test_leftovers_of_a_killed_run_are_removed(log, run_dir):
+    numbers = numbers_step(log)
+    folder = run_dir / f"01-{numbers.folder_suffix}"
+    (folder / ".work-00001-dead").mkdir(parents=True)
+    (folder / ".work-00001-dead" / "part-00001.txt").write_text("half")
+    (folder / "part-00002.txt").write_text("moved before its marker was written")
+    run([numbers], run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1", "numbers 2"]
+    assert names(folder) == ["manifest.json", "part-00000.txt", "part-00001.txt", "part-00002.txt"]
+    assert (folder / "part-00002.txt").read_text() == "3"
+
+
+def test_finished_step_whose_file_was_altered_is_refused(log, run_dir):
+    done = run([numbers_step(log)], run_dir)["numbers"]
+    (done.folder / "part-00001.txt").write_text("22")
+    with pytest.raises(RunError, match=r"part-00001\.txt was altered or truncated .* delete the folder"):
+        run([numbers_step(log)], run_dir)
+    with pytest.raises(RunError, match=r"part-00001\.txt was altered or truncated"):
+        runner.open_done("numbers", done.folder)
+
+
+def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
+    numbers = numbers_step(log)
+    steps = [numbers, sum_step(log, numbers)]
+    done = run(steps, run_dir)
+    ran(log)
+    for path in done["numbers"].folder.iterdir():
+        path.unlink()
+    run(steps, run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1", "numbers 2"]
+
+
+# errors
+
+
+def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(run_dir):
+    with pytest.raises(RunError, match=r"the disk is full.*01-numbers-.*free space"):
+        run([failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir)
+
+
+def test_bug_in_a_task_stays_what_it_is(run_dir):
+    with pytest.raises(ZeroDivisionError):
+        run([failing_step(ZeroDivisionError(), failing=0)], run_dir)
+
+
+def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_dir):
+    def too_few(done):
+        if done.total("number") < 100:
+            raise CorpusError(f"the sum is {done.total('number')}; add numbers")
+
+    numbers = numbers_step(log)
+    checked = Step(numbers.name, numbers.version, numbers.config, (), numbers.tasks, check=too_few)
+    for _ in range(2):
+        with pytest.raises(CorpusError, match="the sum is 6; add numbers"):
+            run([checked, sum_step(log, checked)], run_dir)
+    assert ran(log) == ["numbers 0", "numbers 1", "numbers 2"]
+    assert len(names(run_dir)) == 1
+
+
+def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
+    class KilledAtTheEnd(InOrder):
+        def map(self, call, arguments, *, lanes=None):
+            yield from super().map(call, arguments)
+            raise KeyboardInterrupt
+
+    numbers = numbers_step(log)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_steps([numbers], run_dir=run_dir, executor=KilledAtTheEnd())
+    assert len(ran(log)) == 3
+    assert runner.find_done(numbers, run_dir) is None
+    done = run([numbers], run_dir)["numbers"]
+    assert ran(log) == []
+    assert names(done.folder) == ["manifest.json", "part-00000.txt", "part-00001.txt", "part-00002.txt"]
+
+
+def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_dir):
+    manifest = run([numbers_step(log)], run_dir)["numbers"].folder / store.MANIFEST
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    with pytest.raises(RunError, match=r"manifest\.json is damaged .* delete this file and run again"):
+        run([numbers_step(log)], run_dir)
+    manifest.unlink()
+    assert run([numbers_step(log)], run_dir)["numbers"].total("number") == 6

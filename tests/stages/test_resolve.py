@@ -1,0 +1,196 @@
+"""References turned into tokens, text and names, on a real run over texts of many scripts."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+import nextlong
+from nextlong import pipeline
+from nextlong.recipe import Recipe
+from nextlong.stages import resolve as stage
+from nextlong.stages.resolve import SpecialIds, resolve
+from nextlong.stages.tokenizer import train_bpe
+from nextlong.steps import finished
+
+WORDS = [
+    "tide harbour anchor gull deck rope storm reef",
+    "今日は 港に 船が 帰る 魚を 売る 市場の 朝",
+    "🌊 👨‍👩‍👧 ⚓️ 🐟 👍🏽 é̱ naïve señor",
+    "שלום ים סירה גל عربي بحر سفينة ميناء",
+    "море гавань якорь чайка палуба канат шторм риф",
+]
+
+
+def documents(count=60):
+    draw = random.Random(3)
+    texts = {}
+    for number in range(count):
+        words = WORDS[number % len(WORDS)].split()
+        lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(draw.randint(3, 12))]
+        texts[f"doc-{number}"] = draw.choice(["\n", "\r\n"]).join(lines) + draw.choice(["", "\n"])
+    return texts
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return documents()
+
+
+@pytest.fixture(scope="module")
+def run(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resolve")
+    lines = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
+    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    recipe = {
+        "run_dir": str(folder / "run"),
+        "workers": 1,
+        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl")}], "shard_mb": 0.006},
+        "chunk": {"max_chars": 64},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 330, "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"},
+        "export": {"formats": ["parquet", "jsonl"]},
+    }
+    pipeline.run(Recipe.from_dict(recipe))
+    return nextlong.open(folder / "run")
+
+
+def test_the_run_spans_shards_and_makes_sequences(run):
+    assert len(run.corpus.documents) > 2
+    assert len(run) >= 20
+
+
+def test_every_span_decodes_to_its_document(run, texts):
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.chunk_id >= 0:
+                decoded = run.tokenizer.decode(sequence.input_ids[span.token_start : span.token_end].tolist())
+                assert decoded.rstrip("\ufffd") == texts[span.source_id][span.char_start : span.char_end]
+
+
+def test_a_cut_span_ends_with_its_last_whole_character(run, texts):
+    parted = 0
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.chunk_id < 0:
+                continue
+            ids = sequence.input_ids[span.token_start : span.token_end].tolist()
+            text = texts[span.source_id][span.char_start : span.char_end]
+            held_bytes = sum(len(run.tokenizer.id_to_token(token)) for token in ids)  # one letter a byte
+            missing = held_bytes - len(text.encode())
+            following = texts[span.source_id][span.char_end : span.char_end + 1]
+            assert 0 <= missing < max(1, len(following.encode()))
+            parted += missing > 0
+    assert parted > 3
+
+
+def test_spans_without_a_document(run):
+    for sequence in run.sequences():
+        first, last = sequence.spans[0], sequence.spans[-1]
+        assert (first.role, last.role) == ("bos", "eos")
+        for span in sequence.spans:
+            if span.chunk_id < 0:
+                assert (span.doc_id, span.source_id, span.char_start, span.char_end) == (-1, "", -1, -1)
+                assert span.role in ("bos", "eos", "joint")
+                expected = {"joint": run.tokenizer.encode("\n").ids}.get(span.role, [0])
+                assert sequence.input_ids[span.token_start : span.token_end].tolist() == expected
+
+
+def test_no_negative_is_of_the_own_document(run):
+    for sequence in run.sequences():
+        (own,) = {span.doc_id for span in sequence.spans if span.role == "meta"}
+        assert own not in {span.doc_id for span in sequence.spans if span.role == "negative"}
+
+
+def test_meta_chunks_rebuild_the_document(run, texts):
+    for sequence in run.sequences():
+        metas = [span for span in sequence.spans if span.role == "meta"]
+        whole = "".join(texts[span.source_id][span.char_start : span.char_end] for span in metas)
+        assert whole == texts[metas[0].source_id]
+
+
+def options(run):
+    return {
+        "corpus": run.corpus,
+        "tokens": finished.token_store(run.steps),
+        "special": finished.special_ids(run.steps),
+        "tokenizer": run.tokenizer,
+    }
+
+
+def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
+    blocks = list(resolve(path, take=None, **options(run)))
+    assert len(blocks) == len(whole) > 1
+    assert np.concatenate([block.input_ids for block in blocks]).tolist() == whole.input_ids.tolist()
+    assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
+    for name in ("chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups", "token_ends"):
+        assert np.concatenate([getattr(block, name) for block in blocks]).tolist() == getattr(whole, name).tolist()
+
+
+def test_some_of_the_sequences(run):
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    (second,) = resolve(path, first=1, take=2, **options(run))
+    assert second.sequence_ids == whole.sequence_ids[1:2]
+    assert second.input_ids.tolist() == whole.input_ids[700:1400].tolist()
+    assert list(resolve(path, take=0, **options(run))) == []
+
+
+def test_texts_of_chunks_come_in_the_order_of_their_ids(run):
+    ids = np.array([(1 << 32) + 1, 0, 1, 0])
+    found = run.corpus.texts(ids)
+    assert found[1] == found[3]
+    assert [run.corpus.texts(ids[place : place + 1])[0] for place in range(4)] == found.tolist()
+
+
+def test_ids_by_role_leave_out_chunks():
+    special = SpecialIds(joint=(5,), eos=(2,))
+    assert {role: ids.tolist() for role, ids in special.by_role().items()} == {3: [5], 4: [], 5: [2]}
+
+
+# How many characters a cut keeps, for tokenizers that count offsets in ways of their own
+
+
+def wordpiece():
+    vocab = {"[UNK]": 0, "hello": 1, "wor": 2, "##ld": 3, ",": 4}
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def bytes_only(*, trim):
+    tokenizer = train_bpe([], vocab_size=257)
+    if trim:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
+
+
+def characters():
+    tokenizer = tokenizers.Tokenizer(models.BPE({"▁": 0, "a": 1, "é": 2, "b": 3}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "expected"),
+    [
+        (bytes_only(trim=False), "aé🎉", [1, 1, 2, 2, 2, 2, 3]),
+        (bytes_only(trim=False), " a\n", [1, 2, 3]),
+        (bytes_only(trim=True), "ab  cd", [1, 2, 3, 4, 5, 6]),
+        (bytes_only(trim=False), "e\u0301日", [1, 1, 2, 2, 2, 3]),
+        (wordpiece(), "Hello,  WORLD", [5, 6, 11, 13]),
+        (characters(), "aéb", [0, 1, 2, 3]),
+    ],
+)
+def test_a_cut_keeps_whole_characters(tokenizer, text, expected):
+    tokens = len(tokenizer.encode(text).ids)
+    assert [stage._chars_of(text, count, tokenizer) for count in range(1, tokens + 1)] == expected

@@ -1,0 +1,241 @@
+"""The command line: exit codes, what goes where, and no traceback for a user's mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nextlong
+from nextlong import cli, pipeline
+from nextlong.recipe import Recipe
+
+TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a corpus, a recipe and its finished run."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "c.jsonl").write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
+    recipe = {
+        "run_dir": str(folder / "run"),
+        "workers": 1,
+        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
+        "chunk": {"max_chars": 128},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 5, "target_tokens": 512},
+    }
+    (folder / "r.yaml").write_text(json.dumps(recipe))
+    assert cli.main(["run", str(folder / "r.yaml")]) == 0
+    return folder
+
+
+@pytest.fixture
+def call(capfd):
+    """Run one command; returns exit code, stdout and stderr."""
+
+    def call(*arguments):
+        capfd.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"nextlong {nextlong.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
+def test_a_command_that_is_none_explains_itself(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: nextlong")
+
+
+def test_the_commands_are_listed(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n    {name} " in out for name in ("demo", "init", "plan", "run", "peek"))
+
+
+# init
+
+
+def test_init_writes_a_recipe_that_loads(call, tmp_path):
+    path = tmp_path / "new" / "my.yaml"
+    code, out, err = call("init", path)
+    assert (code, err) == (0, "")
+    assert out == f"wrote {path}; look at ingest.sources and tokenizer, then: nextlong run {path}\n"
+    assert path.read_text().startswith("# A recipe of nextlong.")
+    assert Recipe.load(path).run_dir == str(tmp_path / "new/runs/my")
+
+
+def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("mine")
+    code, out, err = call("init", path)
+    assert (code, out) == (2, "")
+    assert err == f"error: {path} exists; choose another name, or say --force to overwrite it\n"
+    assert path.read_text() == "mine"
+    assert call("init", path, "--force")[0] == 0
+    assert path.read_text() != "mine"
+
+
+def test_init_where_nothing_can_be_written(call, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = call("init", tmp_path / "file" / "my.yaml")
+    assert code == 2
+    assert "my.yaml cannot be written" in err
+    code, _, err = call("init", tmp_path, "--force")
+    assert code == 2
+    assert "cannot be written: Is a directory" in err
+
+
+# run and plan
+
+
+def test_run_tells_what_it_made(call, folder):
+    code, out, err = call("run", folder / "r.yaml")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:13] == [f"{name}: kept" for name in nextlong.open(folder / "run").steps]
+    told = dict(line.split(":", 1) for line in lines[13:])
+    assert told["documents"].strip() == "80 kept of 80"
+    assert told["sequences"].strip() == "5 of exactly 512 tokens"
+    assert told["look"].strip() == f"nextlong peek {folder}/run"
+    assert sorted(Path(told["parquet"].strip()).glob("*.parquet")) == nextlong.open(folder / "run").exported("parquet")
+
+
+def test_run_sets_keys(call, folder, tmp_path):
+    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=2", "--set", f"run_dir={tmp_path}/run")
+    assert code == 0
+    assert "2 of exactly 512 tokens" in out
+    assert len(nextlong.open(tmp_path / "run")) == 2
+
+
+def test_run_says_why_there_are_fewer_sequences(call, folder, tmp_path):
+    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=90", "--set", f"run_dir={tmp_path}/run")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("sequences:")]
+    assert "fewer than compose.sequences=90 (" in line
+    assert "documents have compose.min_meta_chunks=2 chunks or more" in line
+
+
+def test_plan_prints_a_table(call, folder):
+    code, out, err = call("plan", folder / "r.yaml")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split() == ["step", "state", "time", "disk", "memory"]
+    assert out.count(" done, ") == 13
+
+
+def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):
+    (tmp_path / "c.jsonl").write_text((folder / "c.jsonl").read_text())
+    sets = ["--set", f"run_dir={tmp_path}/run", "--set", f"ingest.sources.0.path={tmp_path}/c.jsonl"]
+    assert call("run", folder / "r.yaml", *sets)[0] == 0
+    with (tmp_path / "c.jsonl").open("a") as file:
+        file.write('{"text": "One more."}\n')
+    code, _, err = call("run", folder / "r.yaml", *sets)
+    assert code == 2
+    assert "c.jsonl" in err
+    assert "--accept-changed-inputs" in err
+    code, out, _ = call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")
+    assert code == 0
+    assert "81 kept of 81" in out
+
+
+# peek
+
+
+def test_peek_lists_shows_and_reads(call, folder):
+    opened = nextlong.open(folder / "run")
+    code, out, _ = call("peek", folder / "run")
+    assert code == 0
+    assert len(out.splitlines()) == 7
+    code, out, _ = call("peek", folder / "run", 4)
+    assert code == 0
+    assert out.startswith(f"{opened.sequence(4).id}  512 tokens\n")
+    code, out, _ = call("peek", folder / "run", 4, "--text")
+    assert (code, out) == (0, opened.sequence(4).text)
+
+
+def test_peek_draws_a_picture(call, folder, tmp_path):
+    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "new/x.svg")
+    assert (code, out) == (0, f"wrote {tmp_path}/new/x.svg\n")
+    assert (tmp_path / "new/x.svg").read_text().startswith("<svg ")
+
+
+@pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])
+def test_pipes_get_no_colours(call, folder, arguments):
+    command, path, *rest = arguments
+    _, out, err = call(command, folder / path, *rest)
+    assert "\x1b" not in out + err
+
+
+def test_peek_of_nothing(call, folder):
+    code, out, err = call("peek", folder / "run", "--text")
+    assert (code, out) == (2, "")
+    assert err == f"error: --text and --svg need to know which sequence: nextlong peek {folder}/run 0 --text\n"
+    for number in ("5", "-1"):
+        code, _, err = call("peek", folder / "run", number)
+        assert code == 2
+        assert err == f"error: sequence {number} does not exist: {folder}/run holds 5, counted from 0\n"
+
+
+# ends that are no success
+
+
+def test_errors_are_one_line_however_long(call, tmp_path):
+    path = tmp_path / ("x" * 200 + ".yaml")
+    code, _, err = call("run", path)
+    assert code == 2
+    assert err == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe there\n"
+
+
+def test_brackets_in_a_message_are_no_markup(call, tmp_path):
+    code, _, err = call("peek", tmp_path / "[red]x[/]")
+    assert code == 2
+    assert "[red]x[/] is no folder" in err
+
+
+def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "run", interrupted)
+    code, _, err = call("run", folder / "r.yaml")
+    assert code == 130
+    assert "what is finished is kept" in err
+
+
+def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline, "run", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["run", str(folder / "r.yaml")])
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder):
+    command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text | head -c 5"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (len(done.stdout), done.stderr) == (5, "")
+
+
+def test_the_module_returns_the_exit_code(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "nextlong", "peek", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {tmp_path} holds no finished run")

@@ -1,0 +1,257 @@
+"""Recipes: what is refused and in which words, what `--set` does, and that a dump reads back."""
+
+import pydantic
+import pytest
+
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+
+PLAIN = {"run_dir": "r", "ingest": {"sources": [{"path": "a.jsonl"}]}, "tokenizer": {"train": 300}}
+
+
+def load(tmp_path, text, *overrides):
+    (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
+    return Recipe.load(tmp_path / "r.yaml", overrides=overrides)
+
+
+def refusal(*overrides, **changed):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_dict(PLAIN | changed, overrides=overrides)
+    return str(caught.value)
+
+
+def test_the_least_recipe_has_the_papers_defaults():
+    recipe = Recipe.from_dict(PLAIN)
+    assert (recipe.chunk.max_chars, recipe.chunk.length, recipe.chunk.oversize) == (2048, "slice", "split")
+    assert (recipe.compose.target_tokens, recipe.compose.fit, recipe.compose.position) == (131_072, "exact", "head")
+    assert (recipe.compose.draft_factor, recipe.compose.min_meta_chunks) == (1.5, 2)
+    assert recipe.ingest.sources[0].label == "a.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("workers=0", "recipe: workers must be greater than 0 or 'auto' (it is 0)"),
+        ("workers=many", "recipe: workers must be a valid integer or 'auto' (it is 'many')"),
+        ("seed=x", "recipe: seed must be a valid integer (it is 'x')"),
+        ("run_dir=", "recipe: run_dir must be a valid string (it is None)"),
+        ("run_dir=''", "recipe: run_dir must have at least 1 character (it is '')"),
+        ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
+        ("ingest.sources=a", "recipe: ingest.sources must be a list (it is 'a')"),
+        ("ingest.sources=[a]", "recipe: ingest.sources.0 must be a section of keys (it is 'a')"),
+        ("ingest.sources=[]", "recipe: ingest: sources is empty; name at least one file, folder or URL"),
+        ("ingest.sources.0.weight=0", "recipe: ingest.sources.0.weight must be greater than 0 (it is 0)"),
+        ("ingest.shard_mb=.inf", "recipe: ingest.shard_mb must be a finite number or 'auto' (it is inf)"),
+        ("ingest.max_reject_share=2", "recipe: ingest.max_reject_share must be less than or equal to 1 (it is 2)"),
+        ("chunk.length=words", "recipe: chunk.length must be 'slice' or 'paper' (it is 'words')"),
+        ("compose.fit=exakt", "recipe: compose.fit must be 'exact' or 'paper' (it is 'exakt')"),
+        ("compose.position=1", "recipe: compose.position must be 'head', 'tail' or 'random' (it is 1)"),
+        ("compose.sequences=some", "recipe: compose.sequences must be a valid integer or 'all' (it is 'some')"),
+        ("compose.draft_factor=.inf", "recipe: compose.draft_factor must be a finite number (it is inf)"),
+        (
+            "compose.target_tokens=10000000000",
+            "recipe: compose.target_tokens must be less than 2147483648 (it is 10000000000)",
+        ),
+        ("encoder.model='openai:'", "recipe: encoder: model is 'openai:'; it must be 'lsa',"),
+        ("encoder.model=bert", "recipe: encoder: model is 'bert'; it must be 'lsa',"),
+        ("encoder.model=lsa:x", "recipe: encoder: model is 'lsa:x'; it must be 'lsa',"),
+        ("export.formats=[]", "recipe: export: formats must name at least one format, each once"),
+        ("export.formats=[jsonl, jsonl]", "recipe: export: formats must name at least one format, each once"),
+        ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet' or 'jsonl' (it is 'csv')"),
+        ("export.formats=jsonl", "recipe: export.formats must be a list (it is 'jsonl')"),
+        ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
+        ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, message):
+    assert refusal(override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("chunk.max_char=3", "unknown key 'chunk.max_char'; did you mean 'max_chars'?"),
+        ("compse.fit=paper", "unknown key 'compse'; did you mean 'compose'?"),
+        ("encoder.lsa.dimension=4", "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?"),
+        ("ingest.sources.0.pth=b", "unknown key 'ingest.sources.0.pth'; did you mean 'path'?"),
+        ("mine.xyz=1", "unknown key 'mine.xyz'; known here: fetch"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(override, message):
+    assert refusal(override) == f"recipe: {message}"
+
+
+def test_every_mistake_is_told_at_once():
+    assert refusal("workers=0", "chunk.max_char=3", "seed=x").splitlines() == [
+        "recipe: seed must be a valid integer (it is 'x')",
+        "recipe: workers must be greater than 0 or 'auto' (it is 0)",
+        "recipe: unknown key 'chunk.max_char'; did you mean 'max_chars'?",
+    ]
+
+
+def test_missing_sections():
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_dict({"run_dir": "r"}, origin="my.yaml")
+    assert str(caught.value).splitlines() == [
+        "my.yaml: ingest is missing; `nextlong init` writes a recipe with every key",
+        "my.yaml: tokenizer is missing; `nextlong init` writes a recipe with every key",
+    ]
+
+
+def test_sources_need_names_of_their_own():
+    twice = {"sources": [{"path": "a"}, {"path": "b", "name": "a"}]}
+    assert "sources share the name 'a'; give each its own name" in refusal(ingest=twice)
+    Recipe.from_dict(PLAIN | {"ingest": {"sources": [{"path": "a"}, {"path": "a", "name": "b"}]}})
+
+
+@pytest.mark.parametrize(
+    ("special", "target_tokens", "allowed"),
+    [
+        ({}, 2, True),
+        ({"eos": "</s>"}, 2, True),
+        ({"bos": "<s>", "eos": "</s>"}, 2, False),
+        ({"bos": "<s>", "eos": "</s>"}, 3, True),
+    ],
+)
+def test_special_tokens_must_leave_room(special, target_tokens, allowed):
+    plain = PLAIN | {"tokenizer": {"train": 300, **special}, "compose": {"target_tokens": target_tokens}}
+    if allowed:
+        Recipe.from_dict(plain)
+    else:
+        with pytest.raises(
+            RecipeError, match="^recipe: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos"
+        ):
+            Recipe.from_dict(plain)
+
+
+def test_values_that_only_python_can_hold_are_refused_too(tmp_path):
+    assert refusal(run_dir=tmp_path).startswith("recipe: run_dir must be a valid string")
+
+
+# --set
+
+
+def test_overrides_reach_any_key():
+    recipe = Recipe.from_dict(
+        PLAIN,
+        overrides=[
+            "compose.target_tokens=65_536",
+            "ingest.sources.0.path=b.jsonl",
+            "export.formats=[jsonl, parquet]",
+            'compose.joint="\\n\\n"',
+            "compose.seed=",
+            "tokenizer=gpt2",
+        ],
+    )
+    assert recipe.compose.target_tokens == 65_536
+    assert recipe.ingest.sources[0].path == "b.jsonl"
+    assert recipe.export.formats == ("jsonl", "parquet")
+    assert recipe.compose.joint == "\n\n"
+    assert recipe.compose.seed is None
+    assert (recipe.tokenizer.source, recipe.tokenizer.train) == ("gpt2", None)
+
+
+def test_the_last_override_wins_and_a_value_may_hold_an_equals_sign():
+    recipe = Recipe.from_dict(PLAIN, overrides=["run_dir=a", "run_dir=b=c"])
+    assert recipe.run_dir == "b=c"
+
+
+def test_a_shorthand_gives_way_to_the_keys_set_below_it():
+    recipe = Recipe.from_dict(PLAIN | {"tokenizer": "gpt2"}, overrides=["tokenizer.eos=<|endoftext|>"])
+    assert (recipe.tokenizer.source, recipe.tokenizer.eos) == ("gpt2", "<|endoftext|>")
+    assert (
+        Recipe.from_dict(PLAIN | {"ingest": {"sources": ["x"]}}, overrides=["ingest.sources.0.path=y"])
+        .ingest.sources[0]
+        .path
+        == "y"
+    )
+
+
+def test_overrides_leave_what_they_were_given_alone():
+    plain = {**PLAIN, "ingest": {"sources": ({"path": "a"},)}}
+    Recipe.from_dict(plain, overrides=["ingest.sources.0.path=b", "compose.fit=paper"])
+    assert plain == {**PLAIN, "ingest": {"sources": ({"path": "a"},)}}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("compose.fit", "--set 'compose.fit' is not KEY=VALUE; write --set compose.target_tokens=65536"),
+        ("=3", "--set '=3' is not KEY=VALUE"),
+        ("compose.joint=[", "--set 'compose.joint=[': '[' is not a YAML value; quote it"),
+        ("run_dir=2024-13-45", "--set 'run_dir=2024-13-45': '2024-13-45' is not a YAML value; quote it"),
+        ("ingest.sources.1.path=b", "--set 'ingest.sources.1.path=b': ingest.sources is a list of 1; '1' is not in it"),
+        ("ingest.sources.x=b", "--set 'ingest.sources.x=b': ingest.sources is a list of 1; 'x' is not in it"),
+        ("a..b=3", "recipe: unknown key 'a'"),
+    ],
+)
+def test_an_override_that_is_none(override, message):
+    assert refusal(override).startswith(message)
+
+
+# files
+
+
+def test_load_names_file_key_and_value(tmp_path):
+    with pytest.raises(RecipeError, match=r"r\.yaml: workers must be greater than 0 or 'auto' \(it is -1\)"):
+        load(tmp_path, "run_dir: r\nworkers: -1\ntokenizer: gpt2\ningest: {sources: [{path: a}]}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [\n", r"r\.yaml:2: not YAML: expected the node content"),
+        ("run_dir: r\n\tseed: 1\n", r"r\.yaml:2: not YAML: found character '\\t'"),
+        ("seed: 1\nseed: 2\n", r"r\.yaml:2: not YAML: key 'seed' stands twice"),
+        ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: key 'fit' stands twice"),
+        ("a: \x00\n", r"r\.yaml is not YAML: unacceptable character"),
+        ("run_dir: 2024-13-45\n", r"r\.yaml is not YAML: month must be in 1\.\.12"),
+        ("- a\n", r"r\.yaml holds a list, not the keys of a recipe; `nextlong init` writes one"),
+        ("just text", r"r\.yaml holds a str, not the keys of a recipe"),
+        ("", r"r\.yaml holds nothing, not the keys of a recipe"),
+        ("1: 2\n", r"r\.yaml: 1 is no key; keys are words"),
+    ],
+)
+def test_a_file_that_is_no_recipe(tmp_path, text, message):
+    with pytest.raises(RecipeError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(
+        RecipeError, match=r"x\.yaml does not exist; `nextlong init .*x\.yaml` writes a commented recipe there"
+    ):
+        Recipe.load(tmp_path / "x.yaml")
+    with pytest.raises(RecipeError, match="cannot be read: Is a directory; name a recipe file"):
+        Recipe.load(tmp_path)
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match=r"b\.yaml is not UTF-8 text"):
+        Recipe.load(tmp_path / "b.yaml")
+
+
+def test_merge_keys_of_yaml_still_work(tmp_path):
+    text = "run_dir: r\ntokenizer: gpt2\ningest:\n  sources:\n  - &a {path: a, text: body}\n  - {<<: *a, path: b}\n"
+    assert [source.text for source in load(tmp_path, text).ingest.sources] == ["body", "body"]
+
+
+def test_a_dump_reads_back_equal_and_names_every_key(tmp_path):
+    recipe = Recipe.from_dict(
+        PLAIN | {"run_dir": "läuft/日本 #1: x", "seed": -3},
+        overrides=['compose.joint="\\t\\0\\n"', "ingest.sources.0.weight=0.5", "workers=3", "compose.sequences=all"],
+    )
+    assert load(tmp_path, recipe.dump()) == recipe
+    assert set(recipe.dump().split()) >= {"trust_remote_code:", "row_group_mb:", "max_reject_share:"}
+
+
+def test_recipes_cannot_be_altered():
+    recipe = Recipe.from_dict(PLAIN)
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        recipe.seed = 4
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        recipe.compose.fit = "paper"
+    assert isinstance(recipe.ingest.sources, tuple)
+
+
+def test_the_seed_of_composing_is_its_own_or_the_recipes():
+    assert Recipe.from_dict(PLAIN, overrides=["seed=7"]).compose_seed == 7
+    assert Recipe.from_dict(PLAIN, overrides=["seed=7", "compose.seed=0"]).compose_seed == 0

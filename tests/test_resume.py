@@ -1,0 +1,290 @@
+"""Resume: a run that is killed, interrupted, starved of disk or asked again, ends in the bytes of an uninterrupted one."""
+
+import io
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import nextlong
+from nextlong import pipeline
+from nextlong.cli import main
+from nextlong.run.progress import Lines
+
+PATIENCE_S = 60
+STEPS = [
+    "ingest", "select", "chunk", "encoder", "embed", "metas", "mine", "tokenizer", "draft", "refer", "tokens", "compose",
+    "parquet", "jsonl",
+]  # fmt: skip
+
+
+def redone(recipe, **options):
+    """Run in this process; return the names of the steps that were not kept."""
+    told = io.StringIO()
+    pipeline.run(recipe, reporter=Lines(Console(file=told)), **options)
+    lines = [line.partition(":")[::2] for line in told.getvalue().splitlines()]
+    assert [name for name, _ in lines] == [name for name in STEPS if name in dict(lines)]
+    return [name for name, state in lines if state != " kept"]
+
+
+def start(recipe, folder, **options):
+    """Start `nextlong run` as a user would, in a process group of its own."""
+    path = folder / "recipe.yaml"
+    path.write_text(recipe.dump(), encoding="utf-8")
+    command = [sys.executable, "-m", "nextlong", "run", str(path)]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+
+
+def complaint(capsys, recipe, folder):
+    """Run the command line in this process; return what it says of the user's mistake."""
+    path = folder / "recipe.yaml"
+    path.write_text(recipe.dump(), encoding="utf-8")
+    assert main(["run", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert "Traceback" not in message
+    return message
+
+
+def wait_for(condition, process):
+    """Return once the condition holds; fail if the process ends before, or after a minute."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.002)
+
+
+def files_made(run_dir):
+    return sum(1 for _ in run_dir.glob("[0-9]*/part-*"))
+
+
+# killed
+
+
+def test_killed_again_and_again_and_resumed_gives_the_same_bytes(recipe_for, shared_run, hashes_of, tmp_path):
+    recipe = recipe_for(tmp_path / "run")
+    draw = random.Random(2501)
+    for number, moment in enumerate(sorted(draw.sample(range(1, files_made(shared_run) * 3 // 4), 4))):
+        process = start(recipe, tmp_path)
+        wait_for(lambda moment=moment: files_made(tmp_path / "run") >= moment, process)
+        time.sleep(draw.uniform(0, 0.02))
+        if number % 2:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()  # its workers find out by themselves
+        process.communicate()
+    assert not (tmp_path / "run" / pipeline.RUN_FILE).exists()
+    pipeline.run(recipe)
+    assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
+
+
+def server_is_starting(process):
+    """Whether the server that workers are forked from is there; it imports for half a second before the first worker."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return any(b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+
+
+@pytest.mark.parametrize("moment", ["while workers start", "at work"])
+def test_interrupted_says_how_to_go_on_and_goes_on(recipe_for, shared_run, hashes_of, tmp_path, moment):
+    recipe = recipe_for(tmp_path / "run")
+    process = start(recipe, tmp_path)
+    if moment == "at work":
+        wait_for(lambda: files_made(tmp_path / "run") >= 30, process)
+    else:
+        wait_for(lambda: server_is_starting(process), process)
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the workers too
+    _, message = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert message == "\nstopped; what is finished is kept, the same command goes on from there\n"
+    pipeline.run(recipe)
+    assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
+
+
+# asked again
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_number_of_workers_leaves_the_bytes_alone(recipe_for, shared_run, hashes_of, tmp_path, workers):
+    pipeline.run(recipe_for(tmp_path / "run", f"workers={workers}"))
+    assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
+
+
+def test_second_run_touches_no_file(recipe_for, own_run):
+    def touched():
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in own_run.glob("[0-9]*/*")}
+
+    before = touched()
+    assert redone(recipe_for(own_run)) == []
+    assert touched() == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["workers=1", "export.formats=[jsonl]"], []),
+        (["export.row_group_mb=1"], ["parquet"]),
+        (["compose.sequences=11"], ["metas", "mine", *STEPS[STEPS.index("draft") :]]),
+        (["compose.position=tail"], ["compose", "parquet", "jsonl"]),
+        (["compose.target_tokens=1024"], ["draft", "refer", "tokens", "compose", "parquet", "jsonl"]),
+        (["tokenizer.eos=<|endoftext|>"], STEPS[STEPS.index("tokenizer") :]),
+        (["encoder.lsa.dimensions=8"], ["encoder", "embed", "mine", *STEPS[STEPS.index("draft") :]]),
+    ],
+    ids=lambda value: ",".join(value) if "=" in "".join(value) else "",
+)
+def test_a_knob_makes_anew_only_what_depends_on_it(recipe_for, own_run, overrides, expected):
+    assert redone(recipe_for(own_run, *overrides)) == expected
+    assert redone(recipe_for(own_run)) == []
+
+
+def test_run_from_python_can_be_called_again(recipe_for, own_run):
+    for _ in range(2):
+        assert len(nextlong.run(recipe_for(own_run))) == 12
+
+
+# inputs that changed
+
+
+@pytest.fixture
+def own_corpus(small_corpus, tmp_path):
+    """A copy of the small corpus, with the run of it, to alter."""
+    return Path(shutil.copytree(small_corpus, tmp_path / "corpus"))
+
+
+def drop_last_line(path):
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+
+
+def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_corpus, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
+    (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
+    assert pipeline.run(recipe)["ingest"].total("documents") == 195
+    (tmp_path / "3.jsonl").rename(own_corpus / "3.jsonl")
+    assert pipeline.run(recipe)["ingest"].total("documents") == 260
+
+    (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
+    message = complaint(capsys, recipe, tmp_path)
+    assert f"{own_corpus}/3.jsonl (was " in message
+    assert ", is gone)" in message
+    assert redone(recipe, changed_inputs="accept") == []  # the run of three files is still there
+    assert redone(recipe) == []
+
+
+def test_changed_inputs_are_refused_until_accepted(recipe_for, own_corpus, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
+    before = pipeline.run(recipe)["ingest"].total("documents")
+    drop_last_line(own_corpus / "1.jsonl")
+    drop_last_line(own_corpus / "3.jsonl")
+    message = complaint(capsys, recipe, tmp_path)
+    assert f"{own_corpus}/1.jsonl (was " in message
+    assert "and 1 other file" in message
+    assert "put the old ones back, give the recipe another run_dir, or say --accept-changed-inputs" in message
+    assert main(["run", str(tmp_path / "recipe.yaml"), "--accept-changed-inputs"]) == 0
+    assert pipeline.run(recipe)["ingest"].total("documents") == before - 2
+
+
+def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
+    message = complaint(capsys, recipe_for(tmp_path / "run", "ingest.sources.0.path=/no/such.jsonl"), tmp_path)
+    assert "ingest.sources[0].path='/no/such.jsonl' does not exist" in message
+
+
+def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_run, tmp_path, capsys):
+    message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path)
+    assert f"ingest.sources reach into run_dir={own_run} ({own_run}/01-ingest-" in message
+    assert "give it a folder elsewhere" in message
+
+
+# files of a run that changed
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    os.utime(path, ns=(1, 1))  # another time, even where the clock of the file system is coarse
+
+
+@pytest.mark.parametrize(
+    ("harm", "pattern", "state"),
+    [
+        (cut, "*-ingest-*/part-00001.0001.documents.arrow", "was altered or truncated"),
+        (flip, "*-embed-*/part-00003.vectors.npy", "was altered or truncated"),
+        (Path.unlink, "*-tokens-*/part-00002.ids.npy", "is missing"),
+        (flip, "*-parquet-*/part-00004.parquet", "was altered or truncated"),
+    ],
+)
+def test_harmed_file_is_refused_by_name_and_the_advice_mends_it(
+    recipe_for, shared_run, own_run, hashes_of, tmp_path, capsys, harm, pattern, state
+):
+    (path,) = own_run.glob(pattern)
+    harm(path)
+    message = complaint(capsys, recipe_for(own_run), tmp_path)
+    assert f"{path} {state}" in message
+    assert f"delete the folder {path.parent} and run again" in message
+    shutil.rmtree(path.parent)
+    assert redone(recipe_for(own_run)) == [path.parent.name.split("-")[1]]
+    assert hashes_of(own_run) == hashes_of(shared_run)
+
+
+# a disk that is too small
+
+
+class SmallDisk:
+    """A folder that a run does not fit into: a tiny file system, or, without the right to mount one, small files only."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+        self._mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+        self.options = {} if self._mounted else {"preexec_fn": self._allow_small_files}
+
+    def _allow_small_files(self):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    def grow(self):
+        if self._mounted:
+            subprocess.run(["mount", "-o", "remount,size=50m", str(self.folder)], check=True)
+
+    def close(self):
+        if self._mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    disk.close()
+
+
+def test_run_that_fills_the_disk_says_so_and_goes_on_when_there_is_room(
+    recipe_for, shared_run, hashes_of, tmp_path, small_disk
+):
+    recipe = recipe_for(small_disk.folder / "run")
+    process = start(recipe, tmp_path, **small_disk.options)
+    _, message = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "Traceback" not in message
+    assert any(words in message for words in ("the disk is full", "ulimit -f"))
+    assert "run again" in message
+    assert 0 < files_made(small_disk.folder / "run") < files_made(shared_run)
+    small_disk.grow()
+    pipeline.run(recipe)
+    assert hashes_of(small_disk.folder / "run") == hashes_of(shared_run)
