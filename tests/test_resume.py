@@ -17,7 +17,7 @@ from rich.console import Console
 import nextlong
 from nextlong import pipeline
 from nextlong.cli import main
-from nextlong.run.progress import Lines
+from nextlong.engine.progress import Lines
 
 PATIENCE_S = 60
 STEPS = [

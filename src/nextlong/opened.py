@@ -24,9 +24,9 @@ from nextlong import pipeline, schemas
 from nextlong.errors import RunError
 from nextlong.formats import jsonl
 from nextlong.recipe import Recipe
-from nextlong.run import store
-from nextlong.run.runner import open_done
-from nextlong.run.step import Done
+from nextlong.engine import store
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Done
 from nextlong.stages.resolve import Corpus, resolve
 from nextlong.steps import finished
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
-from nextlong.run import store
-from nextlong.run.local import LocalExecutor, refuse_import_by_worker
-from nextlong.run.progress import Reporter
-from nextlong.run.runner import run_steps
-from nextlong.run.step import Done, Finished, Step
+from nextlong.engine import store
+from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
+from nextlong.engine.progress import Reporter
+from nextlong.engine.runner import run_steps
+from nextlong.engine.step import Done, Finished, Step
 from nextlong.stages.sources import InputFile, list_files
 from nextlong.steps import candidates, corpus, sequences
 from nextlong.steps.finished import sequences_per_part

@@ -41,11 +41,13 @@ def brute_force(queries, vectors, ids, *, fetch, own_first, own_last):
     return found
 
 
+@pytest.mark.parametrize("overfetch", [2, 6, 64], ids=["long", "mixed", "ordinary"])
 @pytest.mark.parametrize("block_rows", [7, 16, 1000])
 @pytest.mark.parametrize("fetch", [1, 5, 30, 500])
-def test_nearest_is_brute_force(tmp_path, monkeypatch, block_rows, fetch):
+def test_nearest_is_brute_force(tmp_path, monkeypatch, block_rows, fetch, overfetch):
     monkeypatch.setattr(mine, "_BLOCK_ROWS", block_rows)
-    monkeypatch.setattr(mine, "_OVERFETCH", 2)
+    monkeypatch.setattr(mine, "_OVERFETCH", overfetch)
+    monkeypatch.setattr(mine, "_HEAP_CELLS", 100)  # a few queries at a time
     sizes = (20, 0, 33, 5)
     shards = [unit_rows(size, seed=size) for size in sizes]
     ids, vectors = packed(sizes), np.concatenate(shards)
@@ -62,7 +64,7 @@ def test_nearest_is_brute_force(tmp_path, monkeypatch, block_rows, fetch):
 
 def test_a_document_that_is_its_own_nearest_still_gets_all_it_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(mine, "_OVERFETCH", 1)
-    # 40 chunks of one document, all alike, before 6 others further away: 2 + 1 are far too few at first.
+    # 40 chunks of one document, all alike, before 6 others further away: 2 + 1 are far too few.
     same, others = np.tile([1.0, 0.0], (40, 1)), np.array([[np.cos(a), np.sin(a)] for a in np.arange(1, 7) / 7])
     paths = save_shards(tmp_path, np.concatenate([same, others]).astype(np.float16))
     found, _ = nearest(

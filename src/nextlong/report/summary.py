@@ -6,8 +6,8 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.recipe import Recipe
-from nextlong.run.progress import reporter_for
-from nextlong.run.step import Finished
+from nextlong.engine.progress import reporter_for
+from nextlong.engine.step import Finished
 from nextlong.steps.finished import sequences_per_part
 
 

@@ -3,9 +3,9 @@
 In:  CHUNKS, VECTORS (unit length, so inner product is cosine).
 Out: METAS (the drawn documents, in draw order), CANDIDATES (descending by cosine, own document removed).
 
-The search is exact: FAISS brute force over blocks of memory-mapped vectors, merged on a heap, many queries at a time. It
-fetches more than asked, because a document's own chunks are its nearest and fall out; where too few remain it fetches
-twice as many for those queries, until `fetch` are left or the corpus has no more (paper §3.1.2).
+The search is exact: FAISS brute force over blocks of memory-mapped vectors, merged on a heap, many queries at a time. A
+document's own chunks are its nearest and must fall out (paper §3.1.2), so it fetches as many more as most documents have
+chunks. A longer document is searched for by itself, with its own vectors left out from the start.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ METAS = np.dtype([("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), 
 
 _BLOCK_ROWS = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _OVERFETCH = 64  # beyond `fetch`, for the own document; most documents have fewer chunks
+_HEAP_CELLS = 1 << 24  # queries times neighbours held at a time: 200 MB
 
 
 def draw_metas(
@@ -106,36 +107,50 @@ def nearest(
 
     Fewer only where the corpus has no more. Descending by cosine; equal cosines by id.
     """
-    total = sum(np.load(path, mmap_mode="r").shape[0] for path in vectors)
     found_ids: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(queries_QD)
     found_scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(queries_QD)
-    open_queries = np.arange(len(queries_QD))
-    width = fetch + _OVERFETCH
-    while len(open_queries):
-        scores_QK, ids_QK = _search(queries_QD[open_queries], vectors, width=min(width, total))
-        short = []
-        for query, ids, scores in zip(open_queries.tolist(), ids_QK, scores_QK, strict=True):
+    fetch = min(fetch, sum(np.load(path, mmap_mode="r").shape[0] for path in vectors))
+    for queries, width, left_out in _searches(own_first, own_last, fetch=fetch):
+        scores_QK, ids_QK = _search(queries_QD[queries], vectors, width=width, left_out=left_out)
+        for query, ids, scores in zip(queries.tolist(), ids_QK, scores_QK, strict=True):
             foreign = (ids >= 0) & ((ids < own_first[query]) | (ids >= own_last[query]))
-            if foreign.sum() < fetch and width < total:
-                short.append(query)
-                continue
             order = np.lexsort((ids[foreign], -scores[foreign]))[:fetch]
             found_ids[query], found_scores[query] = ids[foreign][order], scores[foreign][order]
-        open_queries = np.array(short, dtype=np.int64)
-        width *= 2
     return found_ids, found_scores
 
 
+def _searches(
+    own_first: NDArray[np.int64], own_last: NDArray[np.int64], *, fetch: int
+) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, int]]]:
+    """Yield (queries, how many to fetch, chunks to leave out): one search for ordinary documents, one for each long one."""
+    is_long = own_last - own_first > _OVERFETCH
+    groups = [(np.flatnonzero(~is_long), fetch + _OVERFETCH, (0, 0))]
+    for first in np.unique(own_first[is_long]).tolist():
+        own = np.flatnonzero(own_first == first)
+        groups.append((own, fetch, (first, int(own_last[own[0]]))))
+    for queries, width, left_out in groups:
+        most = max(1, _HEAP_CELLS // width)
+        for start in range(0, len(queries), most):
+            yield queries[start : start + most], width, left_out
+
+
 def _search(
-    queries_QD: NDArray[np.float32], vectors: Sequence[Path], *, width: int
+    queries_QD: NDArray[np.float32], vectors: Sequence[Path], *, width: int, left_out: tuple[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the `width` best scores and chunk ids of each query over all shards, shape (Q, width), descending."""
+    """Return the `width` best scores and chunk ids of each query over all shards, shape (Q, width), descending.
+
+    Chunks [first, last) of `left_out` are passed over; ids are -1 where there are no more.
+    """
     import faiss
 
     heap = faiss.ResultHeap(len(queries_QD), width, keep_max=True)
     for ids, block_BD in _blocks(vectors):
-        scores, rows = faiss.knn(queries_QD, block_BD, min(width, len(block_BD)), metric=faiss.METRIC_INNER_PRODUCT)
-        heap.add_result(scores, np.where(rows < 0, -1, ids[rows]))
+        stays = (ids < left_out[0]) | (ids >= left_out[1])
+        if not stays.all():
+            ids, block_BD = ids[stays], block_BD[stays]
+        if len(ids):
+            scores, rows = faiss.knn(queries_QD, block_BD, min(width, len(ids)), metric=faiss.METRIC_INNER_PRODUCT)
+            heap.add_result(scores, np.where(rows < 0, -1, ids[rows]))
     heap.finalize()
     return heap.D, heap.I
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.run.step import Done, Finished, Step, Task
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.stages.embed import embed_shard, fit_encoder
 from nextlong.stages.mine import draw_metas, mine_block
 

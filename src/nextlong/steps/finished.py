@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nextlong.recipe import Recipe
-from nextlong.run.step import Done, Finished
+from nextlong.engine.step import Done, Finished
 from nextlong.stages.resolve import Corpus, SpecialIds
 from nextlong.stages.tokens import TokenStore
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.run import store
-from nextlong.run.step import Done, Finished, Step, Task
+from nextlong.engine import store
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.stages.compose import compose_block
 from nextlong.stages.draft import draft_block, refer
 from nextlong.stages.export import export_shard

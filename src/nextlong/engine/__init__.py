@@ -1,4 +1,4 @@
-"""Run: carry out steps. Fingerprints, skipping, atomic shards, manifests, executors; knows no stage.
+"""Engine: carry out steps. Fingerprints, skipping, atomic shards, manifests, executors; knows no stage.
 
 step.py      what a step is, and what is left of one when it is done
 store.py     files on disk: atomic writes, hashes, the lock

@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from nextlong.run import store
-from nextlong.run.progress import Quiet, Reporter
-from nextlong.run.step import Counts, Done, Finished, Step, Task
+from nextlong.engine import store
+from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.step import Counts, Done, Finished, Step, Task
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from nextlong.errors import CorpusError, RunError
-from nextlong.run.local import LocalExecutor
+from nextlong.engine.local import LocalExecutor
 
 PATIENCE_S = 60
 
 PARENT = """
 import sys
-from nextlong.run.local import LocalExecutor
+from nextlong.engine.local import LocalExecutor
 sys.path.insert(0, sys.argv[1])
 from test_local import say_pid_and_wait
 if __name__ == "__main__":

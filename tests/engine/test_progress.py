@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from nextlong.run.progress import Bars, Lines, Quiet, reporter_for
+from nextlong.engine.progress import Bars, Lines, Quiet, reporter_for
 
 
 def console_to(sink, *, terminal):
@@ -35,7 +35,7 @@ def test_log_says_what_an_earlier_run_had_done():
 
 
 def test_log_tells_progress_and_time_left_of_a_long_step(monkeypatch):
-    monkeypatch.setattr("nextlong.run.progress._LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("nextlong.engine.progress._LINE_EVERY_S", 0.0)
     lines = told(Lines, done=1, total=4, terminal=False).splitlines()
     assert [re.sub(r"about [\d,]+ s left", "about N s left", line) for line in lines[:-1]] == [
         "embed: 1 of 4 tasks were done already",

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from nextlong.errors import CorpusError, RunError
-from nextlong.run import runner, store
-from nextlong.run.step import Step
+from nextlong.engine import runner, store
+from nextlong.engine.step import Step
 
 
 class InOrder:

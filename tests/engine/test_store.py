@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from nextlong.errors import RunError
-from nextlong.run import store
+from nextlong.engine import store
 
 WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
-from nextlong.run import store
+from nextlong.engine import store
 path = Path(sys.argv[1])
 for number in range(10**9):
     store.write_json(path, [number % 7] * (1 + number % 7 * 20_000))
@@ -25,7 +25,7 @@ for number in range(10**9):
 HOLD_FOR_EVER = """
 import sys, time
 from pathlib import Path
-from nextlong.run import store
+from nextlong.engine import store
 with store.locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
