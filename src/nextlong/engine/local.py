@@ -49,13 +49,15 @@ class LocalExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is None:
-            return
-        if kind is not None:  # a task may have minutes to go: what it wrote so far is worth nothing
+        if self._pool is not None and kind is not None:
             for process in list(self._pool._processes.values()):
-                process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+                process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
+        self._close()
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
 
     def map(
         self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None
@@ -73,6 +75,7 @@ class LocalExecutor:
                     if len(running) >= limit:
                         break
                 if not running:
+                    self._close()  # new workers for the next step: what this one cached must not add up
                     return
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:

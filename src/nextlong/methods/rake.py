@@ -24,12 +24,13 @@ _TOKENS: Final = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]|\n")
 
 @functools.lru_cache(maxsize=1)
 def english_stop_words() -> frozenset[str]:
-    """Return scikit-learn's 318 English stop words, and the stumps that an apostrophe leaves."""
+    """Return scikit-learn's 318 English stop words, and the commonest contractions."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    contracted = (
-        "don't doesn't didn't isn't aren't wasn't weren't can't won't it's that's there's what's i'm you're".split()
-    )
+    contracted = [
+        "aren't", "can't", "didn't", "doesn't", "don't", "i'm", "isn't", "it's", "that's", "there's", "wasn't",
+        "weren't", "what's", "won't", "you're",
+    ]  # fmt: skip
     return frozenset(ENGLISH_STOP_WORDS) | frozenset(contracted) | {word.replace("'", "’") for word in contracted}
 
 

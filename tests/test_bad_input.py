@@ -1,0 +1,361 @@
+"""Input as it comes: each file gives the right answer, or exit code 2 with the place, the value and the cure."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nextlong
+from nextlong import cli, schemas
+from nextlong.stages.chunk import read_chunks
+from nextlong.stages.tokenizer import train_bpe
+
+WORDS = "tide harbour anchor sail current reef vessel captain lighthouse storm rope deck".split(" ")
+WEIRD = {
+    "crlf": "First line.\r\n" * 40 + "last without end",
+    "old mac": "one\rtwo\r" * 60,
+    "nul": "a\x00b \x00\x00\n" * 60,
+    "control": "\x1b[31mred\x1b[0m \x07\x7f\x85\u2028\u2029 end\n" * 20,
+    "emoji": "👩‍👩‍👧 👍🏽 ❤️ 🇫🇷 " * 60,
+    "one emoji": "👨‍👩‍👧‍👦" * 80,
+    "right to left": "שלום עולם. مرحبا بالعالم، كيف حالك؟ \u202eabc\u202c " * 20,
+    "marks": "e\u0301\u0327a\u0308" * 200,
+    "only marks": "\u0301" * 700,
+    "no blanks": "日本語のとても長い文章です" * 60,
+    "thai": "ภาษาไทยไม่มีการเว้นวรรคระหว่างคำ" * 30,
+    "byte order mark": "\ufeffText\ufeff and more\n" * 30,
+    "replacement": "\ufffd\ufffd?\n" * 80,
+    "newlines": "\n" * 600 + "x",
+    "blanks": " " * 600 + "x",
+    "outside the first plane": "𝒜𝓁𝓅𝒽𝒶 𐍈 𠜎 " * 60,
+    "special token": "<|endoftext|> and <s> " * 40,
+    "one letter": "a",
+}
+
+
+def ordinary(count=60):
+    """Documents of 2 to 10 lines."""
+    draw = random.Random(7)
+    return ["\n".join(" ".join(draw.choices(WORDS, k=12)) + "." for _ in range(n % 9 + 2)) for n in range(count)]
+
+
+def jsonl(rows):
+    return "".join(json.dumps(row if isinstance(row, dict) else {"text": row}) + "\n" for row in rows).encode()
+
+
+class Bench:
+    """Writes a corpus and a recipe, and runs commands as a user does."""
+
+    def __init__(self, folder, capfd):
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self._capfd = capfd
+
+    def recipe(self, content, **changed):
+        """Write the corpus and a recipe for it; keys of `changed` have __ for dots."""
+        (self.folder / "corpus.jsonl").write_bytes(content)
+        recipe = {
+            "run_dir": str(self.run_dir),
+            "workers": 1,
+            "ingest": {"sources": [{"path": str(self.folder / "corpus.jsonl")}]},
+            "chunk": {"max_chars": 200},
+            "encoder": {"lsa": {"dimensions": 8}},
+            "tokenizer": {"train": 300},
+            "compose": {"target_tokens": 512, "sequences": 3},
+        }
+        for dotted, value in changed.items():
+            *sections, key = dotted.split("__")
+            node = recipe
+            for section in sections:
+                node = node[section]
+            node[key] = value
+        (self.folder / "recipe.yaml").write_text(json.dumps(recipe))
+
+    def call(self, *arguments):
+        self._capfd.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = self._capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    def run(self, content, *sets, **changed):
+        self.recipe(content, **changed)
+        return self.again(*sets)
+
+    def again(self, *sets):
+        options = [option for one in sets for option in ("--set", one)]
+        return self.call("run", self.folder / "recipe.yaml", *options)
+
+    def refusal(self, content, *sets, **changed):
+        """Run what must be refused; returns the message."""
+        code, _, err = self.run(content, *sets, **changed)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert err.endswith("\n")
+        return err.removeprefix("error: ").removesuffix("\n")
+
+    def opened(self):
+        return nextlong.open(self.run_dir)
+
+
+@pytest.fixture
+def bench(tmp_path, capfd):
+    return Bench(tmp_path, capfd)
+
+
+def rebuilt(run):
+    """Return each document that was kept, by its id, put together from its chunks."""
+    texts = {}
+    for shard, (documents, chunks) in enumerate(zip(run.corpus.documents, run.corpus.chunks, strict=True)):
+        rows = read_chunks(chunks)["doc_row"]
+        with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+            names = reader.read_all().column("source_id").to_pylist()
+        for row in np.unique(rows).tolist():
+            texts[names[row]] = "".join(run.corpus.texts(schemas.pack_ids(shard, np.flatnonzero(rows == row))))
+    return texts
+
+
+# corpora
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"], ids=["empty", "blank lines", "byte order mark"]
+)
+def test_a_file_without_a_record(bench, content):
+    message = bench.refusal(content)
+    assert message == "ingest.sources hold no record at all: every file is empty; name files with documents in them"
+
+
+def test_binary_junk(bench):
+    message = bench.refusal(random.Random(0).randbytes(20_000))
+    assert "records is a document" in message
+    assert "invalid UTF-8" in message
+    assert "corpus.jsonl:1: invalid UTF-8" in message
+    assert "rejects.arrow; correct ingest.sources" in message
+
+
+def test_a_missing_text_column(bench):
+    message = bench.refusal(jsonl({"txt": text} for text in ordinary()))
+    assert message == f"{bench.folder}/corpus.jsonl has no column 'text' for the text; it has txt; did you mean 'txt'?"
+    assert bench.again("ingest.sources.0.text=txt")[0] == 0
+
+
+def test_one_document_has_no_negatives(bench):
+    text = "\n".join(ordinary())
+    message = bench.refusal(jsonl([text]), compose__target_tokens=100_000)
+    assert message.startswith("compose.target_tokens=100,000 but the longest sequence that this corpus gives is ")
+    assert message.endswith("(1 dropped: too few negatives to reach target_tokens); add documents or lower it")
+
+
+def test_one_document_of_one_chunk(bench):
+    message = bench.refusal(jsonl(["hello"]))
+    assert message == (
+        "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
+        "lower either, or add longer documents"
+    )
+
+
+def test_all_documents_are_one_and_the_same(bench):
+    code, out, err = bench.run(jsonl([ordinary()[8]] * 30), compose__target_tokens=4096)
+    assert code == 2
+    assert "the longest sequence that this corpus gives is" in err
+    # Copies that differ in case and layout count as the same.
+    assert bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"])).startswith("none of the 1 documents has")
+
+
+def test_a_corpus_too_small_for_the_target(bench):
+    message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=100_000)
+    assert message.startswith("compose.target_tokens=100,000 but the longest sequence that this corpus gives is ")
+    longest = int(message.partition("gives is ")[2].partition(" tokens")[0].replace(",", ""))
+    assert 100 < longest < 2000
+    code, out, _ = bench.again(f"compose.target_tokens={longest}")
+    assert code == 0
+    assert "ingest: kept" in out
+    assert "mine: kept" in out
+    assert bench.opened().sequence(0).input_ids.shape == (longest,)
+
+
+def test_a_target_too_small_for_any_document(bench):
+    message = bench.refusal(jsonl(ordinary()), compose__target_tokens=4)
+    assert message.startswith("compose.target_tokens=4 ")
+    assert "Traceback" not in message
+
+
+def test_ids_that_stand_twice_are_kept_apart(bench):
+    texts = ordinary()
+    code, out, _ = bench.run(jsonl({"id": "same", "text": text} for text in texts))
+    assert code == 0
+    assert "60 kept of 60" in out
+    sequence = bench.opened().sequence(0)
+    assert {span.source_id for span in sequence.spans if span.doc_id >= 0} == {"same"}
+    assert len({span.doc_id for span in sequence.spans if span.doc_id >= 0}) > 1
+
+
+def test_texts_of_every_kind_lose_nothing(bench):
+    rows = [{"id": name, "text": text} for name, text in WEIRD.items()]
+    code, _, _ = bench.run(
+        jsonl([*rows, *ordinary()]), compose__sequences="all", tokenizer__eos="<|endoftext|>", ingest__shard_mb=0.01
+    )
+    assert code == 0
+    run = bench.opened()
+    texts = rebuilt(run)
+    assert {name: texts[name] for name in WEIRD} == WEIRD
+    for number, sequence in enumerate(run.sequences()):
+        assert len(sequence.input_ids) == 512
+        for span, text in zip(sequence.spans, sequence.texts, strict=True):
+            if span.source_id in WEIRD:
+                assert text == WEIRD[span.source_id][span.char_start : span.char_end]
+        if number < 3:
+            assert bench.call("peek", bench.run_dir, number)[0] == 0
+            assert bench.call("peek", bench.run_dir, number, "--text")[1] == sequence.text
+
+
+@pytest.mark.parametrize("line", [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'])
+def test_a_line_that_holds_no_text_is_counted(bench, line):
+    content = line.rstrip(b"\n") + b"\n" + jsonl(ordinary())
+    message = bench.refusal(content)
+    assert message.startswith(
+        "1 of 61 records (1.64%) cannot be used, more than ingest.max_reject_share=0.01 allows: 1 ×"
+    )
+    assert "; the first: corpus.jsonl:1: " in message
+    assert message.endswith("; mend the files or raise the share")
+
+
+def test_rejects_within_the_share_are_told(bench):
+    content = b'{"text": "lone \\ud800 x"}\n' + jsonl(ordinary())
+    code, out, _ = bench.run(content, ingest__max_reject_share=0.05)
+    assert code == 0
+    assert "60 kept of 60 (1 rejected)" in out
+
+
+def test_a_line_of_50_mb(bench):
+    line = "the tide is at nine and the gull sat on a rope " * 1_063_830
+    assert len(line) > 50_000_000
+    train_bpe([line[:500]], vocab_size=300).save(str(bench.folder / "tokenizer.json"))
+    documents = ["\n".join(f"Line {n}.{k} of tide and gull." for k in range(120)) for n in range(8)]
+    changed = {
+        "tokenizer": {"source": str(bench.folder / "tokenizer.json"), "chars_per_token": 3.0},
+        "chunk__max_chars": 2048,
+        "encoder": {"lsa": {"dimensions": 4, "fit_chunks": 100, "max_terms": 100}},
+    }
+    message = bench.refusal(jsonl([*documents, line]), compose__target_tokens=4096, **changed)
+    assert message.startswith("1 of 9 records (11.11%) cannot be used")
+    assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
+    code, out, _ = bench.again("ingest.max_document_chars=60_000_000")
+    assert code == 0
+    assert "documents:    9 kept of 9\n" in out
+    assert len(bench.opened()) == 3
+
+
+# tokenizers and targets, on one corpus whose vectors are kept
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    """A finished run; what changes below its candidates takes no time."""
+    folder = tmp_path_factory.mktemp("ready")
+    Bench(folder, None).recipe(jsonl(ordinary()))
+    assert cli.main(["run", str(folder / "recipe.yaml")]) == 0
+    return folder
+
+
+@pytest.fixture
+def kept(ready, capfd):
+    return Bench(ready, capfd)
+
+
+def told(bench, *sets):
+    code, _, err = bench.again(*sets)
+    assert code == 2
+    return err
+
+
+@pytest.mark.parametrize("content", ["{}", "", "no json", '{"model": {"type": "Word"}}', "[1, 2]"])
+def test_a_tokenizer_file_that_is_none(kept, content):
+    path = kept.folder / "none.json"
+    path.write_text(content)
+    err = told(kept, f"tokenizer={path}")
+    assert f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers" in err
+
+
+def test_a_tokenizer_that_does_not_exist(kept):
+    err = told(kept, f"tokenizer={kept.folder}/nowhere/tokenizer.json")
+    assert "nowhere/tokenizer.json does not exist; give a tokenizer.json, a folder with one, or a hub name" in err
+
+
+def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
+    err = told(kept, "tokenizer.eos=</s>")
+    assert err == "error: tokenizer.eos='</s>' is not in the tokenizer; nearest of its special tokens: <|endoftext|>\n"
+    code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
+    assert code == 0
+    assert "mine: kept" in out
+    assert kept.opened().sequence(0).spans[-1].role == "eos"
+
+
+def test_a_target_below_the_special_tokens(kept):
+    err = told(kept, "tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", "compose.target_tokens=2")
+    assert "recipe.yaml: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos; raise it" in err
+
+
+def test_unknown_keys_and_wrong_values_are_all_told(kept):
+    err = told(kept, "compose.targettokens=2", "chunk.max_chars=0")
+    path = kept.folder / "recipe.yaml"
+    assert err.splitlines() == [
+        f"error: {path}: chunk.max_chars must be greater than 0 (it is 0)",
+        f"{path}: unknown key 'compose.targettokens'; did you mean 'target_tokens'?",
+    ]
+
+
+# places
+
+
+def test_a_run_dir_that_cannot_be_written(kept):
+    file = kept.folder / "corpus.jsonl"
+    err = told(kept, f"run_dir={file}/below")
+    assert (
+        err == f"error: {file}/below cannot be written (Not a directory); give run_dir a folder that you may write to\n"
+    )
+    assert f"{file} cannot be written (File exists)" in told(kept, f"run_dir={file}")
+
+
+def test_a_source_that_does_not_exist(kept):
+    err = told(kept, "ingest.sources.0.path=nowhere/x.jsonl")
+    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (looked for ")
+    assert "matches no file; check the pattern" in told(kept, "ingest.sources.0.path=nowhere/*.jsonl")
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", ":1: not YAML: expected the node content"),
+        ("- a\n", " holds a list, not the keys of a recipe; `nextlong init` writes one"),
+        ("", " holds nothing, not the keys of a recipe"),
+        (None, " does not exist; `nextlong init "),
+    ],
+)
+def test_a_recipe_that_is_none(bench, command, content, message):
+    path = bench.folder / "r.yaml"
+    if content is not None:
+        path.write_text(content)
+    code, out, err = bench.call(command, path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}{message}")
+
+
+def test_peek_of_what_is_no_run(kept):
+    code, _, err = kept.call("peek", kept.folder)
+    assert code == 2
+    assert err == (
+        f"error: {kept.folder} holds no finished run; `nextlong run RECIPE` makes one (its run_dir is what to open)\n"
+    )
+    assert "is no folder" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
+    assert "is no folder" in kept.call("peek", kept.folder / "nowhere")[2]
+
+
+def test_a_sequence_that_does_not_exist(kept):
+    code, _, err = kept.call("peek", kept.run_dir, 3)
+    assert code == 2
+    assert err == f"error: sequence 3 does not exist: {kept.run_dir} holds 3, counted from 0\n"
