@@ -36,7 +36,7 @@ def run(recipe: Recipe, **options: Any) -> Run:
     from nextlong import pipeline
 
     pipeline.run(recipe, **options)
-    return open(recipe.run_dir)
+    return open(pipeline.run_dir_of(recipe))
 
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should

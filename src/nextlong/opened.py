@@ -84,7 +84,7 @@ class Run:
 
     def __init__(self, run_dir: str | Path) -> None:
         """Open a run directory. Raises RunError if there is no finished run, or its files were altered."""
-        self.path = Path(run_dir)
+        self.path = Path(run_dir).expanduser()
         index = self.path / pipeline.RUN_FILE
         if not index.exists():
             there = "holds no finished run" if self.path.is_dir() else "is no folder"

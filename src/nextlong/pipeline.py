@@ -38,7 +38,7 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
     refuse_import_by_worker()
-    run_dir = Path(recipe.run_dir)
+    run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
         _check_inputs(recipe, files, run_dir, changed_inputs)
@@ -48,6 +48,11 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str
             done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
         _record(recipe, done, run_dir)
     return done
+
+
+def run_dir_of(recipe: Recipe) -> Path:
+    """Return where the recipe's run lives."""
+    return Path(recipe.run_dir).expanduser()
 
 
 def worker_count(recipe: Recipe) -> int:

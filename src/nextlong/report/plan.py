@@ -73,7 +73,7 @@ def show(recipe: Recipe, console: Console) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     files = pipeline.input_files(recipe)
     steps = pipeline.route(recipe, files)
-    run_dir = Path(recipe.run_dir)
+    run_dir = pipeline.run_dir_of(recipe)
     states = [_state(step, run_dir) for step in steps]
     costs: dict[str, Cost] = {}
     if any(not state.startswith("done") for state in states):

@@ -75,6 +75,8 @@ def read_records(file: InputFile, source: Source, *, max_document_chars: int) ->
         raise CorpusError(
             f"{file.path} has vanished since it was listed; put it back, or run again without it"
         ) from None
+    except PermissionError as error:
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); give yourself leave to read it") from None
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())

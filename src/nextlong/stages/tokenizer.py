@@ -140,7 +140,8 @@ def prepare_tokenizer(
         "eos_id": special_id(loaded, tokenizer.eos, key="tokenizer.eos"),
         "joint_ids": loaded.encode(joint, add_special_tokens=False).ids,
     }
-    loaded.save(f"{out}.tokenizer.json", pretty=False)
+    # Not `save`: it reports a full disk as a bare Exception.
+    Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     encoder = TextEncoder(loaded)
     if tokenizer.chars_per_token == "auto":
         sample = _drawn_texts(corpus, seed=seed)

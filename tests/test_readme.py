@@ -1,0 +1,30 @@
+"""The README's Python is run as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_readme_has_examples():
+    assert len(BLOCKS) == 2
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["pipeline", "notebook"])
+def test_example_runs(block, tmp_path):
+    (tmp_path / "example.py").write_text(block, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if "nextlong.run" in block:
+        assert re.fullmatch(r"(nextlong-[0-9a-f]{16} meta python-\S+ .*\n(.*\n)*?)+", done.stdout)
+
+
+def test_every_path_in_the_readme_exists():
+    text = README.read_text(encoding="utf-8")
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (README.parent / path).exists(), path
