@@ -139,7 +139,6 @@ def test_binary_junk(bench):
 def test_a_missing_text_column(bench):
     message = bench.refusal(jsonl({"txt": text} for text in ordinary()))
     assert message == f"{bench.folder}/corpus.jsonl has no column 'text' for the text; it has txt; did you mean 'txt'?"
-    assert bench.again("ingest.sources.0.text=txt")[0] == 0
 
 
 def test_one_document_has_no_negatives(bench):
@@ -149,8 +148,8 @@ def test_one_document_has_no_negatives(bench):
     assert message.endswith("(1 dropped: too few negatives to reach target_tokens); add documents or lower it")
 
 
-def test_one_document_of_one_chunk(bench):
-    message = bench.refusal(jsonl(["hello"]))
+def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
+    message = bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"]))
     assert message == (
         "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
         "lower either, or add longer documents"
@@ -161,10 +160,6 @@ def test_all_documents_are_one_and_the_same(bench):
     message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=4096)
     assert "the longest sequence that this corpus gives is" in message
     assert "(1 dropped: " in message
-
-
-def test_copies_that_differ_in_case_and_layout_are_one(bench):
-    assert bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"])).startswith("none of the 1 documents has")
 
 
 def test_a_corpus_too_small_for_the_target(bench):
@@ -178,39 +173,51 @@ def test_a_corpus_too_small_for_the_target(bench):
     assert bench.opened().sequence(0).input_ids.shape == (longest,)
 
 
-def test_a_target_too_small_for_any_document(bench):
-    message = bench.refusal(jsonl(ordinary()), compose__target_tokens=4)
-    assert message.startswith("compose.target_tokens=4 ")
-    assert "Traceback" not in message
-
-
-def test_ids_that_stand_twice_are_kept_apart(bench):
-    texts = ordinary()
-    code, out, _ = bench.run(jsonl({"id": "same", "text": text} for text in texts))
-    assert code == 0
-    assert "60 kept of 60" in out
-    sequence = bench.opened().sequence(0)
-    assert {span.source_id for span in sequence.spans if span.doc_id >= 0} == {"same"}
-    assert len({span.doc_id for span in sequence.spans if span.doc_id >= 0}) > 1
-
-
-def test_texts_of_every_kind_lose_nothing(bench):
+@pytest.fixture(scope="module")
+def weird(tmp_path_factory):
+    """A run over texts of every kind, a line that is none, and sixty documents with one id."""
+    folder = tmp_path_factory.mktemp("weird")
     rows = [{"id": name, "text": text} for name, text in WEIRD.items()]
-    code, _, _ = bench.run(
-        jsonl([*rows, *ordinary()]), compose__sequences="all", tokenizer__eos="<|endoftext|>", ingest__shard_mb=0.01
+    same = [{"id": "same", "text": text} for text in ordinary()]
+    Bench(folder, None).recipe(
+        b'{"text": "lone \\ud800 x"}\n' + jsonl([*rows, *same]),
+        ingest={"sources": [{"path": str(folder / "corpus.jsonl")}], "max_reject_share": 0.05, "shard_mb": 0.01},
+        compose__sequences="all",
+        tokenizer__eos="<|endoftext|>",
     )
-    assert code == 0
-    run = bench.opened()
-    texts = rebuilt(run)
+    assert cli.main(["run", str(folder / "recipe.yaml")]) == 0
+    return folder
+
+
+def test_texts_of_every_kind_lose_nothing(weird):
+    texts = rebuilt(nextlong.open(weird / "run"))
     assert {name: texts[name] for name in WEIRD} == WEIRD
-    for number, sequence in enumerate(run.sequences()):
+
+
+def test_texts_of_every_kind_become_sequences(weird, capfd):
+    bench, run = Bench(weird, capfd), nextlong.open(weird / "run")
+    seen = set()
+    for sequence in run.sequences():
         assert len(sequence.input_ids) == 512
         for span, text in zip(sequence.spans, sequence.texts, strict=True):
             if span.source_id in WEIRD:
                 assert text == WEIRD[span.source_id][span.char_start : span.char_end]
-        if number < 3:
-            assert bench.call("peek", bench.run_dir, number)[0] == 0
-            assert bench.call("peek", bench.run_dir, number, "--text")[1] == sequence.text
+                seen.add(span.source_id)
+    assert len(seen) > 10
+    for number in range(3):
+        assert bench.call("peek", bench.run_dir, number)[0] == 0
+        assert bench.call("peek", bench.run_dir, number, "--text")[1] == run.sequence(number).text
+
+
+def test_ids_that_stand_twice_are_kept_apart(weird):
+    same = [span for one in nextlong.open(weird / "run").sequences() for span in one.spans if span.source_id == "same"]
+    assert len({span.doc_id for span in same}) > 50
+
+
+def test_rejects_within_the_share_are_told(weird, capfd):
+    code, out, _ = Bench(weird, capfd).again()
+    assert code == 0
+    assert f"documents:    {60 + len(WEIRD)} kept of {60 + len(WEIRD)} (1 rejected)\n" in out
 
 
 @pytest.mark.parametrize("line", [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'])
@@ -222,13 +229,6 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     )
     assert "; the first: corpus.jsonl:1: " in message
     assert message.endswith("; mend the files or raise the share")
-
-
-def test_rejects_within_the_share_are_told(bench):
-    content = b'{"text": "lone \\ud800 x"}\n' + jsonl(ordinary())
-    code, out, _ = bench.run(content, ingest__max_reject_share=0.05)
-    assert code == 0
-    assert "60 kept of 60 (1 rejected)" in out
 
 
 def test_a_line_of_50_mb(bench):
@@ -293,6 +293,10 @@ def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     assert code == 0
     assert "mine: kept" in out
     assert kept.opened().sequence(0).spans[-1].role == "eos"
+
+
+def test_a_target_too_small_for_any_document(kept):
+    assert told(kept, "compose.target_tokens=4").startswith("error: compose.target_tokens=4 ")
 
 
 def test_a_target_below_the_special_tokens(kept):

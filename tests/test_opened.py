@@ -12,6 +12,7 @@ from nextlong import pipeline
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 
+COUNT = 12  # more than one in a part
 LINES = [
     "The tide went out at {n} and the gulls came in.",
     "Nobody on the pier had seen storm {n} coming.",
@@ -28,7 +29,7 @@ def recipe_in(folder, **changed):
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300, "eos": "<|endoftext|>"},
-        "compose": {"sequences": 5, "target_tokens": 512},
+        "compose": {"sequences": COUNT, "target_tokens": 512},
         "export": {"formats": ["parquet", "jsonl"]},
     }
     return Recipe.from_dict(plain, overrides=[f"{key}={value}" for key, value in changed.items()])
@@ -66,14 +67,14 @@ def rows_of(run, name):
 
 def test_sequences_come_in_draw_order_and_by_number(run):
     ids = [sequence.id for sequence in run.sequences()]
-    assert len(run) == len(ids) == len(set(ids)) == 5
-    assert [run.sequence(number).id for number in range(5)] == ids
+    assert len(run) == len(ids) == len(set(ids)) == COUNT
+    assert [run.sequence(number).id for number in range(COUNT)] == ids
     assert all(one.startswith("nextlong-") for one in ids)
 
 
-@pytest.mark.parametrize("number", [-1, 5, 99])
+@pytest.mark.parametrize("number", [-1, COUNT, 99])
 def test_a_number_that_is_none(run, number):
-    with pytest.raises(IndexError, match=f"sequence {number} of 5"):
+    with pytest.raises(IndexError, match=f"sequence {number} of {COUNT}"):
         run.sequence(number)
 
 
@@ -96,7 +97,7 @@ def test_every_meta_chunk_of_the_document_is_there(run):
 
 def test_parquet_and_jsonl_agree_with_the_objects(run):
     tables, lines, sequences = rows_of(run, "parquet"), rows_of(run, "jsonl"), list(run.sequences())
-    assert len(tables) == len(lines) == 5
+    assert len(tables) == len(lines) == COUNT
     for row, line, sequence in zip(tables, lines, sequences, strict=True):
         assert row["input_ids"] == sequence.input_ids.tolist()
         assert line["text"] == sequence.text == "".join(sequence.texts)
@@ -142,7 +143,7 @@ def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
 
 def test_run_returns_the_opened_run_each_time(folder):
     for _ in range(2):
-        assert len(nextlong.run(recipe_in(folder))) == 5
+        assert len(nextlong.run(recipe_in(folder))) == COUNT
 
 
 # what is no run

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 
 import pytest
 from rich.console import Console
@@ -115,7 +116,8 @@ def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, 
     # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at 40.
     paper = {"fit": "paper", "position": "tail", "target_tokens": 40, "draft_factor": 20.0}
     compose = run.recipe.compose.model_copy(update=paper)
-    negatives_first = run.recipe.model_copy(update={"run_dir": str(tmp_path / "run"), "compose": compose})
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    negatives_first = run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose})
     pipeline.run(negatives_first)
     opened = nextlong.open(tmp_path / "run")
     assert [span for span in opened.sequence(0).spans if span.role == "meta"] == []

@@ -339,7 +339,7 @@ def write(path, schema, *batches):
 
 @pytest.fixture
 def drafted(tmp_path):
-    """Six chunks of 3, 4, 5, 2, 2 and 1 tokens, of which 0 and 3 end in a newline; a draft that fits 12 tokens and two that do not."""
+    """Six chunks of 3, 4, 5, 2, 2 and 1 tokens; 0 and 3 end in a newline. One draft fits 12 tokens, two do not."""
     columns = [[0] * 6, range(6), range(1, 7), [False, True, True, False, True, True]]
     tokens = {
         "rows": np.arange(6),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -171,7 +172,8 @@ def copies_of(
     candidates: Shingles, *, document: Shingles, weights: NDArray[np.float16], threshold: float
 ) -> NDArray[np.bool_]:
     """Return which of m candidates are near-copies of a document, or of a part of it, shape (m,)."""
-    return similarities(candidates, document=document, weights=weights) >= threshold
+    is_copy: NDArray[np.bool_] = similarities(candidates, document=document, weights=weights) >= threshold
+    return is_copy
 
 
 def copies_among(
@@ -224,7 +226,11 @@ class _Groups(NamedTuple):
 
 
 def _copies_one(
-    own: int, candidates: Shingles, groups: _Groups, weight: NDArray[np.float64], threshold: float,
+    own: int,
+    candidates: Shingles,
+    groups: _Groups,
+    weight: NDArray[np.float64],
+    threshold: float,
     eligible: NDArray[np.bool_],
 ) -> bool:  # fmt: skip
     """Return whether candidate `own` is a near-copy of an eligible one before it."""
@@ -238,11 +244,10 @@ def _copies_one(
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     others = groups.owners[groups.order[np.repeat(groups.starts[first:last], sizes) + within]]
     places = np.repeat(np.arange(last - first), sizes)
-    counts = (others < own) & eligible[others]
-    rivals, rows = np.unique(others[counts], return_inverse=True)
-    matched = np.zeros((len(rivals), last - first), np.bool_)
-    matched[rows, places[counts]] = True
-    return any(_shares(row, own_weight, alone)[0] >= threshold for row in matched)
+    before = (others < own) & eligible[others]
+    matched = np.zeros((own, last - first), np.bool_)
+    matched[others[before], places[before]] = True
+    return bool((_shares(matched, own_weight, alone) >= threshold).any())
 
 
 def _held(hashes: U64, sorted_hashes: U64) -> NDArray[np.bool_]:
@@ -250,7 +255,7 @@ def _held(hashes: U64, sorted_hashes: U64) -> NDArray[np.bool_]:
     low_bits = np.uint64((1 << 18) - 1)
     seen = np.zeros(1 << 18, np.bool_)
     seen[sorted_hashes & low_bits] = True
-    held = seen[hashes & low_bits]  # no miss, few false: only these are searched for
+    held: NDArray[np.bool_] = seen[hashes & low_bits]  # no miss, few false: only these are searched for
     if len(sorted_hashes):
         places = np.minimum(np.searchsorted(sorted_hashes, hashes[held]), len(sorted_hashes) - 1)
         held[held] = sorted_hashes[places] == hashes[held]
@@ -263,23 +268,30 @@ def _weights_of(candidates: Shingles, weights: NDArray[np.float16]) -> NDArray[n
 
 
 def _shares(matched: NDArray[np.bool_], weight: NDArray[np.float64], texts: Shingles) -> NDArray[np.float64]:
-    """Return the covered share of each text's words, shape (m,); 0 for a text without words.
+    """Return the covered share of each of m texts, by weight; 0 for a text without words.
 
-    A word stands in three runs and has the weight of the rarest; the first and last two of a text, which stand in fewer,
-    are left out. Weights are multiples of 2^-24, so sums of them are exact and no order of adding changes them.
+    `matched` has shape (s,), giving (m,), or (r, s) for r other texts, giving (r, m). A word stands in three runs and has
+    the weight of the rarest; the first and last two of a text, which stand in fewer, are left out. Weights are multiples
+    of 2^-24, so sums of them are exact and no order of adding changes them.
     """
-    words = max(len(matched) - SHINGLE_WORDS + 1, 0)
-    covered, heaviest = matched[:words].copy(), weight[:words].copy()
+    words = max(len(weight) - SHINGLE_WORDS + 1, 0)
+    covered, heaviest = matched[..., :words].copy(), weight[:words].copy()
     for step in range(1, SHINGLE_WORDS):
-        covered |= matched[step : step + words]
+        covered |= matched[..., step : step + words]
         np.maximum(heaviest, weight[step : step + words], out=heaviest)
-    totals = np.zeros((2, words + 1))
-    np.cumsum(heaviest, out=totals[0, 1:])
-    np.cumsum(heaviest * covered, out=totals[1, 1:])
     firsts = np.minimum(texts.offsets[:-1], words)
     lasts = np.maximum(texts.offsets[1:] - SHINGLE_WORDS + 1, firsts)
-    whole, shared = totals[:, lasts] - totals[:, firsts]
-    return np.divide(shared, whole, out=np.zeros_like(whole), where=whole > 0)
+    whole, shared = _sums(heaviest, firsts, lasts), _sums(heaviest * covered, firsts, lasts)
+    shares: NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return shares
+
+
+def _sums(values: NDArray[np.float64], firsts: Offsets, lasts: Offsets) -> NDArray[np.float64]:
+    """Return the sums of values[..., first:last]."""
+    running = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=running[..., 1:])
+    sums: NDArray[np.float64] = running[..., lasts] - running[..., firsts]
+    return sums
 
 
 def count_shingles(out: Path, *, documents: Path, keep: Path, share: float, seed: int) -> dict[str, Any]:
@@ -293,7 +305,7 @@ def count_shingles(out: Path, *, documents: Path, keep: Path, share: float, seed
     for texts in _sampled_texts(documents, keep, share, seed):
         sampled += len(texts)
         found = shingles(texts)
-        for first, last in zip(found.offsets[:-1].tolist(), found.offsets[1:].tolist(), strict=True):
+        for first, last in pairwise(found.offsets.tolist()):
             counts[np.unique(found.hashes[first:last] & np.uint64(_SLOTS - 1))] += 1
     slots = np.flatnonzero(counts).astype(np.uint32)
     np.save(f"{out}.stock.npy", np.stack([slots, counts[slots]], axis=1))
