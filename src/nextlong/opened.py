@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import pipeline, schemas
-from nextlong.errors import RunError
-from nextlong.formats import jsonl
-from nextlong.recipe import Recipe
 from nextlong.engine import store
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
+from nextlong.errors import RunError
+from nextlong.formats import jsonl
+from nextlong.recipe import Recipe
 from nextlong.stages.resolve import Corpus, resolve
 from nextlong.steps import finished
 

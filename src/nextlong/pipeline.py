@@ -11,13 +11,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nextlong.errors import RunError
-from nextlong.recipe import Recipe
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished, Step
+from nextlong.errors import RunError
+from nextlong.recipe import Recipe
 from nextlong.stages.sources import InputFile, list_files
 from nextlong.steps import candidates, corpus, sequences
 from nextlong.steps.finished import sequences_per_part

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nextlong.errors import CorpusError, RunError
 from nextlong.engine.local import LocalExecutor
+from nextlong.errors import CorpusError, RunError
 
 PATIENCE_S = 60
 

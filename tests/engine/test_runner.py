@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from nextlong.errors import CorpusError, RunError
 from nextlong.engine import runner, store
 from nextlong.engine.step import Step
+from nextlong.errors import CorpusError, RunError
 
 
 class InOrder:

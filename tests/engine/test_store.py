@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from nextlong.errors import RunError
 from nextlong.engine import store
+from nextlong.errors import RunError
 
 WRITE_FOR_EVER = """
 import sys

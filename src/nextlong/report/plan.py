@@ -20,11 +20,11 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.encoders import load_encoder
+from nextlong.engine import runner
+from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, RunError
 from nextlong.recipe import Recipe
 from nextlong.report import tables
-from nextlong.engine import runner
-from nextlong.engine.step import Step
 from nextlong.stages.chunk import chunk_text
 from nextlong.stages.ingest import content_hash
 from nextlong.stages.records import Record, read_records

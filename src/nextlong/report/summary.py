@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.recipe import Recipe
 from nextlong.engine.progress import reporter_for
 from nextlong.engine.step import Finished
+from nextlong.recipe import Recipe
 from nextlong.steps.finished import sequences_per_part
 
 

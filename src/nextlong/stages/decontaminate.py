@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import CorpusError
 from nextlong.stages.chunk import read_chunks
-from nextlong.stages.near_copies import Words, hash_words, ngrams
+from nextlong.stages.near_copies import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 5
@@ -89,11 +89,10 @@ def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> dict[str
 def _runs_of(texts: list[str], ngram: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint8]]:
     """Return head, hash and number of words of every run to look for."""
     words = hash_words("\n".join(texts))
-    bounds = np.concatenate([[0], np.searchsorted(words.starts, np.cumsum([len(text) + 1 for text in texts]))])
+    bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
     heads = ngrams(words.hashes, head_words(ngram))
-    left = np.repeat(bounds[1:], counts) - np.arange(len(words.hashes))
-    places = [np.flatnonzero(left >= ngram)]
+    places = [np.flatnonzero(runs_on(bounds, ngram))]
     lengths = [ngram]
     is_question = np.array([text.rstrip().endswith(("?", "？")) for text in texts], np.bool_)
     for length in range(head_words(ngram), ngram):
@@ -194,8 +193,7 @@ def contaminated_shard(
 
     `heads` and `grams` are what `evaluation_grams` wrote for `files` and `ngram`. `example` shows the first match.
     """
-    wanted = EvaluationGrams(np.load(heads), np.load(grams))
-    seen = _seen(wanted.heads)
+    wanted = _Wanted.of(EvaluationGrams(np.load(heads), np.load(grams)))
     table = read_chunks(chunks)
     met = np.zeros((len(files), len(table["doc_row"])), np.bool_)
     example, first_doc = "", 0
@@ -208,7 +206,7 @@ def contaminated_shard(
                 texts = batch.column("text").take(pa.array(rows)).to_pylist()
                 text = "\n".join(texts)
                 text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
-                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted, seen, ngram)
+                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted, ngram)
                 starts = text_starts[text_of_chunk] + table["start"][low:high]
                 met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
                 if len(firsts) and not example:
@@ -224,34 +222,44 @@ def contaminated_shard(
     }
 
 
-def _seen(heads: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a table by lowest bits in which at most about one place in sixteen is set (64 MB at most)."""
-    bits = min(max((16 * len(heads)).bit_length(), 16), 26)
-    seen: NDArray[np.bool_] = np.zeros(1 << bits, np.bool_)
-    seen[heads & np.uint64(len(seen) - 1)] = True
-    return seen
+class _Wanted(NamedTuple):
+    """EvaluationGrams, laid out for looking up."""
+
+    heads: NDArray[np.uint64]
+    is_head: NDArray[np.bool_]  # by lowest bits: True for every head, and for at most about one other in sixteen
+    hashes: NDArray[np.uint64]
+    files: NDArray[np.uint16]
+    lengths: list[int]  # of the runs, in words
+
+    @classmethod
+    def of(cls, evaluation: EvaluationGrams) -> _Wanted:
+        bits = min(max((16 * len(evaluation.heads)).bit_length(), 16), 26)
+        is_head = np.zeros(1 << bits, np.bool_)
+        is_head[evaluation.heads & np.uint64(len(is_head) - 1)] = True
+        hashes, files = (np.ascontiguousarray(evaluation.grams[name]) for name in ("hash", "file"))
+        return cls(evaluation.heads, is_head, hashes, files, np.unique(evaluation.grams["words"]).tolist())
 
 
 def _matches(
-    words: Words, text_starts: NDArray[np.int64], wanted: EvaluationGrams, seen: NDArray[np.bool_], ngram: int
+    words: Words, text_starts: NDArray[np.int64], wanted: _Wanted, ngram: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
     heads = ngrams(words.hashes, head_words(ngram))
-    places = np.flatnonzero(seen[heads & np.uint64(len(seen) - 1)])
+    places = np.flatnonzero(wanted.is_head[heads & np.uint64(len(wanted.is_head) - 1)])
     places = places[_find(wanted.heads, heads[places]) >= 0]
     text_ends = text_starts[np.searchsorted(text_starts, words.starts[places], side="right")]
     found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
-    for length in np.unique(wanted.grams["words"]).tolist():
+    for length in wanted.lengths:
         inside: NDArray[np.bool_] = places + length <= len(words.hashes)
         inside[inside] = words.ends[places[inside] + length - 1] <= text_ends[inside]
         at = places[inside]
-        rows = _find(wanted.grams["hash"], _grams_at(words.hashes, at, length))
+        rows = _find(wanted.hashes, _grams_at(words.hashes, at, length))
         at, rows = at[rows >= 0], rows[rows >= 0]
         while len(at):  # a run may stand in several files: its rows follow each other
-            found.append((words.starts[at], words.ends[at + length - 1], wanted.grams["file"][rows]))
-            more = rows + 1 < len(wanted.grams)
+            found.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
+            more = rows + 1 < len(wanted.hashes)
             at, rows = at[more], rows[more] + 1
-            same = wanted.grams["hash"][rows] == wanted.grams["hash"][rows - 1]
+            same = wanted.hashes[rows] == wanted.hashes[rows - 1]
             at, rows = at[same], rows[same]
     firsts, lasts, of_file = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((of_file, lasts, firsts))

@@ -12,7 +12,6 @@ time, and only pairs that agree on a whole band are compared. Held for each docu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from nextlong.errors import RecipeError
-from nextlong.stages.near_copies import hash_words, ngrams
+from nextlong.stages.near_copies import bounds_of, hash_words, ngrams, runs_on
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
@@ -82,15 +81,20 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     A text of fewer words is one run; one without words has the hash of its content, so that it resembles nothing.
     """
     words = hash_words("\n".join(texts))
-    bounds = np.concatenate([[0], np.searchsorted(words.starts, np.cumsum([len(text) + 1 for text in texts]))])
-    runs = [
-        ngrams(words.hashes[first:last], min(_SHINGLE_WORDS, last - first))
-        if first < last
-        else content[text : text + 1]
-        for text, (first, last) in enumerate(pairwise(bounds.tolist()))
+    bounds = bounds_of(words, texts)
+    is_long = np.diff(bounds) >= _SHINGLE_WORDS
+    sizes = np.where(is_long, np.diff(bounds) - _SHINGLE_WORDS + 1, 1)
+    of_long = np.repeat(is_long, sizes)
+    hashes = np.empty(len(of_long), np.uint64)
+    hashes[of_long] = ngrams(words.hashes, _SHINGLE_WORDS)[
+        runs_on(bounds, _SHINGLE_WORDS)[: max(len(words.hashes) - _SHINGLE_WORDS + 1, 0)]
     ]
-    offsets = np.cumsum([0, *map(len, runs)]).astype(np.uint64)
-    return np.concatenate(runs), offsets
+    short = []
+    for text in np.flatnonzero(~is_long):
+        own = words.hashes[bounds[text] : bounds[text + 1]]
+        short.append(ngrams(own, len(own))[0] if len(own) else content[text])
+    hashes[~of_long] = short
+    return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
 def near_duplicates(

@@ -128,6 +128,19 @@ def ngrams(word_hashes: U64, n: int) -> U64:
     return _mix(rolled ^ np.uint64(n))
 
 
+def bounds_of(words: Words, texts: Sequence[str]) -> Offsets:
+    """Return where the words of each of m texts begin, and all end, shape (m + 1,); `words` are those of "\\n".join(texts)."""
+    ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+    return np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
+
+
+def runs_on(bounds: Offsets, n: int) -> NDArray[np.bool_]:
+    """Return for each word whether n words from it on belong to the same text, shape (w,)."""
+    left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
+    runs: NDArray[np.bool_] = left >= n
+    return runs
+
+
 class Shingles(NamedTuple):
     """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
@@ -142,16 +155,14 @@ class Shingles(NamedTuple):
 def shingles(texts: Sequence[str]) -> Shingles:
     """Return the shingles of texts."""
     words = hash_words("\n".join(texts))
-    ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
-    bounds = np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
+    bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
     is_long = counts >= 2 * SHINGLE_WORDS - 1
     sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, np.where(counts > 0, SHINGLE_WORDS, 0))
-    left = np.repeat(bounds[1:], counts) - np.arange(len(words.starts))  # words from here to the end of the text
-    runs_on = (left >= SHINGLE_WORDS) & np.repeat(is_long, counts)
     of_long = np.repeat(is_long, sizes)
     hashes = np.empty(len(of_long), np.uint64)
-    hashes[of_long] = ngrams(words.hashes, SHINGLE_WORDS)[runs_on[: len(runs_on) - SHINGLE_WORDS + 1]]
+    runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
+    hashes[of_long] = ngrams(words.hashes, SHINGLE_WORDS)[runs[: max(len(runs) - SHINGLE_WORDS + 1, 0)]]
     short = [
         ~ngrams(words.hashes[bounds[text] : bounds[text + 1]], int(counts[text]))
         for text in np.flatnonzero((counts > 0) & ~is_long)
@@ -165,7 +176,7 @@ def similarities(candidates: Shingles, *, document: Shingles, weights: NDArray[n
 
     `document` holds one text or several (its chunks); `weights` is what `weigh_shingles` wrote.
     """
-    return _shares(_held(candidates.hashes, np.unique(document.hashes)), _weights_of(candidates, weights), candidates)
+    return _shares(_held(candidates.hashes, np.sort(document.hashes)), _weights_of(candidates, weights), candidates)
 
 
 def copies_of(
@@ -306,7 +317,8 @@ def count_shingles(out: Path, *, documents: Path, keep: Path, share: float, seed
         sampled += len(texts)
         found = shingles(texts)
         for first, last in pairwise(found.offsets.tolist()):
-            counts[np.unique(found.hashes[first:last] & np.uint64(_SLOTS - 1))] += 1
+            own = np.sort((found.hashes[first:last] & np.uint64(_SLOTS - 1)).astype(np.uint32))
+            counts[own[np.flatnonzero(np.diff(own, prepend=np.uint32(_SLOTS)))]] += 1
     slots = np.flatnonzero(counts).astype(np.uint32)
     np.save(f"{out}.stock.npy", np.stack([slots, counts[slots]], axis=1))
     return {"sampled": sampled}

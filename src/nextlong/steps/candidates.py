@@ -6,9 +6,9 @@ import math
 from functools import partial
 from typing import Any
 
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.stages.embed import embed_shard, fit_encoder
 from nextlong.stages.mine import draw_metas, mine_block
 

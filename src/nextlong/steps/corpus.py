@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from nextlong.recipe import Recipe
 from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.recipe import Recipe
 from nextlong.stages.chunk import chunk_shard
 from nextlong.stages.ingest import check_rejects, ingest_split
 from nextlong.stages.select import select_documents

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nextlong.recipe import Recipe
 from nextlong.engine.step import Done, Finished
+from nextlong.recipe import Recipe
 from nextlong.stages.resolve import Corpus, SpecialIds
 from nextlong.stages.tokens import TokenStore
 

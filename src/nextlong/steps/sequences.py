@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nextlong.errors import CorpusError
-from nextlong.recipe import Recipe
 from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
 from nextlong.stages.compose import compose_block
 from nextlong.stages.draft import draft_block, refer
 from nextlong.stages.export import export_shard
