@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · peek.
+"""Command line: demo · init · plan · run · peek · stats · compare · sweep.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -6,6 +6,7 @@ Every mistake of the user ends with one message that names the place, the value 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -62,15 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         ("run", _run, "carry out a recipe; again: go on, or do nothing"),
     ):
         sub = commands.add_parser(name, help=meaning)
-        sub.add_argument("recipe", type=Path)
-        sub.add_argument(
-            "--set",
-            dest="overrides",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="e.g. compose.target_tokens=65536",
-        )
+        _add_recipe(sub)
         sub.set_defaults(command=command)
         if name == "run":
             sub.add_argument(
@@ -83,7 +76,49 @@ def _parser() -> argparse.ArgumentParser:
     peek.add_argument("--text", action="store_true", help="print its text")
     peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
     peek.set_defaults(command=_peek)
+    _add_reports(commands)
     return parser
+
+
+def _add_recipe(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", type=Path)
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="e.g. compose.target_tokens=65536",
+    )
+
+
+def _add_reports(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    stats = commands.add_parser("stats", help="what is in a data set, in numbers")
+    stats.add_argument("run", type=Path, help="a run directory, or a variant of a sweep: RUN/variants/NAME.json")
+    stats.add_argument("--json", action="store_true", help="everything, for tools")
+    stats.set_defaults(command=_stats)
+
+    compare = commands.add_parser("compare", help="data sets side by side")
+    compare.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN/variants/*.json: all of a sweep"
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, for tools")
+    form.add_argument("--csv", action="store_true", help="one row a data set")
+    compare.set_defaults(command=_compare)
+
+    sweep = commands.add_parser("sweep", help="run a recipe over a grid of values, sharing every common step")
+    _add_recipe(sweep)
+    sweep.add_argument(
+        "--over",
+        action="append",
+        required=True,
+        metavar="KEY=V1,V2,…",
+        help="e.g. chunk.max_chars=512,1024,2048; again for another key: every combination is run",
+    )
+    sweep.add_argument("--csv", type=Path, metavar="FILE", help="write one row a variant")
+    sweep.add_argument("--json", type=Path, metavar="FILE", help="write everything, for tools")
+    sweep.set_defaults(command=_sweep)
 
 
 def _demo(asked: argparse.Namespace) -> None:
@@ -146,6 +181,49 @@ def _peek(asked: argparse.Namespace) -> None:
         return
     show = peek.show_text if asked.text else peek.show_sequence
     show(run.sequence(asked.number), console)
+
+
+def _stats(asked: argparse.Namespace) -> None:
+    from nextlong.report import stats, stats_page
+
+    measured = stats.measure(nextlong.open(asked.run))
+    if asked.json:
+        print(json.dumps(measured.as_json(), indent=1, ensure_ascii=False))
+    else:
+        stats_page.show(measured, Console())
+
+
+def _compare(asked: argparse.Namespace) -> None:
+    from nextlong.report import compare, stats
+
+    measured = [stats.measure(nextlong.open(run)) for run in asked.runs]
+    if asked.json:
+        print(json.dumps([one.as_json() for one in measured], indent=1, ensure_ascii=False))
+    elif asked.csv:
+        print(compare.csv_text([compare.row(one) for one in measured]), end="")
+    else:
+        compare.show(measured, Console())
+
+
+def _sweep(asked: argparse.Namespace) -> None:
+    from nextlong.engine.progress import reporter_for
+    from nextlong.report import compare, sweep
+
+    axes = [sweep.parse_axis(over) for over in asked.over]
+    found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
+    progress = Console(stderr=True)
+    outcomes = []
+    for number, outcome in enumerate(sweep.run_variants(found, reporter=reporter_for(progress)), start=1):
+        progress.print(f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False)
+        outcomes.append(outcome)
+    sweep.show(outcomes, Console())
+    if asked.csv:
+        _write(asked.csv, compare.csv_text(sweep.rows(outcomes)))
+    if asked.json:
+        _write(asked.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
+    failed = sum(outcome.stats is None for outcome in outcomes)
+    if failed:
+        raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
 
 
 if __name__ == "__main__":

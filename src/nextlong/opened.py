@@ -83,9 +83,12 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory. Raises RunError if there is no finished run, or its files were altered."""
-        self.path = Path(run_dir).expanduser()
-        index = self.path / pipeline.RUN_FILE
+        """Open a run directory, or one variant of a sweep by its record, `RUN/variants/NAME.json`.
+
+        Raises RunError if there is no finished run, or its files were altered.
+        """
+        self.path, self.record = _locate(Path(run_dir).expanduser())
+        index = self.record
         if not index.exists():
             there = "holds no finished run" if self.path.is_dir() else "is no folder"
             raise RunError(f"{self.path} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
@@ -96,21 +99,21 @@ class Run:
         self.steps: dict[str, Done] = {
             name: open_done(name, self.path / folder) for name, folder in record["steps"].items()
         }
-        self._per_part: list[int] = record["sequences_per_part"]
+        self.sequences_per_part: list[int] = record["sequences_per_part"]
 
     def __len__(self) -> int:
-        return sum(self._per_part)
+        return sum(self.sequences_per_part)
 
     def sequences(self) -> Iterator[Sequence]:
         """Yield every sequence, in draw order."""
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self._per_part, strict=True):
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
             yield from self._read(path, 0, take)
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} of {len(self)}")
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self._per_part, strict=True):
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
             if number < take:
                 return next(self._read(path, number, number + 1))
             number -= take
@@ -170,3 +173,10 @@ class Run:
         )
         spans = tuple(map(Span, *(column[first:last].tolist() for column in columns)))
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def _locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record in it that `named` means."""
+    if named.parent.name == pipeline.VARIANTS_FOLDER and named.is_file():
+        return named.parent.parent, named
+    return named, named / pipeline.RUN_FILE

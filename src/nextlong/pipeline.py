@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
@@ -24,6 +25,7 @@ from nextlong.steps.finished import sequences_per_part
 
 RUN_FILE = "run.json"
 RECIPE_FILE = "recipe.yaml"
+VARIANTS_FOLDER = "variants"  # of records like RUN_FILE, one a variant of a sweep
 _INPUTS_FILE = "inputs.json"
 
 # What every worker needs, imported once by the server that workers are forked from.
@@ -76,18 +78,36 @@ def route(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Step]:
     ingest = corpus.ingest_step(recipe, files)
     select = corpus.select_step(recipe, ingest, files)
     chunk = corpus.chunk_step(recipe, ingest, select)
-    encoder = candidates.encoder_step(recipe, ingest, chunk)
-    embed = candidates.embed_step(recipe, ingest, chunk, encoder)
-    metas = candidates.metas_step(recipe, ingest, chunk)
-    mine = candidates.mine_step(recipe, embed, metas)
-    tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)
-    draft = sequences.draft_step(recipe, chunk, metas, mine, tokenizer)
+    tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
+    drafted = _draft(recipe, ingest, chunk, tokenizer)
+    draft = drafted[-1]
     refer = sequences.refer_step(recipe, chunk, draft)
     tokens = sequences.tokens_step(ingest, chunk, tokenizer, refer)
     compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
     read = (ingest, chunk, tokenizer, refer, tokens, compose)
     exports = [sequences.export_step(recipe, name, read) for name in recipe.export.formats]
-    return [ingest, select, chunk, encoder, embed, metas, mine, tokenizer, draft, refer, tokens, compose, *exports]
+    return [ingest, select, chunk, tokenizer, *drafted, refer, tokens, compose, *exports]
+
+
+def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> list[Step]:
+    """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
+    method = recipe.compose.method
+    encoder = candidates.encoder_step(recipe, ingest, chunk)
+    embed = candidates.embed_step(recipe, ingest, chunk, encoder)
+    if method == "nextlong":
+        metas = candidates.metas_step(recipe, ingest, chunk)
+        mine = candidates.mine_step(recipe, embed, metas)
+        return [metas, encoder, embed, mine, sequences.draft_step(recipe, chunk, embed, metas, mine, tokenizer)]
+    documents = candidates.documents_step(recipe, ingest, chunk)
+    if method == "standard":
+        return [documents, sequences.draft_documents_step(recipe, documents, None, tokenizer)]
+    if method == "quest":
+        keywords = candidates.keywords_step(recipe, ingest, chunk)
+        return [documents, keywords, sequences.draft_documents_step(recipe, documents, keywords, tokenizer)]
+    vectors = candidates.docvectors_step(recipe, chunk, embed)
+    neighbours = candidates.neighbours_step(recipe, documents, vectors)
+    draft = sequences.draft_documents_step(recipe, documents, neighbours, tokenizer)
+    return [documents, encoder, embed, vectors, neighbours, draft]
 
 
 # what the run directory remembers
@@ -122,15 +142,17 @@ def _check_inputs(recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir:
         store.write_json(path, {"identities": known["identities"] | now, "sources": known["sources"] | reached})
 
 
+def record_of(recipe: Recipe, done: Finished) -> dict[str, Any]:
+    """Return which folders make up the recipe's data set, as `nextlong.open` reads it."""
+    return {
+        "steps": {name: step.folder.name for name, step in done.items()},
+        "sequences_per_part": sequences_per_part(recipe, done["compose"]),
+        "recipe": recipe.model_dump(mode="json"),
+    }
+
+
 def _record(recipe: Recipe, done: Finished, run_dir: Path) -> None:
     """Write down which folders make up the data set that was asked for last."""
     with store.explained(run_dir):
         store.write_text(run_dir / RECIPE_FILE, recipe.dump())
-        store.write_json(
-            run_dir / RUN_FILE,
-            {
-                "steps": {name: step.folder.name for name, step in done.items()},
-                "sequences_per_part": sequences_per_part(recipe, done["compose"]),
-                "recipe": recipe.model_dump(mode="json"),
-            },
-        )
+        store.write_json(run_dir / RUN_FILE, record_of(recipe, done))

@@ -172,6 +172,9 @@ class Mine(_Section):
         "auto",
         description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024",
     )
+    pool: Positive = Field(
+        512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
+    )
 
 
 class Tokenizer(_Section):
@@ -205,7 +208,9 @@ class Tokenizer(_Section):
 class Compose(_Section):
     """candidates → sequences."""
 
-    method: Literal["nextlong"] = Field("nextlong", description="which documents make one sequence, in what order")
+    method: Literal["nextlong", "standard", "knn", "iclm", "quest"] = Field(
+        "nextlong", description="which documents make one sequence, in what order"
+    )
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
     target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
         131_072, description="T of the paper: the exact length of each sequence"
@@ -217,6 +222,12 @@ class Compose(_Section):
     position: Literal["head", "tail", "random"] = Field(
         "head", description="where a meta-chunk stands among its negatives"
     )
+    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
+        "top", description="which candidates serve: the nearest, or an ablation of the paper"
+    )
+    max_uses: Positive | None = Field(
+        None, description="a chunk is a negative in at most this many sequences of the data set"
+    )
     draft_factor: Annotated[float, Field(ge=1)] = Field(
         1.5, description="w of the paper: text drafted, as a multiple of what T needs"
     )
@@ -225,6 +236,43 @@ class Compose(_Section):
     seed: int | None = Field(
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
     )
+
+
+class Documents(_Section):
+    """Vectors of whole documents, for the methods knn and iclm."""
+
+    vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
+
+
+class Knn(_Section):
+    """Options of `compose.method: knn`: a document followed by its nearest."""
+
+    reuse: Literal["across-sequences", "never"] = Field(
+        "across-sequences", description="may a document stand in several sequences (as published)"
+    )
+
+
+class Iclm(_Section):
+    """Options of `compose.method: iclm`: one path through the graph of similar documents."""
+
+    neighbours: Positive = Field(10, description="k: an edge where either document is among the other's k nearest")
+    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.95, description="of two documents with a higher cosine only one stays"
+    )
+
+
+class Quest(_Section):
+    """Options of `compose.method: quest`: documents that answer like queries."""
+
+    queries: Named = Field(
+        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
+    )
+    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
+    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
+    split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.2, description="share of the keywords, the rarest, oversampled"
+    )
+    oversample: Positive = Field(2, description="how often these come")
 
 
 class Export(_Section):
@@ -252,6 +300,10 @@ class Recipe(_Section):
     mine: Mine = Mine()
     tokenizer: Tokenizer
     compose: Compose = Compose()
+    documents: Documents = Documents()
+    knn: Knn = Knn()
+    iclm: Iclm = Iclm()
+    quest: Quest = Quest()
     export: Export = Export()
 
     @model_validator(mode="after")

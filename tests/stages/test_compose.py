@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 
 from nextlong import schemas
 from nextlong.rng import rng_for
-from nextlong.stages.compose import (
-    TOO_LONG,
-    TOO_SHORT,
-    Composed,
-    Dropped,
-    Group,
-    Piece,
-    compose,
-    compose_block,
-    compose_spans,
-)
+from nextlong.stages.compose import Composed, Rules, compose, compose_block
+from nextlong.stages.fit import TOO_LONG, TOO_SHORT, Dropped, Group, Piece, compose_spans
 from nextlong.stages.tokens import TokenStore
 
 
@@ -361,11 +352,12 @@ def drafted(tmp_path):
 
 
 def block(drafted, out, **changed):
+    take = changed.pop("take", 3)
     plain = {
-        "take": 3, "method": "nextlong", "target_tokens": 12, "fit": "exact", "position": "head",
+        "method": "nextlong", "target_tokens": 12, "fit": "exact", "position": "head", "reuse": "never",
         "joint_tokens": 1, "bos_tokens": 0, "eos_tokens": 1, "seed": 0,
     }  # fmt: skip
-    counts = compose_block(out, **drafted, **(plain | changed))
+    counts = compose_block(out, **drafted, take=take, rules=Rules(**(plain | changed)))
     with pa.ipc.open_file(pa.memory_map(f"{out}.sequences.arrow")) as reader:
         assert reader.schema == schemas.SEQUENCES
         return counts, reader.read_all().to_pylist()
@@ -386,13 +378,13 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
             "score": [1.0, 1.0, 0.25, 0.0, 0.0],
         }
     ]
-    assert counts == {"sequences": 1, "dropped": {TOO_SHORT: 1, TOO_LONG: 1}, "longest_dropped_tokens": 5}
+    assert counts == {"sequences": 1, "sequences_per_file": [1], "dropped": {TOO_SHORT: 1, TOO_LONG: 1}, "longest_dropped_tokens": 5}
 
 
 def test_compose_block_takes_only_the_chosen_drafts(drafted, tmp_path):
-    assert block(drafted, tmp_path / "one", take=1)[0] == {"sequences": 1, "dropped": {}, "longest_dropped_tokens": 0}
+    assert block(drafted, tmp_path / "one", take=1)[0] == {"sequences": 1, "sequences_per_file": [1], "dropped": {}, "longest_dropped_tokens": 0}
     assert block(drafted, tmp_path / "none", take=0) == (
-        {"sequences": 0, "dropped": {}, "longest_dropped_tokens": 0},
+        {"sequences": 0, "sequences_per_file": [0], "dropped": {}, "longest_dropped_tokens": 0},
         [],
     )
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from nextlong import schemas
-from nextlong.stages.compose import TOO_LONG
 from nextlong.stages.draft import draft_block, read_candidates, refer
+from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.mine import METAS
 
 SECOND = 1 << 32  # chunk 0 of shard 1
@@ -35,7 +35,10 @@ def mined(tmp_path):
 
 
 def settings(**changed):
-    plain = {"target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10}
+    plain = {
+        "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
+        "negatives": "top", "pool": 512, "vectors": [], "seed": 0,
+    }  # fmt: skip
     return plain | changed
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -55,8 +57,8 @@ class Done:
 
     def files(self, suffix: str) -> list[Path]:
         """Return the step's files that end in `suffix`, in shard order."""
-        names = sorted(name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix))
-        return [self.folder / name for name in names]
+        names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        return [self.folder / name for name in sorted(names, key=_by_numbers)]
 
     def file(self, suffix: str) -> Path:
         """Return the one file that ends in `suffix`."""
@@ -76,5 +78,17 @@ class Done:
         """Return the sum of one count over all tasks."""
         return sum(counts[key] for counts in self.counts)
 
+    def total_by_reason(self, key: str) -> dict[str, int]:
+        """Return the sum over all tasks of a count that is kept by reason; reasons that never occurred are left out."""
+        total: Counter[str] = Counter()
+        for counts in self.counts:
+            total.update(counts[key])
+        return {reason: count for reason, count in total.items() if count}
+
 
 Finished = Mapping[str, Done]  # by step name
+
+
+def _by_numbers(name: str) -> list[int]:
+    """Order file names of one suffix by the numbers in them, however many digits these have."""
+    return [int(number) for number in re.findall(r"\d+", name)]

@@ -16,6 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+Negatives = Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"]
+
 
 def negatives_per_meta_chunk(
     *,
@@ -29,6 +31,27 @@ def negatives_per_meta_chunk(
     """Return k = (Q − S) / (p·s) with Q = T·E·w, rounded up, at least 1 (paper §3.1.2)."""
     drafted_chars = target_tokens * chars_per_token * draft_factor
     return max(1, math.ceil((drafted_chars - document_chars) / (meta_chunks * max_chars)))
+
+
+def order(
+    count: int,
+    *,
+    negatives: Literal["top", "random-retrieved", "tail"],
+    pool: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return in which order the `count` candidates of a meta-chunk are offered, as positions (the paper's ablation, §4.4).
+
+    `top`: nearest first. `random-retrieved`: the `pool` nearest in random order. `tail`: the `pool` nearest, farthest
+    first. Behind the pool come the others, nearest first, for sequences that need more.
+    """
+    positions = np.arange(count)
+    nearest, others = positions[:pool], positions[pool:]
+    if negatives == "random-retrieved":
+        nearest = rng.permutation(nearest)
+    elif negatives == "tail":
+        nearest = nearest[::-1]
+    return np.concatenate([nearest, others])
 
 
 def draft(

@@ -42,10 +42,9 @@ def dropped(done: Finished) -> dict[str, int]:
     """Return how many drawn meta-documents became no sequence, by reason."""
     reasons: dict[str, int] = {}
     for name in ("draft", "compose"):
-        for counts in done[name].counts:
-            for reason, count in counts["dropped"].items():
-                reasons[reason] = reasons.get(reason, 0) + count
-    return {reason: count for reason, count in reasons.items() if count}
+        for reason, count in done[name].total_by_reason("dropped").items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    return reasons
 
 
 def _why_less(done: Finished) -> str:
@@ -64,9 +63,9 @@ def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
     asked = recipe.compose.sequences
     if asked == "all" or sequences == asked:
         return ""
-    (counts,) = done["metas"].counts
-    told = [
-        f"{counts['eligible']:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
-    ]
+    told = []
+    if "metas" in done:
+        eligible = done["metas"].total("eligible")
+        told.append(f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more")
     told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"

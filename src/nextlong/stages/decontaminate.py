@@ -5,8 +5,9 @@ Out: one bool a chunk, and how many chunks each file met.
 
 Words are lower-cased runs of letters and digits, so punctuation and layout hide nothing. Runs are sought in whole documents and
 then mapped to the chunks they lie in: one that the chunker cut marks both. 13 words are the measure of GPT-3 (Brown et
-al. 2020, appendix C). Most questions are shorter: a text of 8 words or more counts as a whole, one of 5 to 7 words only if it
-is a question, because answers of that length are names ("People's Republic of China"), which stand in many documents.
+al. 2020, appendix C). Most questions are shorter: a text of 8 words or more counts as a whole, one of 3 to 7 only if it is a
+question (it ends in a question mark, or JSON calls it one), because answers of that length are names ("People's Republic of
+China"), which stand in many documents.
 """
 
 from __future__ import annotations
@@ -28,26 +29,24 @@ from nextlong.stages.chunk import read_chunks
 from nextlong.stages.near_copies import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
-_LEAST_QUESTION_WORDS: Final = 5
+_LEAST_QUESTION_WORDS: Final = 3
+_HEAD_WORDS: Final = 5
 _BATCH_CHARS: Final = 1_000_000
 _EXAMPLE_CHARS: Final = 200
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
 
+# One row a distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
+HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row a distinct run of words and file that holds it, ascending.
 GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 
 
 class EvaluationGrams(NamedTuple):
-    """What to look for; a place whose first words are no `head` starts no run, which settles nearly all places at once."""
+    """What to look for. A place whose next words are no head starts no run, which settles nearly all places at once."""
 
-    heads: NDArray[np.uint64]  # (h,) ascending hashes of the first `head_words(ngram)` words of each run
+    heads: NDArray[Any]  # (h,) HEADS
     grams: NDArray[Any]  # (g,) GRAMS
-
-
-def head_words(ngram: int) -> int:
-    """Return how many words are looked at first."""
-    return min(_LEAST_QUESTION_WORDS, ngram)
 
 
 def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
@@ -55,26 +54,37 @@ def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
 
     Raises CorpusError for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
     """
-    heads, grams = [np.empty(0, np.uint64)], [np.empty(0, GRAMS)]
+    heads, grams = [np.empty(0, HEADS)], [np.empty(0, GRAMS)]
     for number, file in enumerate(files):
         found = 0
         for texts in _batches(_texts_of(file)):
-            starts, hashes, words = _runs_of(texts, ngram)
-            rows = np.empty(len(hashes), GRAMS)
-            rows["hash"], rows["file"], rows["words"] = hashes, number, words
-            heads.append(np.unique(starts))
-            grams.append(rows)
-            found += len(rows)
+            for length, starts, hashes in _runs_of(texts, ngram):
+                heads.append(_rows(HEADS, hash=starts, words=min(length, _HEAD_WORDS)))
+                grams.append(_rows(GRAMS, hash=hashes, file=number, words=length))
+                found += len(hashes)
         if not found:
             raise CorpusError(
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
-                f"{head_words(ngram)}, so there is nothing to look for; remove it from the list"
+                f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
             )
-    rows = np.concatenate(grams)
-    rows = rows[np.lexsort((rows["file"], rows["hash"]))]
+    return EvaluationGrams(
+        _distinct(np.concatenate(heads), "words", "hash"), _distinct(np.concatenate(grams), "hash", "file")
+    )
+
+
+def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
+    rows = np.empty(len(columns["hash"]), kind)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
+    """Return the rows ascending by two columns, one of each pair of values."""
+    rows = rows[np.lexsort((rows[minor], rows[major]))]
     is_new = np.ones(len(rows), np.bool_)
-    is_new[1:] = (rows["hash"][1:] != rows["hash"][:-1]) | (rows["file"][1:] != rows["file"][:-1])
-    return EvaluationGrams(np.unique(np.concatenate(heads)), rows[is_new])
+    is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
+    return rows[is_new]
 
 
 def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> dict[str, Any]:
@@ -86,23 +96,18 @@ def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> dict[str
     return {"runs": len(found.grams), "files": dict(zip(files, runs, strict=True))}
 
 
-def _runs_of(texts: list[str], ngram: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint8]]:
-    """Return head, hash and number of words of every run to look for."""
+def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Yield the runs to look for, by their length in words: the hashes of their heads and of the whole."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
-    counts = np.diff(bounds)
-    heads = ngrams(words.hashes, head_words(ngram))
-    places = [np.flatnonzero(runs_on(bounds, ngram))]
-    lengths = [ngram]
     is_question = np.array([text.rstrip().endswith(("?", "？")) for text in texts], np.bool_)
-    for length in range(head_words(ngram), ngram):
-        places.append(bounds[:-1][(counts == length) & (is_question | (length >= _LEAST_WORDS))])
-        lengths.append(length)
-    return (
-        heads[np.concatenate(places)],
-        np.concatenate([ngrams(words.hashes, length)[at] for at, length in zip(places, lengths, strict=True)]),
-        np.repeat(np.array(lengths, np.uint8), [len(at) for at in places]),
-    )
+    for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
+        if length == ngram:
+            at = np.flatnonzero(runs_on(bounds, ngram))
+        else:
+            at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
+        if len(at):
+            yield length, ngrams(words.hashes, min(length, _HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -159,8 +164,9 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _strings(inner)
+        for key, inner in value.items():
+            is_bare_question = key == "question" and isinstance(inner, str)
+            yield from _strings(f"{inner}?" if is_bare_question else inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner)
@@ -187,11 +193,11 @@ def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
 
 
 def contaminated_shard(
-    out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str], ngram: int
+    out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> dict[str, Any]:
     """Write `{out}.contaminated.npy`, one bool a chunk row of the shard; return how many chunks each file met.
 
-    `heads` and `grams` are what `evaluation_grams` wrote for `files` and `ngram`. `example` shows the first match.
+    `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
     """
     wanted = _Wanted.of(EvaluationGrams(np.load(heads), np.load(grams)))
     table = read_chunks(chunks)
@@ -206,7 +212,7 @@ def contaminated_shard(
                 texts = batch.column("text").take(pa.array(rows)).to_pylist()
                 text = "\n".join(texts)
                 text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
-                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted, ngram)
+                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted)
                 starts = text_starts[text_of_chunk] + table["start"][low:high]
                 met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
                 if len(firsts) and not example:
@@ -222,37 +228,61 @@ def contaminated_shard(
     }
 
 
+class _Hashes(NamedTuple):
+    """Hashes to look up: a Bloom filter of two bits (64 MB at most) spares nearly all others the search."""
+
+    ascending: NDArray[np.uint64]
+    bloom: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, ascending: NDArray[np.uint64]) -> _Hashes:
+        bits = min(max((8 * len(ascending)).bit_length(), 12), 26)
+        bloom = np.zeros(1 << bits, np.bool_)
+        for slots in _slots(ascending, bloom):
+            bloom[slots] = True
+        return cls(ascending, bloom)
+
+    def places_in(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the places of the hashes that are among these, ascending."""
+        low, _ = _slots(hashes, self.bloom)
+        at: NDArray[np.int64] = np.flatnonzero(self.bloom[low])
+        _, high = _slots(hashes[at], self.bloom)
+        at = at[self.bloom[high]]
+        return at[_find(self.ascending, hashes[at]) >= 0]
+
+
+def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    mask = np.uint64(len(bloom) - 1)
+    return hashes & mask, hashes >> np.uint64(32) & mask
+
+
 class _Wanted(NamedTuple):
     """EvaluationGrams, laid out for looking up."""
 
-    heads: NDArray[np.uint64]
-    is_head: NDArray[np.bool_]  # by lowest bits: True for every head, and for at most about one other in sixteen
+    heads: dict[int, _Hashes]  # by their words
     hashes: NDArray[np.uint64]
     files: NDArray[np.uint16]
     lengths: list[int]  # of the runs, in words
 
     @classmethod
     def of(cls, evaluation: EvaluationGrams) -> _Wanted:
-        bits = min(max((16 * len(evaluation.heads)).bit_length(), 16), 26)
-        is_head = np.zeros(1 << bits, np.bool_)
-        is_head[evaluation.heads & np.uint64(len(is_head) - 1)] = True
+        words = evaluation.heads["words"]
+        heads = {size: _Hashes.of(evaluation.heads["hash"][words == size]) for size in np.unique(words).tolist()}
         hashes, files = (np.ascontiguousarray(evaluation.grams[name]) for name in ("hash", "file"))
-        return cls(evaluation.heads, is_head, hashes, files, np.unique(evaluation.grams["words"]).tolist())
+        return cls(heads, hashes, files, np.unique(evaluation.grams["words"]).tolist())
 
 
 def _matches(
-    words: Words, text_starts: NDArray[np.int64], wanted: _Wanted, ngram: int
+    words: Words, text_starts: NDArray[np.int64], wanted: _Wanted
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
-    heads = ngrams(words.hashes, head_words(ngram))
-    places = np.flatnonzero(wanted.is_head[heads & np.uint64(len(wanted.is_head) - 1)])
-    places = places[_find(wanted.heads, heads[places]) >= 0]
-    text_ends = text_starts[np.searchsorted(text_starts, words.starts[places], side="right")]
     found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
+    places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
     for length in wanted.lengths:
-        inside: NDArray[np.bool_] = places + length <= len(words.hashes)
-        inside[inside] = words.ends[places[inside] + length - 1] <= text_ends[inside]
-        at = places[inside]
+        at = places[min(length, _HEAD_WORDS)]
+        at = at[at + length <= len(words.hashes)]
+        text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
+        at = at[words.ends[at + length - 1] <= text_ends]
         rows = _find(wanted.hashes, _grams_at(words.hashes, at, length))
         at, rows = at[rows >= 0], rows[rows >= 0]
         while len(at):  # a run may stand in several files: its rows follow each other

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.methods import nextlong
+from nextlong.rng import rng_for
 from nextlong.stages import gather
-from nextlong.stages.compose import TOO_LONG
+from nextlong.stages.fit import TOO_LONG
 
 # E is a mean: a document this much longer than T·E cannot fit however well its text tokenizes.
 _SURELY_TOO_LONG = 1.5
@@ -46,14 +47,30 @@ def draft_block(
     draft_factor: float,
     fit: Literal["exact", "paper"],
     max_chars: int,
+    negatives: nextlong.Negatives,
+    pool: int,
+    vectors: Sequence[Path],
+    seed: int,
 ) -> dict[str, Any]:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit."""
     drawn = np.load(metas)[first:last]
     target_chars = target_tokens * chars_per_token
     rows = []
-    for meta, neighbours in zip(drawn, read_candidates(candidates, drawn["chunks"], chunks), strict=True):
+    for meta, retrieved in zip(drawn, read_candidates(candidates, drawn["chunks"], chunks), strict=True):
         if meta["chars"] > _SURELY_TOO_LONG * target_chars:
             continue
+        rng = rng_for(seed, f"negatives.{negatives}", int(meta["content_hash"]))
+        if negatives == "random-corpus":
+            neighbours = _from_corpus(meta, retrieved, chunks, vectors, rng)
+        elif negatives == "self-repeat":
+            neighbours = _repeated(meta, chunks, drafted_chars=target_chars * draft_factor)
+        else:
+            neighbours = Candidates([], [], [])
+            for ids, scores, chars in zip(*retrieved, strict=True):
+                order = nextlong.order(len(ids), negatives=negatives, pool=pool, rng=rng)
+                neighbours.ids.append(ids[order])
+                neighbours.scores.append(scores[order])
+                neighbours.chars.append(chars[order])
         prefixes = nextlong.draft(
             neighbours.ids,
             neighbours.chars,
@@ -90,6 +107,42 @@ def read_candidates(
         pieces = [slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)]
         yield Candidates([ids[p] for p in pieces], [values[p] for p in pieces], [chars[p] for p in pieces])
         query += count
+
+
+def _from_corpus(
+    meta: NDArray[Any],
+    retrieved: Candidates,
+    chunks: Sequence[Path],
+    vectors: Sequence[Path],
+    rng: np.random.Generator,
+) -> Candidates:
+    """Return as many random chunks of other documents as were retrieved, with their true cosines."""
+    counts = np.array([np.load(path, mmap_mode="r").shape[0] for path in vectors])
+    first_of_shard = np.cumsum(counts) - counts
+    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    queries_QD = gather.vectors(own, vectors)
+    drawn = Candidates([], [], [])
+    for query_D, like in zip(queries_QD, retrieved.ids, strict=True):
+        places = rng.permutation(int(counts.sum()))[: len(like) + len(own)]
+        shards = np.searchsorted(first_of_shard, places, side="right") - 1
+        ids = shards << schemas.SHARD_BITS | (places - first_of_shard[shards])
+        ids = ids[~np.isin(ids, own)][: len(like)]
+        drawn.ids.append(ids)
+        drawn.scores.append((gather.vectors(ids, vectors) @ query_D).astype(np.float32))
+        drawn.chars.append(gather.chunk_chars(ids, chunks))
+    return drawn
+
+
+def _repeated(meta: NDArray[Any], chunks: Sequence[Path], *, drafted_chars: float) -> Candidates:
+    """Return each meta-chunk as its own negative, often enough."""
+    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    chars = gather.chunk_chars(own, chunks)
+    times = np.ceil(drafted_chars / len(own) / np.maximum(chars, 1)).astype(np.int64) + 1
+    return Candidates(
+        [np.full(n, chunk) for chunk, n in zip(own, times, strict=True)],
+        [np.ones(n, np.float32) for n in times],
+        [np.full(n, size) for size, n in zip(chars, times, strict=True)],
+    )
 
 
 def _draft_row(meta: NDArray[Any], neighbours: Candidates, prefixes: list[int]) -> dict[str, Any]:

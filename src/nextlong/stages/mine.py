@@ -38,7 +38,7 @@ def draw_metas(
     drawn = np.empty(0, METAS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
-        found = _metas_of(shard, read_chunks(chunk_path), np.load(hash_path, mmap_mode="r"), seed)
+        found = metas_of(shard, chunk_path, hash_path, seed=seed)
         documents += len(found)
         found = found[found["chunks"] >= min_meta_chunks]
         eligible += len(found)
@@ -55,10 +55,12 @@ def draw_metas(
     }
 
 
-def _metas_of(shard: int, table: dict[str, NDArray[Any]], hashes: NDArray[np.uint64], seed: int) -> NDArray[Any]:
+def metas_of(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+    """Return a METAS row for every document of a shard that has chunks, in the shard's order."""
+    table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
     metas = np.empty(len(doc_rows), METAS)
-    metas["content_hash"] = hashes[doc_rows]
+    metas["content_hash"] = hash_of[doc_rows]
     metas["key"] = keyed_hash(metas["content_hash"], seed=seed, stage="meta")
     metas["first_chunk"] = schemas.pack_ids(shard, first)
     metas["chunks"] = count
@@ -83,6 +85,24 @@ def mine_block(out: Path, *, metas: Path, first: int, last: int, vectors: Sequen
     neighbours, scores = nearest(
         gather.vectors(ids, vectors), vectors, fetch=fetch, own_first=own_first, own_last=own_last
     )
+    return _write_candidates(out, ids, neighbours, scores)
+
+
+def mine_documents(
+    out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], fetch: int
+) -> dict[str, Any]:
+    """Find the nearest documents of the documents [first, last) of `queries`; writes `{out}.candidates.arrow`.
+
+    Ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
+    """
+    ids = np.load(queries)[first:last]
+    neighbours, scores = nearest(gather.vectors(ids, vectors), vectors, fetch=fetch, own_first=ids, own_last=ids + 1)
+    return _write_candidates(out, ids, neighbours, scores)
+
+
+def _write_candidates(
+    out: Path, ids: NDArray[np.int64], neighbours: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]
+) -> dict[str, Any]:
     batch = pa.record_batch(
         [pa.array(ids), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())], schema=schemas.CANDIDATES
     )

@@ -314,14 +314,20 @@ def count_shingles(out: Path, *, documents: Path, keep: Path, share: float, seed
     counts = np.zeros(_SLOTS, np.uint32)
     sampled = 0
     for texts in _sampled_texts(documents, keep, share, seed):
+        add_counts(counts, texts)
         sampled += len(texts)
-        found = shingles(texts)
-        for first, last in pairwise(found.offsets.tolist()):
-            own = np.sort((found.hashes[first:last] & np.uint64(_SLOTS - 1)).astype(np.uint32))
-            counts[own[np.flatnonzero(np.diff(own, prepend=np.uint32(_SLOTS)))]] += 1
     slots = np.flatnonzero(counts).astype(np.uint32)
     np.save(f"{out}.stock.npy", np.stack([slots, counts[slots]], axis=1))
     return {"sampled": sampled}
+
+
+def add_counts(counts: NDArray[Any], texts: Sequence[str]) -> None:
+    """Add to `counts`, integers (2^k,), in place: one to the slot of each shingle of each text, once a text."""
+    found = shingles(texts)
+    slots = (found.hashes & np.uint64(len(counts) - 1)).astype(np.uint32)
+    for first, last in pairwise(found.offsets.tolist()):
+        own = np.sort(slots[first:last])
+        counts[own[np.flatnonzero(np.diff(own, prepend=~own[:1]))]] += 1
 
 
 def _sampled_texts(documents: Path, keep: Path, share: float, seed: int) -> Iterator[list[str]]:
@@ -343,6 +349,13 @@ def weigh_shingles(out: Path, *, counted: Sequence[Path], sampled: int) -> dict[
     for path in counted:
         slots, documents = np.load(path).T
         counts[slots] += documents
+    weights = weights_from(counts, sampled)
+    np.save(f"{out}.weights.npy", weights)
+    return {"common_slots": int((weights < 1).sum()), "sampled": sampled}
+
+
+def weights_from(counts: NDArray[Any], sampled: int) -> NDArray[np.float16]:
+    """Return the weights of shingles by slot, (2^k,) in (0, 1], of which `counts` of `sampled` documents hold one."""
     limit = max(_COMMON_LEAST, sampled * _COMMON_SHARE)
-    np.save(f"{out}.weights.npy", np.clip(limit / np.maximum(counts, 1), _LEAST_WEIGHT, 1.0).astype(np.float16))
-    return {"common_slots": int((counts > limit).sum()), "limit": limit}
+    weights: NDArray[np.float16] = np.clip(limit / np.maximum(counts, 1), _LEAST_WEIGHT, 1.0).astype(np.float16)
+    return weights

@@ -9,8 +9,10 @@ from typing import Any
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
+from nextlong.stages.document_vectors import average_shard
+from nextlong.stages.draft_documents import extract_keywords, list_documents
 from nextlong.stages.embed import embed_shard, fit_encoder
-from nextlong.stages.mine import draw_metas, mine_block
+from nextlong.stages.mine import draw_metas, mine_block, mine_documents
 
 # Keys that say how to compute, not what: changing them must not throw vectors away.
 _OPERATIONAL = {
@@ -28,6 +30,9 @@ _LEAST_FETCH = (
 )
 _TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _BLOCKS = 16  # tasks over meta-documents: enough that small data sets parallelise …
+_MOST_QUERIES_PER_BLOCK = 8_192  # of documents: one vector each
+_DOCUMENT_MARGIN = 1.2
+_NEAR_COPY_SPARES = 7  # beyond k, so that k neighbours remain where near-copies fall out
 _MOST_METAS_PER_BLOCK = 256  # … and few enough documents in each to stay within memory
 
 
@@ -100,9 +105,9 @@ def metas_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     return Step("metas", 1, config, (ingest, chunk), tasks, check=check)
 
 
-def blocks(count: int) -> list[tuple[int, int]]:
+def blocks(count: int, *, most: int = _MOST_METAS_PER_BLOCK) -> list[tuple[int, int]]:
     """Return the ranges of meta-documents that one task takes; they depend on their number alone."""
-    size = min(max(1, math.ceil(count / _BLOCKS)), _MOST_METAS_PER_BLOCK)
+    size = min(max(1, math.ceil(count / _BLOCKS)), most)
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
@@ -130,3 +135,78 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step) -> Step:
         ]
 
     return Step("mine", 1, {"fetch": fetch}, (embed, metas), tasks)
+
+
+# the same for whole documents
+
+
+def sequence_limit(recipe: Recipe) -> int | None:
+    """Return how many drafts to make: a few spares for those that do not reach T after all; None for as many as there are."""
+    count = recipe.compose.sequences
+    return None if count == "all" else count + count // 16 + 4
+
+
+def document_chars(recipe: Recipe, chars_per_token: float) -> float:
+    """Return how much text a draft of whole documents takes: T·E and a margin, because E is a mean of the corpus."""
+    return recipe.compose.target_tokens * chars_per_token * _DOCUMENT_MARGIN
+
+
+def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """CHUNKS → DOCS: every document that has chunks, and those whose neighbours a method wants."""
+    seeds = _draws(recipe) if recipe.compose.method == "knn" else None
+    config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
+
+    def tasks(done: Finished) -> list[Task]:
+        chunks, hashes = done["chunk"].files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
+        return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
+
+    return Step("documents", 1, config, (ingest, chunk), tasks)
+
+
+def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
+    """VECTORS → one vector a document."""
+    config: dict[str, Any] = {"of": recipe.documents.vector}
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["chunk"].files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
+        return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
+
+    return Step("docvectors", 1, config, (chunk, embed), tasks)
+
+
+def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step) -> Step:
+    """Document vectors → the nearest documents of each query."""
+    method = recipe.compose.method
+    config: dict[str, Any] = {"method": method}
+    if method == "iclm":
+        config["fetch"] = recipe.iclm.neighbours + _NEAR_COPY_SPARES
+    else:
+        config["target_tokens"] = recipe.compose.target_tokens
+
+    def tasks(done: Finished) -> list[Task]:
+        (counts,) = done["documents"].counts
+        fetch = config.get("fetch")
+        if fetch is None:  # neighbours of a short document are short too: four times the mean number
+            mean_chars = counts["chars"] / max(1, counts["documents"])
+            fetch = math.ceil(4 * document_chars(recipe, _TYPICAL_CHARS_PER_TOKEN) / max(1.0, mean_chars))
+        vectors, queries = done["docvectors"].files(".docvectors.npy"), done["documents"].file(".queries.npy")
+        return [
+            partial(mine_documents, queries=queries, first=first, last=last, vectors=vectors, fetch=fetch)
+            for first, last in blocks(counts["drawn"], most=_MOST_QUERIES_PER_BLOCK)
+        ]
+
+    return Step("neighbours", 1, config, (documents, docvectors), tasks)
+
+
+def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """Documents → the keywords of their queries."""
+    reading = {"queries", "min_keyword_score", "min_keyword_chars"}
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        return [
+            partial(extract_keywords, documents=documents, chunks=chunks, options=recipe.quest)
+            for documents, chunks in shards
+        ]
+
+    return Step("keywords", 1, recipe.quest.model_dump(include=reading), (ingest, chunk), tasks)

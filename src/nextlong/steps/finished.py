@@ -32,7 +32,7 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
     left = compose.total("sequences") if recipe.compose.sequences == "all" else recipe.compose.sequences
     take = []
-    for counts in compose.counts:
-        take.append(min(left, counts["sequences"]))
+    for there in (count for counts in compose.counts for count in counts["sequences_per_file"]):
+        take.append(min(left, there))
         left -= take[-1]
     return take

@@ -10,12 +10,14 @@ from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.stages.compose import compose_block
+from nextlong.stages.compose import Rules, compose_block, compose_capped
 from nextlong.stages.draft import draft_block, refer
+from nextlong.stages.draft_documents import draft_documents
 from nextlong.stages.export import export_shard
+from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.tokenize import tokenize_shard
 from nextlong.stages.tokenizer import prepare_tokenizer
-from nextlong.steps.candidates import blocks
+from nextlong.steps.candidates import blocks, document_chars, sequence_limit
 from nextlong.steps.finished import corpus, sequences_per_part, special_ids, token_store
 
 
@@ -44,13 +46,17 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     return Step("tokenizer", 1, config, (ingest, chunk), tasks)
 
 
-def draft_step(recipe: Recipe, chunk: Step, metas: Step, mine: Step, tokenizer: Step) -> Step:
-    """CANDIDATES → DRAFTS."""
-    config = {
-        "method": recipe.compose.method,
-        "target_tokens": recipe.compose.target_tokens,
-        "draft_factor": recipe.compose.draft_factor,
-        "fit": recipe.compose.fit,
+def draft_step(recipe: Recipe, chunk: Step, embed: Step, metas: Step, mine: Step, tokenizer: Step) -> Step:
+    """CANDIDATES → DRAFTS of the method nextlong."""
+    compose = recipe.compose
+    config: dict[str, Any] = {
+        "target_tokens": compose.target_tokens,
+        "draft_factor": compose.draft_factor,
+        "fit": compose.fit,
+        "negatives": compose.negatives,
+        "pool": recipe.mine.pool if compose.negatives in ("random-retrieved", "tail") else 0,
+        "seed": recipe.compose_seed if compose.negatives.startswith("random") else 0,
+        "max_chars": recipe.chunk.max_chars,
     }
 
     def tasks(done: Finished) -> list[Task]:
@@ -63,22 +69,66 @@ def draft_step(recipe: Recipe, chunk: Step, metas: Step, mine: Step, tokenizer: 
                 last=last,
                 candidates=candidates,
                 chunks=done["chunk"].files(".chunks.arrow"),
-                target_tokens=recipe.compose.target_tokens,
+                vectors=done["embed"].files(".vectors.npy"),
                 chars_per_token=done["tokenizer"].counts[0]["chars_per_token"],
-                draft_factor=recipe.compose.draft_factor,
-                fit=recipe.compose.fit,
-                max_chars=recipe.chunk.max_chars,
+                **config,
             )
             for (first, last), candidates in ranges
         ]
 
-    return Step("draft", 1, config, (chunk, metas, mine, tokenizer), tasks)
+    def check(done: Done) -> None:
+        if not done.total("drafts"):
+            raise CorpusError(
+                f"every one of the {sum(done.total_by_reason('dropped').values()):,} drawn documents is longer than "
+                f"compose.target_tokens={compose.target_tokens:,} by far; raise it, or add shorter documents"
+            )
+
+    return Step(
+        "draft", 1, {"method": "nextlong", **config}, (chunk, embed, metas, mine, tokenizer), tasks, check=check
+    )
+
+
+def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
+    """Documents, and their neighbours or keywords (`source`), → DRAFTS of the other methods."""
+    method: Any = recipe.compose.method
+    options: Any = None if method == "standard" else getattr(recipe, method)
+    config: dict[str, Any] = {
+        "method": method,
+        "target_tokens": recipe.compose.target_tokens,
+        "sequences": sequence_limit(recipe),
+        "seed": recipe.compose_seed,
+        "options": None if options is None else options.model_dump(),
+    }
+
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                draft_documents,
+                method=method,
+                docs=done["documents"].file(".docs.npy"),
+                neighbours=done["neighbours"].files(".candidates.arrow") if "neighbours" in done else (),
+                keywords=done["keywords"].files(".keywords.arrow") if "keywords" in done else (),
+                drafted_chars=document_chars(recipe, done["tokenizer"].counts[0]["chars_per_token"]),
+                sequences=sequence_limit(recipe),
+                options=options,
+                seed=recipe.compose_seed,
+            )
+        ]
+
+    def check(done: Done) -> None:
+        if not done.total("drafts"):
+            raise CorpusError(
+                f"compose.method={method} finds no sequence of compose.target_tokens={recipe.compose.target_tokens:,}: "
+                "the documents that it puts together are too few or too short; add documents or lower it"
+            )
+
+    inputs = (documents, tokenizer) if source is None else (documents, source, tokenizer)
+    return Step("draft", 1, config, inputs, tasks, check=check)
 
 
 def refer_step(recipe: Recipe, chunk: Step, draft: Step) -> Step:
     """DRAFTS → the chunks that they name."""
-    count = recipe.compose.sequences
-    limit = None if count == "all" else count + count // 16 + 4  # spares for drafts that do not reach T after all
+    limit = sequence_limit(recipe)
 
     def tasks(done: Finished) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), done["chunk"].files(".chunks.arrow")
@@ -108,49 +158,55 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step
 
 def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:
     """DRAFTS and token counts → SEQUENCES."""
+    compose = recipe.compose
     config: dict[str, Any] = {
-        "target_tokens": recipe.compose.target_tokens,
-        "fit": recipe.compose.fit,
-        "position": recipe.compose.position,
+        "method": compose.method,
+        "target_tokens": compose.target_tokens,
+        "fit": compose.fit,
+        "position": compose.position,
+        "reuse": "free" if compose.negatives == "self-repeat" else "never",
         "seed": recipe.compose_seed,
     }
+    max_uses = compose.max_uses if compose.method == "nextlong" else None
 
     def tasks(done: Finished) -> list[Task]:
         special = special_ids(done)
-        (counts,) = done["refer"].counts
+        rules = Rules(
+            joint_tokens=len(special.joint), bos_tokens=len(special.bos), eos_tokens=len(special.eos), **config
+        )
+        drafts, (counts,) = done["draft"].files(".drafts.arrow"), done["refer"].counts
+        common: dict[str, Any] = {
+            "tokens": token_store(done),
+            "chunks": done["chunk"].files(".chunks.arrow"),
+            "rules": rules,
+        }
+        if max_uses is not None:
+            return [partial(compose_capped, drafts=drafts, take=counts["take"], max_uses=max_uses, **common)]
         return [
-            partial(
-                compose_block,
-                drafts=drafts,
-                take=take,
-                tokens=token_store(done),
-                chunks=done["chunk"].files(".chunks.arrow"),
-                method=recipe.compose.method,
-                joint_tokens=len(special.joint),
-                bos_tokens=len(special.bos),
-                eos_tokens=len(special.eos),
-                **config,
-            )
-            for drafts, take in zip(done["draft"].files(".drafts.arrow"), counts["take"], strict=True)
+            partial(compose_block, drafts=path, take=take, **common)
+            for path, take in zip(drafts, counts["take"], strict=True)
         ]
 
     def check(done: Done) -> None:
         if not done.total("sequences"):
             raise CorpusError(_why_none(recipe, done))
 
-    return Step("compose", 1, config, (chunk, tokenizer, draft, named, tokens), tasks, check=check)
+    config_and_cap = config | {"max_uses": max_uses}
+    return Step("compose", 1, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks, check=check)
 
 
 def _why_none(recipe: Recipe, done: Done) -> str:
-    reasons: dict[str, int] = {}
-    for counts in done.counts:
-        for reason, count in counts["dropped"].items():
-            reasons[reason] = reasons.get(reason, 0) + count
+    reasons = done.total_by_reason("dropped")
+    told = "; ".join(f"{count:,} dropped: {reason}" for reason, count in reasons.items())
+    if set(reasons) == {TOO_LONG}:
+        return (
+            f"compose.target_tokens={recipe.compose.target_tokens:,} holds none of the documents beside any negative "
+            f"({told}); raise it, or add shorter documents"
+        )
     longest = max((counts["longest_dropped_tokens"] for counts in done.counts), default=0)
     return (
         f"compose.target_tokens={recipe.compose.target_tokens:,} but the longest sequence that this corpus gives is "
-        f"{longest:,} tokens ({'; '.join(f'{count:,} dropped: {reason}' for reason, count in reasons.items())}); "
-        "add documents or lower it"
+        f"{longest:,} tokens ({told}); add documents or lower it"
     )
 
 

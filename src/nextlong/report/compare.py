@@ -1,0 +1,98 @@
+"""Compare: data sets side by side.
+
+In:  `Stats` of several runs, or of variants of one. Out: a table with a column a data set; or CSV, a row a data set.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from nextlong.report import tables
+from nextlong.report.stats import Stats
+
+RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
+_WHOLE_FROM = 100.0  # as a table shows it; CSV and JSON hold every digit
+
+
+def row(stats: Stats) -> dict[str, Any]:
+    """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
+    by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
+    similarity, distance, documents = stats.similarity, stats.distance_tokens, stats.documents_per_sequence
+    return {
+        "run": stats.run,
+        "method": stats.method,
+        "negatives": stats.negatives,
+        "position": stats.position,
+        "max_chars": stats.max_chars,
+        "target_tokens": stats.target_tokens,
+        "sequences": stats.sequences,
+        "tokens": stats.tokens,
+        "eligible": stats.yields.eligible,
+        "drawn": stats.yields.drawn,
+        "dropped": sum(stats.yields.dropped.values()),
+        "similarity_mean": similarity and similarity.mean,
+        "similarity_p10": similarity and similarity.p10,
+        "similarity_p50": similarity and similarity.p50,
+        "similarity_p90": similarity and similarity.p90,
+        **{f"similarity_rank_{rank}": by_rank.get(rank) for rank in RANKS},
+        "distance_mean": distance and distance.mean,
+        "distance_p50": distance and distance.p50,
+        "distance_p90": distance and distance.p90,
+        "distance_max": distance and distance.max,
+        "distinct_documents": stats.distinct_documents,
+        "documents_per_sequence": documents and documents.mean,
+        "distinct_chunks": stats.reuse.distinct_chunks,
+        "reuse_mean": stats.reuse.mean,
+        "reuse_max": stats.reuse.max,
+        "near_copies": stats.near_copies,
+        "own_document_negatives": stats.own_document_negatives,
+        "repeated_chunks": stats.repeated_chunks,
+        "meta_share": stats.meta_share,
+        "chars_per_token": stats.chars_per_token,
+    }
+
+
+def show(compared: Sequence[Stats], console: Console) -> None:
+    """Print one column a data set, one line a number; numbers that no data set has are left out."""
+    rows = [row(stats) for stats in compared]
+    table = tables.table()
+    table.add_column("", no_wrap=True)
+    for name in _short_names([str(own["run"]) for own in rows]):
+        table.add_column(tables.cell(name), justify="right", overflow="fold")
+    for key in list(rows[0])[1:]:
+        values = [own[key] for own in rows]
+        if any(value is not None for value in values):
+            table.add_row(key.replace("_", " "), *map(text_of, values))
+    tables.show(table, console)
+
+
+def _short_names(runs: Sequence[str]) -> list[str]:
+    """Return the paths without the folders that all have in common."""
+    parts = [run.removesuffix(".json").split("/") for run in runs]
+    shared = 0
+    while all(len(own) > shared + 1 and own[: shared + 1] == parts[0][: shared + 1] for own in parts):
+        shared += 1
+    return ["/".join(own[shared:]) for own in parts]
+
+
+def text_of(value: str | float | None) -> str:
+    """Return a value as a cell of a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= _WHOLE_FROM else f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, int) else tables.cell(value)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows of the same keys as CSV with a header; None is an empty cell."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

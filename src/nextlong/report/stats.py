@@ -1,0 +1,286 @@
+"""Stats: what is in a data set, in numbers.
+
+In:  a finished run; its SEQUENCES are read block by block, its text and its tokens are not.
+Out: `Stats`: yield, similarity of the negatives, distance between dependent chunks, reuse, leaks, mix.
+
+Memory grows with the distinct chunks and documents that the data set uses, at some bytes each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.opened import Run
+from nextlong.report import spans
+from nextlong.report.spans import Block
+from nextlong.report.tally import Spread, Tally
+from nextlong.stages import gather
+from nextlong.stages.fit import TOO_SHORT
+from nextlong.stages.resolve import Corpus
+from nextlong.stages.tokens import TokenStore
+from nextlong.steps import finished
+
+_COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
+_HUBS = 10
+
+
+@dataclass(frozen=True)
+class Yield:
+    """From documents to sequences; None where the method draws no meta-documents.
+
+    `spare` were composed beyond what was asked; `short` is the part of `dropped` (reason → count) that fell short of T.
+    """
+
+    documents: int
+    eligible: int | None
+    drawn: int | None
+    asked: int | str
+    kept: int
+    spare: int
+    short: int
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RankMean:
+    """The mean cosine of the negatives that stand `rank`-th beside their meta-chunk (or documents behind the first)."""
+
+    rank: int
+    mean: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Uses:
+    """`chunks` chunks were used between `least` and `most` times."""
+
+    least: int
+    most: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A chunk that many sequences share, and the document that it comes from."""
+
+    chunk_id: int
+    source_id: str
+    uses: int
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted."""
+
+    distinct_chunks: int
+    mean: float
+    max: int
+    histogram: tuple[Uses, ...]
+    hubs: tuple[Hub, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
+
+    `run` is what `nextlong.open` takes. `chars_per_token` is over whole chunks. `near_copies` is what the run's steps
+    counted, None if they did not look.
+    """
+
+    run: str
+    method: str
+    negatives: str | None
+    position: str | None
+    fit: str
+    encoder: str
+    max_chars: int
+    target_tokens: int
+    sequences: int
+    tokens: int
+    yields: Yield
+    similarity: Spread | None
+    similarity_by_rank: tuple[RankMean, ...]
+    distance_tokens: Spread | None
+    reuse: Reuse
+    own_document_negatives: int
+    repeated_chunks: int
+    near_copies: int | None
+    meta_share: float
+    tokens_by_role: dict[str, int]
+    tokens_by_source: dict[str, int]
+    chars_per_token: float | None
+    documents_per_sequence: Spread | None
+    distinct_documents: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists."""
+        return asdict(self)
+
+
+def measure(run: Run) -> Stats:
+    """Return the statistics of a finished run."""
+    counting = _Counting()
+    tokens = finished.token_store(run.steps)
+    for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+        for block in spans.read_blocks(path, take, run.corpus):
+            counting.add(block)
+            counting.add_lengths(block, run.corpus, tokens)
+    return _stats(run, counting)
+
+
+class _Counting:
+    """The sums over all blocks so far."""
+
+    def __init__(self) -> None:
+        self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
+        self.tokens_of_document = Tally()
+        self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
+        self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
+        self.own_document = self.repeated = 0
+        self.whole_chars = self.whole_tokens = 0
+
+    def add(self, block: Block) -> None:
+        ranks, scores = spans.ranked_scores(block)
+        self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
+        self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
+        self.rank_counts = _padded_sum(self.rank_counts, np.bincount(ranks))
+        self.gaps.add(spans.distances(block))
+        self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
+        self.documents.add(spans.documents_per_sequence(block))
+        self.own_document += spans.own_document_negatives(block)
+        self.repeated += spans.repeated_chunks(block)
+        np.add.at(self.role_tokens, block.roles, block.lengths)
+
+    def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
+        own = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+        self.tokens_of_document.add(own.doc_ids, own.lengths)
+        whole = own.lengths == tokens.counts(own.chunk_ids)
+        self.whole_chars += int(gather.chunk_chars(own.chunk_ids, corpus.chunks)[whole].sum())
+        self.whole_tokens += int(own.lengths[whole].sum())
+
+
+def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    added = longer.copy()
+    added[: len(shorter)] += shorter
+    return added
+
+
+def _stats(run: Run, counting: _Counting) -> Stats:
+    compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
+    tokens = sum(by_role.values())
+    is_nextlong = compose.method == "nextlong"
+    doc_ids, _ = counting.tokens_of_document.counted()
+    return Stats(
+        run=str(run.path if run.record.parent == run.path else run.record),
+        method=compose.method,
+        negatives=getattr(compose, "negatives", "top") if is_nextlong else None,
+        position=compose.position if is_nextlong else None,
+        fit=compose.fit,
+        encoder=run.recipe.encoder.model,
+        max_chars=run.recipe.chunk.max_chars,
+        target_tokens=compose.target_tokens,
+        sequences=len(run),
+        tokens=tokens,
+        yields=_yield(run),
+        similarity=_similarity(counting),
+        similarity_by_rank=_by_rank(counting),
+        distance_tokens=counting.gaps.spread(),
+        reuse=_reuse(run, counting),
+        own_document_negatives=counting.own_document,
+        repeated_chunks=counting.repeated,
+        near_copies=_near_copies(run),
+        meta_share=by_role["meta"] / max(1, tokens),
+        tokens_by_role={role: count for role, count in by_role.items() if count},
+        tokens_by_source=_by_source(run, counting),
+        chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
+        documents_per_sequence=counting.documents.spread(),
+        distinct_documents=len(doc_ids),
+    )
+
+
+def _yield(run: Run) -> Yield:
+    dropped: Counter[str] = Counter()
+    for step in run.steps.values():
+        for counts in step.counts:
+            if isinstance(counts.get("dropped"), dict):
+                dropped.update(counts["dropped"])
+    drawn = run.steps["metas"].counts[0] if "metas" in run.steps else {}
+    return Yield(
+        documents=run.steps["chunk"].total("documents"),
+        eligible=drawn.get("eligible"),
+        drawn=drawn.get("drawn"),
+        asked=run.recipe.compose.sequences,
+        kept=len(run),
+        spare=run.steps["compose"].total("sequences") - len(run),
+        short=dropped[TOO_SHORT],
+        dropped={reason: count for reason, count in dropped.items() if count},
+    )
+
+
+def _near_copies(run: Run) -> int | None:
+    counted = [
+        counts["near_copies"] for step in run.steps.values() for counts in step.counts if "near_copies" in counts
+    ]
+    return sum(counted) if counted else None
+
+
+def _similarity(counting: _Counting) -> Spread | None:
+    spread = counting.cosines.spread(unit=_COSINE_UNIT)
+    return spread and replace(spread, mean=float(counting.rank_sums.sum()) / spread.count)
+
+
+def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
+    """Return the means at ranks 1, 2, 5, 10, 20, 50 … and at the last."""
+    last = len(counting.rank_counts) - 1
+    steps = [
+        digit * 10**power for power in range(math.ceil(math.log10(last + 1)) if last > 0 else 0) for digit in (1, 2, 5)
+    ]
+    ranks = [rank for rank in steps if rank <= last]
+    return tuple(
+        RankMean(rank, float(counting.rank_sums[rank]) / count, count)
+        for rank in ranks
+        if (count := int(counting.rank_counts[rank]))
+    )
+
+
+def _reuse(run: Run, counting: _Counting) -> Reuse:
+    chunk_ids, uses = counting.uses.counted()
+    most = int(uses.max(initial=0))
+    edges = [0, *(1 << power for power in range(max(0, most - 1).bit_length() + 1))] if most else [0]
+    histogram = tuple(
+        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
+    )
+    return Reuse(len(uses), float(uses.mean()) if most else 0.0, most, histogram, _hubs(run, chunk_ids, uses))
+
+
+def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
+    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
+    top = top[uses[top] > 1]
+    if not len(top):
+        return ()
+    ids = chunk_ids[top]
+    (doc_rows,) = gather.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
+    names = gather.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
+    return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
+
+
+def _by_source(run: Run, counting: _Counting) -> dict[str, int]:
+    """Return tokens by source, the largest first; one shard's documents at a time."""
+    doc_ids, tokens = counting.tokens_of_document.counted()
+    total: Counter[str] = Counter()
+    shards = schemas.shard_of(doc_ids)
+    for shard in np.unique(shards).tolist():
+        own = shards == shard
+        (sources,) = gather.document_columns(doc_ids[own], run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), tokens[own].tolist(), strict=True):
+            total[source] += count
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,128 @@
+"""Stats page: the numbers of a data set on a terminal, or as plain text, one record a line.
+
+In:  `Stats`. Out: what it is, then one block each for yield, similarity, distance, reuse, and mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from nextlong.report import tables
+from nextlong.report.stats import Stats
+from nextlong.report.tally import Spread
+
+Rows = Sequence[tuple[str, str]]
+
+
+def show(stats: Stats, console: Console) -> None:
+    """Print one data set."""
+    for title, rows in (
+        (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
+        ("Yield", _yield(stats)),
+        (_similarity_title(stats), _similarity(stats)),
+        (f"Tokens between consecutive {_dependent(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
+        ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
+        (
+            "Chunks used most",
+            [(f"{hub.uses:,} times", f"{hub.source_id}, chunk {hub.chunk_id}") for hub in stats.reuse.hubs],
+        ),
+        ("Leaks, which must be 0", _leaks(stats)),
+        ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),
+        ("Tokens by role", _shares(stats.tokens_by_role, stats.tokens)),
+    ):
+        if rows:
+            _show_block(title, rows, console)
+
+
+def _show_block(title: str, rows: Rows, console: Console) -> None:
+    console.print(f"[bold]{tables.cell(title)}[/]", highlight=False, soft_wrap=True)
+    table = tables.table()
+    table.show_header = False
+    width = 24 if console.is_terminal else None  # one column edge for all blocks of the page
+    table.add_column(no_wrap=True, min_width=width)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    for name, value in rows:
+        table.add_row(f"  {tables.cell(name)}", tables.cell(value))
+    tables.show(table, console)
+
+
+def spread_rows(spread: Spread | None, form: str) -> list[tuple[str, str]]:
+    """Return a distribution as rows; `form` formats one number."""
+    if spread is None:
+        return []
+    names = ("mean", "p10", "p50", "p90", "max")
+    return [(name, form.format(getattr(spread, name))) for name in names]
+
+
+def _what(stats: Stats) -> Rows:
+    rows = [
+        ("method", stats.method),
+        ("negatives", stats.negatives or ""),
+        ("position", stats.position or ""),
+        ("fit", stats.fit),
+        ("chunks", f"at most {stats.max_chars:,} characters"),
+        ("encoder", stats.encoder),
+        ("tokens", f"{stats.tokens:,}"),
+        ("characters per token", "" if stats.chars_per_token is None else f"{stats.chars_per_token:.3f}"),
+        ("distinct documents", f"{stats.distinct_documents:,}"),
+    ]
+    if stats.documents_per_sequence:
+        own = stats.documents_per_sequence
+        rows.append(
+            ("documents per sequence", f"{own.mean:,.1f} on average, {own.p10:,.0f} to {own.p90:,.0f} (p10 to p90)")
+        )
+    return [(name, value) for name, value in rows if value]
+
+
+def _yield(stats: Stats) -> Rows:
+    told = stats.yields
+    counts = [
+        ("documents", told.documents),
+        ("eligible", told.eligible),
+        ("drawn", told.drawn),
+        ("asked", told.asked),
+        ("kept", told.kept),
+        ("composed beyond", told.spare),
+        ("dropped", sum(told.dropped.values())),
+        *((f"  {reason}", count) for reason, count in told.dropped.items()),
+    ]
+    return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts if value is not None]
+
+
+def _similarity_title(stats: Stats) -> str:
+    if stats.method == "nextlong":
+        return "Cosine of negatives to their meta-chunk, by their place beside it"
+    return "Cosine of documents, by their place behind the first of the sequence"
+
+
+def _similarity(stats: Stats) -> Rows:
+    rows = spread_rows(stats.similarity, "{:.4f}")
+    return rows + [(f"rank {one.rank}", f"{one.mean:.4f} (mean of {one.count:,})") for one in stats.similarity_by_rank]
+
+
+def _dependent(stats: Stats) -> str:
+    return "meta-chunks" if stats.method == "nextlong" else "chunks of a document"
+
+
+def _reuse(stats: Stats) -> Rows:
+    reuse = stats.reuse
+    rows = [("distinct chunks", f"{reuse.distinct_chunks:,}"), ("mean", f"{reuse.mean:.2f}"), ("max", f"{reuse.max:,}")]
+    for own in reuse.histogram:
+        times = f"{own.least:,}" if own.least == own.most else f"{own.least:,}-{own.most:,}"
+        rows.append((f"used {times}", f"{own.chunks:,} chunks"))
+    return rows
+
+
+def _leaks(stats: Stats) -> Rows:
+    by_design = " (by design)" if stats.negatives == "self-repeat" else ""
+    rows = [
+        ("own-document negatives", f"{stats.own_document_negatives:,}{by_design}"),
+        ("chunks repeated", f"{stats.repeated_chunks:,}{by_design}"),
+    ]
+    return rows if stats.near_copies is None else [*rows, ("near-copies", f"{stats.near_copies:,}")]
+
+
+def _shares(tokens: dict[str, int], total: int) -> Rows:
+    return [(name, f"{count:,} ({count / max(1, total):.2%})") for name, count in tokens.items()]

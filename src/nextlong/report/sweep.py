@@ -1,0 +1,204 @@
+"""Sweep: one recipe over a grid of values, in one run directory.
+
+In:  a recipe file and, for each swept key, its values. Out: one record a variant, `RUN/variants/NAME.json`, which
+`nextlong.open` reads; and a table.
+
+Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
+so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+
+from nextlong import pipeline
+from nextlong.engine import store
+from nextlong.engine.progress import Reporter
+from nextlong.engine.step import Finished
+from nextlong.errors import NextlongError, RecipeError
+from nextlong.opened import Run
+from nextlong.recipe import Recipe
+from nextlong.report import compare, tables
+from nextlong.report.stats import Stats, measure
+
+_TABLE = ("sequences", "tokens", "similarity_mean", "distance_p50", "distinct_documents")
+
+
+class Axis(NamedTuple):
+    """A key of the recipe and the values that it takes."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+class Variant(NamedTuple):
+    """One point of the grid: its name, its settings by key, and the recipe they make."""
+
+    name: str
+    settings: dict[str, Any]
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a variant: its statistics, or why there are none. `new_seconds` is the work of steps not there before."""
+
+    variant: Variant
+    new_seconds: float
+    stats: Stats | None = None
+    error: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
+        numbers = compare.row(self.stats) if self.stats else {}
+        settings = {key: _word(value) for key, value in self.variant.settings.items()}
+        row = {"variant": self.variant.name, **settings, "new_seconds": self.new_seconds, "error": self.error}
+        return row | numbers
+
+
+def parse_axis(asked: str) -> Axis:
+    """Read `KEY=V1,V2,…`; the values are YAML. Raises RecipeError."""
+    key, equals, raw = asked.partition("=")
+    try:
+        values = yaml.safe_load(f"[{raw}]")
+    except (yaml.YAMLError, ValueError):
+        raise RecipeError(f"--over {asked!r}: {raw!r} is no list of YAML values; quote what holds a comma") from None
+    if not key or not equals or not values:
+        raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
+    repeated = next((value for place, value in enumerate(values) if value in values[:place]), None)
+    if repeated is not None:
+        raise RecipeError(f"--over {asked!r}: the value {repeated!r} stands twice; name each once")
+    return Axis(key, tuple(values))
+
+
+def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[Variant]:
+    """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
+    Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
+    _check_keys(axes)
+    found, mistakes = [], []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        settings = {axis.key: value for axis, value in zip(axes, values, strict=True)}
+        sets = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+        try:
+            recipe = Recipe.load(path, overrides=[*overrides, *sets])
+        except RecipeError as error:
+            mistakes.append(f"{_label(settings)}: {error}")
+            continue
+        found.append(Variant(_file_name(settings), settings, recipe))
+    if mistakes:
+        raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
+    _check_names(found)
+    return found
+
+
+def _check_keys(axes: Sequence[Axis]) -> None:
+    keys = [axis.key for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise RecipeError(f"--over names a key twice ({', '.join(keys)}); give it all its values at once")
+    if "run_dir" in keys:
+        raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
+
+
+def _check_names(found: Sequence[Variant]) -> None:
+    names = [variant.name for variant in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise RecipeError(f"two variants of --over would both be recorded as {twice}.json; run them as two sweeps")
+
+
+def _label(settings: dict[str, Any]) -> str:
+    return " ".join(f"--over {key}={_word(value)}" for key, value in settings.items())
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _file_name(settings: dict[str, Any]) -> str:
+    """Return `key=value,key=value` with the last parts of the keys where these differ, fit for a file's name."""
+    lasts = [key.rpartition(".")[2] for key in settings]
+    keys = lasts if len(set(lasts)) == len(lasts) else list(settings)
+    pairs = [f"{key}={_word(value)}" for key, value in zip(keys, settings.values(), strict=True)]
+    return re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs))
+
+
+def run_variants(
+    found: Sequence[Variant], *, reporter: Reporter | None = None, changed_inputs: str = "refuse"
+) -> Iterator[Outcome]:
+    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
+    for variant in found:
+        run_dir = pipeline.run_dir_of(variant.recipe)
+        there = _finished_folders(run_dir)
+        try:
+            done = pipeline.run(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
+            stats = measure(Run(_record(variant, done, run_dir)))
+        except NextlongError as error:
+            yield Outcome(variant, _new_seconds(run_dir, there), error=str(error))
+        else:
+            yield Outcome(variant, _new_seconds(run_dir, there), stats=stats)
+
+
+def _record(variant: Variant, done: Finished, run_dir: Path) -> Path:
+    path = run_dir / pipeline.VARIANTS_FOLDER / f"{variant.name}.json"
+    with store.explained(path):
+        path.parent.mkdir(exist_ok=True)
+        store.write_json(path, pipeline.record_of(variant.recipe, done))
+    return path
+
+
+def _finished_folders(run_dir: Path) -> set[Path]:
+    return set(run_dir.glob(f"*/{store.MANIFEST}"))
+
+
+def _new_seconds(run_dir: Path, there: set[Path]) -> float:
+    new = _finished_folders(run_dir) - there
+    return round(math.fsum(store.read_json(path)["seconds"] for path in new), 3)
+
+
+def show(outcomes: Sequence[Outcome], console: Console) -> None:
+    """Print one line a variant, and below them why any failed."""
+    table = tables.table()
+    table.add_column("variant", no_wrap=True)
+    for heading in (*_TABLE, "seconds of new work"):
+        table.add_column(heading.replace("_", " "), justify="right")
+    for outcome in outcomes:
+        row = outcome.row()
+        cells = [compare.text_of(row.get(key)) for key in _TABLE]
+        if outcome.stats is None:
+            cells[0] = "failed"
+        table.add_row(tables.cell(outcome.variant.name), *cells, f"{outcome.new_seconds:,.1f}")
+    tables.show(table, console)
+    for outcome in outcomes:
+        if outcome.error:
+            console.print(f"{outcome.variant.name}: {outcome.error}", markup=False, highlight=False, soft_wrap=True)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return all outcomes as rows of the same keys."""
+    own = [outcome.row() for outcome in outcomes]
+    keys = list(dict.fromkeys(key for row in own for key in row))
+    return [{key: row.get(key) for key in keys} for row in own]
+
+
+def json_of(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return all outcomes for tools: name, settings, seconds, error, and the whole statistics or None."""
+    return [
+        {
+            "variant": outcome.variant.name,
+            "settings": outcome.variant.settings,
+            "new_seconds": outcome.new_seconds,
+            "error": outcome.error or None,
+            "stats": outcome.stats.as_json() if outcome.stats else None,
+        }
+        for outcome in outcomes
+    ]

@@ -1,0 +1,18 @@
+"""Verify: is a finished run what it says it is?
+
+In:  a run directory: run.json, manifests, and the files they name. Out: one `Outcome` a check.
+
+    artefacts.py    reads the files, by code of its own
+    files.py        hashes against manifests
+    corpus.py       documents and the chunks that tile them
+    tokens.py       token ids by the reference tokenizer
+    sequences.py    spans, order, completeness, negatives, reuse
+    near_copies.py  negatives that repeat what they should distract from
+    search.py       scores, and neighbours found again by brute force
+    vectors.py      vectors encoded again
+    exports.py      exported files against sequences
+    checks.py       all of them in order              show.py  a table, or JSON
+
+Nothing here imports the stages, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of
+import-linter holds that. Only `encoders` is shared, because a vector can be made again in no other way.
+"""

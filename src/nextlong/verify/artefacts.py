@@ -1,0 +1,356 @@
+"""Artefacts: the files of a finished run, read by code that shares nothing with what wrote them.
+
+In:  a run directory, or one variant of a sweep by its record. Out: its manifests, shards looked up by id, and sequences.
+
+Ids are looked up shard by shard, so that memory holds one shard's columns and one block of sequences, however large the
+corpus is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong.errors import RunError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Ids = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+
+SHARD_BITS = 32
+UNKNOWN = -1
+META, NEGATIVE, DOCUMENT, JOINT, BOS, EOS = range(6)
+ROLE_NAMES = ("meta", "negative", "document", "joint", "bos", "eos")
+_BLOCK_SEQUENCE_TOKENS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Step:
+    """The folder of a step and its manifest; `damage` says why the manifest could not be read, else it is empty."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    damage: str = ""
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the files that end in `suffix`, in the order of the numbers in their names."""
+        names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
+
+
+@dataclass(frozen=True)
+class Sequence_:
+    """One sequence: its spans as parallel arrays, shape (spans,), and what the corpus says of their chunks."""
+
+    number: int
+    id: str
+    method: str
+    chunk: Ids
+    role: NDArray[np.int8]
+    group: NDArray[np.int32]
+    start: NDArray[np.int32]
+    end: NDArray[np.int32]
+    score: NDArray[np.float32]
+    # UNKNOWN where the span names no chunk, or one that is not there
+    doc: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    doc_first: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # the document's chunks are [first, stop)
+    doc_stop: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    char_start: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    char_end: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    open_ended: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))  # does not end in a newline
+    tokens: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # of the whole chunk
+
+    @property
+    def is_chunk(self) -> NDArray[np.bool_]:
+        """Which spans are a chunk's."""
+        return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
+
+    @property
+    def is_cut(self) -> NDArray[np.bool_]:
+        """Which spans hold only the beginning of a chunk."""
+        return self.is_chunk & (self.end - self.start < self.tokens)
+
+    def where(self, span: int) -> str:
+        """Name a span for a person."""
+        role = ROLE_NAMES[self.role[span]] if 0 <= self.role[span] < len(ROLE_NAMES) else f"role {self.role[span]}"
+        chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != UNKNOWN else ""
+        return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
+
+
+class Artefacts:
+    """A run as its files have it."""
+
+    def __init__(self, named: Path) -> None:
+        """Read the record and the manifests. Raises RunError if there is no finished run."""
+        named = named.expanduser()
+        is_variant = named.is_file() and named.parent.name == "variants"
+        self.path = named.parent.parent if is_variant else named
+        index = named if is_variant else named / "run.json"
+        if not index.is_file():
+            raise RunError(f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished")
+        try:
+            record = json.loads(index.read_text(encoding="utf-8"))
+            self.recipe: dict[str, Any] = record["recipe"]
+            self.takes: list[int] = record["sequences_per_part"]
+            self.steps = {name: _open_step(name, self.path / folder) for name, folder in record["steps"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
+
+    def files(self, step: str, suffix: str) -> list[Path]:
+        """Return a step's files, none if the run has no such step."""
+        return self.steps[step].files(suffix) if step in self.steps else []
+
+    def setting(self, section: str, key: str, default: Any = None) -> Any:
+        """Return a key of the recipe, the default where this recipe is from before there was one."""
+        value = (self.recipe.get(section) or {}).get(key)
+        return default if value is None else value
+
+    @property
+    def method(self) -> str:
+        """The recipe's `compose.method`."""
+        return str(self.setting("compose", "method", "nextlong"))
+
+    @property
+    def strategy(self) -> str:
+        """The recipe's `compose.negatives`."""
+        return str(self.setting("compose", "negatives", "top"))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether candidates may be passed over for another reason than being used already."""
+        return (
+            self.setting("mine", "near_copies") not in (None, "off", "keep", False)
+            or self.setting("mine", "max_similarity") is not None
+            or self.setting("compose", "max_uses") is not None
+            or any("contamin" in name for name in self.steps)
+        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The reference tokenizer, from the run's own file."""
+        from tokenizers import Tokenizer
+
+        (path,) = self.files("tokenizer", ".tokenizer.json")
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @cached_property
+    def special_ids(self) -> dict[int, list[int]]:
+        """The ids that stand for the joint, bos and eos, found by the reference tokenizer from the recipe."""
+        found = {JOINT: self.tokenizer.encode(self.setting("compose", "joint", ""), add_special_tokens=False).ids}
+        for role, key in ((BOS, "bos"), (EOS, "eos")):
+            name = self.setting("tokenizer", key)
+            known = None if name is None else self.tokenizer.token_to_id(name)
+            found[role] = [] if known is None else [known]
+        return found
+
+    # documents and chunks
+
+    @cached_property
+    def shards(self) -> list[tuple[Path, Path]]:
+        """DOCUMENTS and CHUNKS of each shard."""
+        return list(zip(self.files("ingest", ".documents.arrow"), self.files("chunk", ".chunks.arrow"), strict=True))
+
+    def chunks(self, shard: int) -> Columns:
+        """Return the CHUNKS of a shard as arrays, shape (rows,)."""
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][1]))) as reader:
+            table = reader.read_all()
+        return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "joint")}
+
+    def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
+            fields = [reader.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        first = 0
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0])), options=options) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                yield first, batch
+                first += batch.num_rows
+
+    def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, list[str]]]:
+        """Yield (rows, texts) of the given chunk rows, distinct and ascending, a batch of documents at a time."""
+        table = self.chunks(shard)
+        doc_rows = table["doc_row"][rows]
+        for first, batch in self.documents(shard, "text"):
+            low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
+            if low == high:
+                continue
+            wanted, back = np.unique(doc_rows[low:high], return_inverse=True)
+            texts = batch.column("text").take(pa.array(wanted - first)).to_pylist()
+            starts, ends = table["start"][rows[low:high]].tolist(), table["end"][rows[low:high]].tolist()
+            places = zip(back.tolist(), starts, ends, strict=True)
+            yield rows[low:high], [texts[text][start:end] for text, start, end in places]
+
+    def texts_of(self, ids: Ids) -> dict[int, str]:
+        """Return the text of each chunk id that is there."""
+        found: dict[int, str] = {}
+        for shard, rows in self.by_shard(ids):
+            for part, texts in self.chunk_texts(shard, rows):
+                found.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
+        return found
+
+    def source_ids_of(self, doc_ids: Ids) -> dict[int, str]:
+        """Return the `source_id` of each document id."""
+        found: dict[int, str] = {}
+        for shard, rows in self.by_shard(doc_ids):
+            for first, batch in self.documents(shard, "source_id"):
+                own = rows[(rows >= first) & (rows < first + batch.num_rows)]
+                names = batch.column("source_id").take(pa.array(own - first)).to_pylist()
+                found.update(zip((own | (shard << SHARD_BITS)).tolist(), names, strict=True))
+        return found
+
+    def hashes_of(self, doc_ids: Ids) -> dict[int, int]:
+        """Return the content hash of each document id."""
+        paths = self.files("ingest", ".hashes.npy")
+        found: dict[int, int] = {}
+        for shard, rows in self.by_shard(doc_ids):
+            hashes = np.load(paths[shard], mmap_mode="r")[rows]
+            found.update(zip((rows | (shard << SHARD_BITS)).tolist(), hashes.tolist(), strict=True))
+        return found
+
+    def by_shard(self, ids: Ids) -> Iterator[tuple[int, Ids]]:
+        """Yield (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
+        distinct = np.unique(ids[ids >= 0])
+        for shard in np.unique(distinct >> SHARD_BITS).tolist():
+            if shard < len(self.shards):
+                yield shard, distinct[distinct >> SHARD_BITS == shard] & ((1 << SHARD_BITS) - 1)
+
+    def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
+        """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
+        paths = self.files("embed", ".vectors.npy")
+        distinct = np.unique(ids)
+        rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
+        found: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
+        return found
+
+    # tokens
+
+    def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
+        """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
+        paths = (self._token_files[0][shard], self._token_files[1][shard], self._token_files[2][shard])
+        rows, offsets, ids = (np.load(path, mmap_mode="r") for path in paths)
+        return rows, offsets, ids
+
+    @cached_property
+    def _token_files(self) -> list[list[Path]]:
+        rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "refer")
+        return [
+            self.files(rows_step, ".rows.npy"),
+            self.files("tokens", ".offsets.npy"),
+            self.files("tokens", ".ids.npy"),
+        ]
+
+    # sequences
+
+    def blocks(self) -> Iterator[list[Sequence_]]:
+        """Yield the sequences of the data set, in order, in blocks of about four million tokens, chunks looked up."""
+        block: list[Sequence_] = []
+        held = 0
+        for sequence in self.bare_sequences():
+            block.append(sequence)
+            held += int(sequence.end[-1]) if len(sequence.end) else 0
+            if held >= _BLOCK_SEQUENCE_TOKENS:
+                yield self._looked_up(block)
+                block, held = [], 0
+        if block:
+            yield self._looked_up(block)
+
+    def bare_sequences(self) -> Iterator[Sequence_]:
+        """Yield the sequences of the data set, in order, with nothing looked up."""
+        number = 0
+        for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
+            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                for batch in _first_rows(reader, take):
+                    lists = [batch.column(name) for name in _LISTS]
+                    for row in range(batch.num_rows):
+                        columns = [column[row].values.to_numpy(zero_copy_only=False) for column in lists]
+                        id_, method = batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py()
+                        yield Sequence_(number, id_, method, *columns)
+                        number += 1
+
+    def _looked_up(self, block: Sequence[Sequence_]) -> list[Sequence_]:
+        ids = np.concatenate([sequence.chunk for sequence in block])
+        columns = self._describe(ids)
+        cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
+        pieces = {name: np.split(column, cuts) for name, column in columns.items()}
+        return [
+            Sequence_(
+                *(getattr(sequence, name) for name in ("number", "id", "method", *_SPAN_FIELDS)),
+                **{name: piece[place] for name, piece in pieces.items()},
+            )
+            for place, sequence in enumerate(block)
+        ]
+
+    def _describe(self, ids: Ids) -> Columns:
+        """Return what CHUNKS and TOKENS say of each chunk id, shape (n,)."""
+        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
+        columns: Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
+        columns["open_ended"] = np.zeros(len(ids), np.bool_)
+        shards = ids >> SHARD_BITS
+        for shard, _ in self.by_shard(ids):
+            table = self.chunks(shard)
+            places = np.flatnonzero((shards == shard) & (ids >= 0))
+            places = places[(ids[places] & ((1 << SHARD_BITS) - 1)) < len(table["start"])]
+            rows, base = ids[places] & ((1 << SHARD_BITS) - 1), shard << SHARD_BITS
+            docs = table["doc_row"][rows]
+            columns["doc"][places] = docs | base
+            columns["doc_first"][places] = np.searchsorted(table["doc_row"], docs, "left") | base
+            columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
+            columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
+            columns["open_ended"][places] = table["joint"][rows]
+            named, offsets, _ = self.token_shard(shard)
+            at = np.searchsorted(named, rows)
+            there = at < len(named)
+            there[there] = named[at[there]] == rows[there]
+            columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
+        return columns
+
+    def used_rows(self) -> list[NDArray[np.bool_]]:
+        """Return for each shard which chunk rows any sequence of the data set names: one byte a chunk."""
+        used = [np.zeros(len(self.chunks(shard)["start"]), np.bool_) for shard in range(len(self.shards))]
+        for sequence in self.bare_sequences():
+            for shard, rows in self.by_shard(sequence.chunk):
+                used[shard][rows[rows < len(used[shard])]] = True
+        return used
+
+
+_SPAN_FIELDS = ("chunk", "role", "group", "start", "end", "score")
+_LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
+
+
+def _open_step(name: str, folder: Path) -> Step:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        names = [list(part["files"]) for part in manifest["parts"]]
+        assert_json = {"fingerprint", "inputs"} <= manifest.keys() and isinstance(names, list)
+        return Step(name, folder, manifest, "" if assert_json else "lacks its fingerprint or inputs")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Step(name, folder, {"parts": [], "inputs": {}, "fingerprint": ""}, f"cannot be read ({error})")
+
+
+def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:
+    for number in range(reader.num_record_batches):
+        if take <= 0:
+            return
+        batch = reader.get_batch(number).slice(0, take)
+        take -= batch.num_rows
+        yield batch
+
+
+Check = Callable[[Artefacts], list[Any]]

@@ -1,0 +1,34 @@
+"""Outcome: what one check looked at and what it found wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+_KEPT_EXAMPLES = 5
+
+
+@dataclass
+class Outcome:
+    """One check: `checked` things of a kind, `breaches` of them wrong, the first few of these in words."""
+
+    check: str
+    unit: str
+    checked: int = 0
+    breaches: int = 0
+    examples: list[str] = field(default_factory=list)
+    note: str = ""
+    skipped: str = ""  # why nothing was checked
+
+    def breach(self, example: str) -> None:
+        """Count one breach, and keep its description if it is among the first."""
+        self.breaches += 1
+        if len(self.examples) < _KEPT_EXAMPLES:
+            self.examples.append(example)
+
+    @property
+    def result(self) -> Literal["pass", "breach", "skipped"]:
+        """What the table says."""
+        if self.breaches:
+            return "breach"
+        return "skipped" if self.skipped else "pass"
