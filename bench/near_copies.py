@@ -68,7 +68,7 @@ def main() -> None:
 def read(path: Path) -> list[dict[str, str]]:
     """Return the records of a JSONL file."""
     with fsspec.open(str(path), "rb", compression=COMPRESSIONS.get(path.suffix)) as lines:
-        return [orjson.loads(line) for line in lines]
+        return [orjson.loads(line) for line in lines.read().splitlines()]
 
 
 def weights_of(texts: Sequence[str]) -> NDArray[np.float16]:

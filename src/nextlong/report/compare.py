@@ -16,7 +16,7 @@ from nextlong.report import tables
 from nextlong.report.stats import Stats
 
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
-_WHOLE_FROM = 100.0  # as a table shows it; CSV and JSON hold every digit
+_DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
 
 def row(stats: Stats) -> dict[str, Any]:
@@ -63,7 +63,8 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     table = tables.table()
     table.add_column("", no_wrap=True)
     for name in _short_names([str(own["run"]) for own in rows]):
-        table.add_column(tables.cell(name), justify="right", overflow="fold")
+        heading = ",\n".join(map(tables.cell, name.split(",")))  # the settings of a variant one below the other
+        table.add_column(heading, justify="right", overflow="fold")
     for key in list(rows[0])[1:]:
         values = [own[key] for own in rows]
         if any(value is not None for value in values):
@@ -85,7 +86,8 @@ def text_of(value: str | float | None) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:,.0f}" if value >= _WHOLE_FROM else f"{value:,.3f}"
+        decimals = next((places for least, places in _DECIMALS if abs(value) >= least), 3)
+        return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) else tables.cell(value)
 
 

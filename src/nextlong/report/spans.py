@@ -99,8 +99,9 @@ def distances(block: Block) -> NDArray[np.int64]:
 
 def _gaps(keys: NDArray[np.int64], spans: Block) -> NDArray[np.int64]:
     order = np.lexsort((spans.starts, keys))
-    gaps: NDArray[np.int64] = spans.starts[order][1:] - spans.ends[order][:-1]
-    return gaps[np.diff(keys[order]) == 0]
+    gaps = spans.starts[order][1:] - spans.ends[order][:-1]
+    within: NDArray[np.int64] = gaps[np.diff(keys[order]) == 0]
+    return within
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:

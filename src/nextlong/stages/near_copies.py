@@ -176,7 +176,9 @@ def similarities(candidates: Shingles, *, document: Shingles, weights: NDArray[n
 
     `document` holds one text or several (its chunks); `weights` is what `weigh_shingles` wrote.
     """
-    return _shares(_held(candidates.hashes, np.sort(document.hashes)), _weights_of(candidates, weights), candidates)
+    return _shares(
+        _held(candidates.hashes, np.sort(document.hashes)), _word_weights(candidates, weights), candidates.offsets
+    )
 
 
 def copies_of(
@@ -195,10 +197,10 @@ def copies_among(
     `taken` says which of them count at all (default: all); the others are neither copies nor originals.
     """
     owners = np.repeat(np.arange(len(candidates.offsets) - 1), np.diff(candidates.offsets))
-    weight = _weights_of(candidates, weights)
+    weight = _word_weights(candidates, weights)
     groups = _Groups.of(candidates.hashes, owners, taken)
     # Nothing shares more with one candidate before it than with all of them together: only these few need a closer look.
-    suspects = np.flatnonzero(_shares(groups.first_owner < owners, weight, candidates) >= threshold)
+    suspects = np.flatnonzero(_shares(groups.first_owner < owners, weight, candidates.offsets) >= threshold)
     is_copy = np.zeros(len(candidates.offsets) - 1, np.bool_)
     eligible = np.ones(len(is_copy), np.bool_) if taken is None else taken.copy()
     for own in suspects.tolist():
@@ -246,7 +248,7 @@ def _copies_one(
 ) -> bool:  # fmt: skip
     """Return whether candidate `own` is a near-copy of an eligible one before it."""
     first, last = candidates.offsets[own : own + 2]
-    own_weight, alone = weight[first:last], Shingles(candidates.hashes[first:last], np.array([0, last - first]))
+    own_weight, alone = weight[first:last], np.array([0, last - first])
     owners_before = groups.first_owner[first:last]
     likeliest = int(np.bincount(owners_before[owners_before < own]).argmax())
     if eligible[likeliest] and _shares(owners_before == likeliest, own_weight, alone)[0] >= threshold:
@@ -273,36 +275,39 @@ def _held(hashes: U64, sorted_hashes: U64) -> NDArray[np.bool_]:
     return held
 
 
-def _weights_of(candidates: Shingles, weights: NDArray[np.float16]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = weights[candidates.hashes & np.uint64(len(weights) - 1)].astype(np.float64)
-    return found
+def _word_weights(texts: Shingles, weights: NDArray[np.float16]) -> NDArray[np.float64]:
+    """Return for each shingle the weight of its last word, shape (s,); 0 for the last two of a text.
 
-
-def _shares(matched: NDArray[np.bool_], weight: NDArray[np.float64], texts: Shingles) -> NDArray[np.float64]:
-    """Return the covered share of each of m texts, by weight; 0 for a text without words.
-
-    `matched` has shape (s,), giving (m,), or (r, s) for r other texts, giving (r, m). A word stands in three runs and has
-    the weight of the rarest; the first and last two of a text, which stand in fewer, are left out. Weights are multiples
-    of 2^-24, so sums of them are exact and no order of adding changes them.
+    The first and last two words of a text stand in fewer than three shingles and do not count. A word weighs as little as the
+    text before or after it: a word changed within stock makes shingles that nobody has, and is no less stock for that.
     """
-    words = max(len(weight) - SHINGLE_WORDS + 1, 0)
-    covered, heaviest = matched[..., :words].copy(), weight[:words].copy()
+    rarity = weights[texts.hashes & np.uint64(len(weights) - 1)].astype(np.float64)
+    sizes, places = np.diff(texts.offsets), np.arange(len(rarity))
+    lasts = np.repeat(texts.offsets[1:] - 1, sizes)
+    before = rarity[np.maximum(places - 1, np.repeat(texts.offsets[:-1], sizes))]
+    after = rarity[np.minimum(places + SHINGLE_WORDS, lasts)]
+    return np.where(places + SHINGLE_WORDS - 1 <= lasts, np.minimum(before, after), 0.0)
+
+
+def _shares(matched: NDArray[np.bool_], word_weights: NDArray[np.float64], offsets: Offsets) -> NDArray[np.float64]:
+    """Return the share, by weight, of each of m texts' words that stand in a matched shingle; 0 for a text without words.
+
+    `matched` has shape (s,), giving (m,), or (r, s) for r other texts, giving (r, m). Weights are multiples of 2^-24, so sums
+    of them are exact and no order of adding changes them.
+    """
+    covered = matched.copy()
     for step in range(1, SHINGLE_WORDS):
-        covered |= matched[..., step : step + words]
-        np.maximum(heaviest, weight[step : step + words], out=heaviest)
-    firsts = np.minimum(texts.offsets[:-1], words)
-    lasts = np.maximum(texts.offsets[1:] - SHINGLE_WORDS + 1, firsts)
-    whole, shared = _sums(heaviest, firsts, lasts), _sums(heaviest * covered, firsts, lasts)
+        covered[..., :-step] |= matched[..., step:]
+    whole, shared = _sums(word_weights, offsets), _sums(word_weights * covered, offsets)
     shares: NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return shares
 
 
-def _sums(values: NDArray[np.float64], firsts: Offsets, lasts: Offsets) -> NDArray[np.float64]:
-    """Return the sums of values[..., first:last]."""
+def _sums(values: NDArray[np.float64], offsets: Offsets) -> NDArray[np.float64]:
+    """Return the sums of values[..., offsets[i]:offsets[i + 1]]."""
     running = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=running[..., 1:])
-    sums: NDArray[np.float64] = running[..., lasts] - running[..., firsts]
-    return sums
+    return np.diff(running[..., offsets], axis=-1)
 
 
 def count_shingles(out: Path, *, documents: Path, keep: Path, share: float, seed: int) -> dict[str, Any]:

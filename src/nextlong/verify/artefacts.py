@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.errors import RunError
+from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
-SHARD_BITS = 32
-UNKNOWN = -1
-META, NEGATIVE, DOCUMENT, JOINT, BOS, EOS = range(6)
-ROLE_NAMES = ("meta", "negative", "document", "joint", "bos", "eos")
+UNKNOWN = NO_CHUNK
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 
 
@@ -51,7 +49,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sequence_:
+class Composed:
     """One sequence: its spans as parallel arrays, shape (spans,), and what the corpus says of their chunks."""
 
     number: int
@@ -84,7 +82,7 @@ class Sequence_:
 
     def where(self, span: int) -> str:
         """Name a span for a person."""
-        role = ROLE_NAMES[self.role[span]] if 0 <= self.role[span] < len(ROLE_NAMES) else f"role {self.role[span]}"
+        role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
         chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != UNKNOWN else ""
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
@@ -229,7 +227,7 @@ class Artefacts:
         distinct = np.unique(ids[ids >= 0])
         for shard in np.unique(distinct >> SHARD_BITS).tolist():
             if shard < len(self.shards):
-                yield shard, distinct[distinct >> SHARD_BITS == shard] & ((1 << SHARD_BITS) - 1)
+                yield shard, distinct[distinct >> SHARD_BITS == shard] & ROW_MASK
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
@@ -258,9 +256,9 @@ class Artefacts:
 
     # sequences
 
-    def blocks(self) -> Iterator[list[Sequence_]]:
+    def blocks(self) -> Iterator[list[Composed]]:
         """Yield the sequences of the data set, in order, in blocks of about four million tokens, chunks looked up."""
-        block: list[Sequence_] = []
+        block: list[Composed] = []
         held = 0
         for sequence in self.bare_sequences():
             block.append(sequence)
@@ -271,7 +269,7 @@ class Artefacts:
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self) -> Iterator[Sequence_]:
+    def bare_sequences(self) -> Iterator[Composed]:
         """Yield the sequences of the data set, in order, with nothing looked up."""
         number = 0
         for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
@@ -281,16 +279,16 @@ class Artefacts:
                     for row in range(batch.num_rows):
                         columns = [column[row].values.to_numpy(zero_copy_only=False) for column in lists]
                         id_, method = batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py()
-                        yield Sequence_(number, id_, method, *columns)
+                        yield Composed(number, id_, method, *columns)
                         number += 1
 
-    def _looked_up(self, block: Sequence[Sequence_]) -> list[Sequence_]:
+    def _looked_up(self, block: Sequence[Composed]) -> list[Composed]:
         ids = np.concatenate([sequence.chunk for sequence in block])
         columns = self._describe(ids)
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         pieces = {name: np.split(column, cuts) for name, column in columns.items()}
         return [
-            Sequence_(
+            Composed(
                 *(getattr(sequence, name) for name in ("number", "id", "method", *_SPAN_FIELDS)),
                 **{name: piece[place] for name, piece in pieces.items()},
             )
@@ -306,11 +304,11 @@ class Artefacts:
         for shard, _ in self.by_shard(ids):
             table = self.chunks(shard)
             places = np.flatnonzero((shards == shard) & (ids >= 0))
-            places = places[(ids[places] & ((1 << SHARD_BITS) - 1)) < len(table["start"])]
-            rows, base = ids[places] & ((1 << SHARD_BITS) - 1), shard << SHARD_BITS
-            docs = table["doc_row"][rows]
+            places = places[(ids[places] & ROW_MASK) < len(table["start"])]
+            rows, base = ids[places] & ROW_MASK, shard << SHARD_BITS
+            docs = table["doc_row"][rows].astype(np.int64)
             columns["doc"][places] = docs | base
-            columns["doc_first"][places] = np.searchsorted(table["doc_row"], docs, "left") | base
+            columns["doc_first"][places] = np.searchsorted(table["doc_row"], docs, "left") + base
             columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
             columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
             columns["open_ended"][places] = table["joint"][rows]
@@ -330,6 +328,7 @@ class Artefacts:
         return used
 
 
+_NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
 _SPAN_FIELDS = ("chunk", "role", "group", "start", "end", "score")
 _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
@@ -337,11 +336,12 @@ _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 def _open_step(name: str, folder: Path) -> Step:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        names = [list(part["files"]) for part in manifest["parts"]]
-        assert_json = {"fingerprint", "inputs"} <= manifest.keys() and isinstance(names, list)
-        return Step(name, folder, manifest, "" if assert_json else "lacks its fingerprint or inputs")
+        whole = {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"])
+        if whole:
+            return Step(name, folder, manifest)
+        return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return Step(name, folder, {"parts": [], "inputs": {}, "fingerprint": ""}, f"cannot be read ({error})")
+        return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
 
 
 def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:
@@ -352,5 +352,3 @@ def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.Reco
         take -= batch.num_rows
         yield batch
 
-
-Check = Callable[[Artefacts], list[Any]]

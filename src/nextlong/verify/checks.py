@@ -1,0 +1,48 @@
+"""Checks: all of them, in the order of the route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.corpus import check_corpus
+from nextlong.verify.exports import check_exports
+from nextlong.verify.files import check_files
+from nextlong.verify.near_copies import check_near_copies
+from nextlong.verify.outcome import Outcome
+from nextlong.verify.search import check_search
+from nextlong.verify.sequences import check_sequences
+from nextlong.verify.tokens import check_tokens
+from nextlong.verify.vectors import check_vectors
+
+# What reading a file that is missing, torn or of another shape raises.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
+
+
+def verify(run_dir: Path, *, sample: int = 100, seed: int = 0) -> Iterator[Outcome]:
+    """Yield the outcome of each check of a finished run.
+
+    `sample` random meta-chunks are searched for again, as many random vectors encoded again. Raises RunError if there is no
+    finished run. Artefacts that cannot be read are breaches, not errors.
+    """
+    run = Artefacts(run_dir)
+    yield from check_files(run)
+    yield from _guarded("documents and chunks", lambda: check_corpus(run))
+    yield from _guarded("tokens", lambda: check_tokens(run))
+    yield from _guarded("sequences", lambda: check_sequences(run))
+    yield from _guarded("vectors", lambda: check_vectors(run, sample=sample, seed=seed))
+    yield from _guarded("search", lambda: check_search(run, sample=sample, seed=seed))
+    yield from _guarded("near-copies", lambda: check_near_copies(run))
+    yield from _guarded("exports", lambda: check_exports(run))
+
+
+def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
+    try:
+        return check()
+    except _UNREADABLE as error:
+        broken = Outcome(name, "files")
+        broken.breach(f"could not be checked, the files are not as they should be: {error!r}")
+        return [broken]

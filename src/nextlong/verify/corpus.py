@@ -1,0 +1,62 @@
+"""Corpus: each document's hash made again from its text, and the chunks of each kept document tile it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from nextlong.schemas import SHARD_BITS
+from nextlong.verify.artefacts import Artefacts, Columns
+from nextlong.verify.outcome import Outcome
+
+
+def check_corpus(run: Artefacts) -> list[Outcome]:
+    """Read every document once."""
+    documents, chunks = Outcome("documents", "documents"), Outcome("chunks tile documents", "chunks")
+    hashes, chars, keeps = (run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy"), _keep_files(run))
+    limit = int(run.setting("chunk", "max_chars", 0))
+    is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
+    for shard in range(len(run.shards)):
+        own_hashes, own_chars, keep = (np.load(paths[shard]) for paths in (hashes, chars, keeps))
+        table = run.chunks(shard)
+        chunks.checked += len(table["start"])
+        if np.any(np.diff(table["doc_row"]) < 0):
+            chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
+        if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
+            chunks.breach(f"chunk {shard << SHARD_BITS | int(long[0])} is longer than chunk.max_chars={limit}")
+        for first, batch in run.documents(shard, "text", "content_hash"):
+            stored = batch.column("content_hash").to_pylist()
+            for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
+                documents.checked += 1
+                name = f"document {shard << SHARD_BITS | row}"
+                now = xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
+                if not now == said == own_hashes[row]:
+                    documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
+                if len(text) != own_chars[row]:
+                    documents.breach(f"{name} has {len(text):,} characters, stored is {own_chars[row]:,}")
+                if problem := _tiling_problem(text, row, table, is_kept=bool(keep[row])):
+                    chunks.breach(f"{name}: {problem}")
+    return [documents, chunks]
+
+
+def _keep_files(run: Artefacts) -> list[Path]:
+    """Return the .keep.npy that the chunks were made from: which documents stay is settled by one step or another."""
+    found = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
+    return found[-1]
+
+
+def _tiling_problem(text: str, row: int, table: Columns, *, is_kept: bool) -> str:
+    low, high = np.searchsorted(table["doc_row"], [row, row + 1]).tolist()
+    if not is_kept:
+        return f"has {high - low} chunks but was not selected" if high > low else ""
+    at = 0
+    columns = (table[name][low:high].tolist() for name in ("start", "end", "joint"))
+    for start, end, is_open in zip(*columns, strict=True):
+        if start != at or end <= start:
+            return f"a chunk is [{start}, {end}) where the one before ends at {at}"
+        if is_open != (text[end - 1 : end] != "\n"):
+            return f"chunk [{start}, {end}) has joint={is_open} but ends in {text[end - 1 : end]!r}"
+        at = end
+    return "" if at == len(text) else f"its chunks end at {at} of {len(text)} characters"

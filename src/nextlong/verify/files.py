@@ -1,0 +1,44 @@
+"""Files: every file of the run against the size and hash in its manifest, and every manifest against its inputs'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xxhash
+
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.outcome import Outcome
+
+_READ_BYTES = 1 << 22
+
+
+def check_files(run: Artefacts) -> list[Outcome]:
+    """Hash every file that a manifest names."""
+    files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
+    for step in run.steps.values():
+        manifests.checked += 1
+        if step.damage:
+            manifests.breach(f"{step.folder.name}/manifest.json {step.damage}")
+            continue
+        for name, fingerprint in step.manifest["inputs"].items():
+            there = run.steps[name].manifest["fingerprint"] if name in run.steps else "not among the run's steps"
+            if there != fingerprint:
+                manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
+        for part in step.manifest["parts"]:
+            for file, record in part["files"].items():
+                files.checked += 1
+                if problem := _problem(step.folder / file, record["bytes"], record["xxh3"]):
+                    files.breach(f"{step.folder.name}/{file} {problem}")
+    return [manifests, files]
+
+
+def _problem(path: Path, size: int, xxh3: str) -> str:
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size != size:
+        return f"has {path.stat().st_size:,} bytes, its manifest says {size:,}"
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            state.update(piece)
+    return "" if state.hexdigest() == xxh3 else f"has the hash {state.hexdigest()}, its manifest says {xxh3}"

@@ -1,0 +1,161 @@
+"""Near-copies: does a negative repeat the meta-document, or an earlier negative, instead of distracting from it?
+
+In:  the texts of a sequence. A text's measure is the share of its words that stand in a run of five words that the other
+text has too: about the share of words left unchanged, whether single words were changed or a whole passage. Runs that
+stand in many documents of the corpus (licence notes, footers) weigh `limit / documents`.
+
+The run's own filter has a measure of the same kind in another form (`stages/near_copies.py`), so that texts close to the
+threshold may fall on either side: a breach is what lies above it by a margin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from nextlong.schemas import META, NEGATIVE
+from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed
+from nextlong.verify.outcome import Outcome
+
+_RUN_WORDS = 5
+_THRESHOLD = 0.8
+_MARGIN = 0.05
+_SUSPECT_SHARE = 0.15  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 16 %
+_COMMON_LEAST = 16
+_COMMON_SHARE = 0.001
+_WORD = re.compile(r"\w+")
+
+Run = tuple[str, ...]
+
+
+class Suspect(NamedTuple):
+    """A negative that may be a near-copy, and which runs of its text the other text shares."""
+
+    where: str
+    of: str
+    runs: list[Run]
+    shared: NDArray[np.bool_]  # (runs,)
+
+
+def check_near_copies(run: Artefacts) -> list[Outcome]:
+    """Measure every negative; a breach where the recipe asked for none, else a count."""
+    outcome = Outcome("near-copies among negatives", "negatives")
+    setting = run.setting("mine", "near_copies")
+    is_asked = setting not in (None, "off", "keep", False)
+    if run.method != "nextlong" or run.strategy == "self-repeat":
+        outcome.skipped = f"{'method ' + run.method if run.method != 'nextlong' else 'self-repeat'}: not meant to be free of them"
+        return [outcome]
+    threshold = float(setting) if isinstance(setting, float | int) and not isinstance(setting, bool) else _THRESHOLD
+    suspects = []
+    for block in run.blocks():
+        texts = run.texts_of(np.concatenate([_with_whole_document(sequence) for sequence in block]))
+        for sequence in block:
+            outcome.checked += int((sequence.role == NEGATIVE).sum())
+            suspects += [found for found in _suspects(sequence, texts) if _share(found, {}) >= threshold + _MARGIN]
+    weights = _weights(run, suspects)
+    copies = [(found, share) for found in suspects if (share := _share(found, weights)) >= threshold + _MARGIN]
+    if is_asked:
+        for found, share in copies:
+            outcome.breach(f"{found.where} has {share:.0%} of its words in common with {found.of}")
+    else:
+        outcome.note = f"{len(copies)} found; mine.near_copies did not ask for none"
+    return [outcome]
+
+
+def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:
+    metas = sequence.role == META
+    own = [np.arange(a, b) for a, b in zip(sequence.doc_first[metas][:1], sequence.doc_stop[metas][:1], strict=True)]
+    return np.concatenate([sequence.chunk[sequence.is_chunk & (sequence.doc != UNKNOWN)], *own])
+
+
+def _suspects(sequence: Composed, texts: dict[int, str]) -> Iterator[Suspect]:
+    """Yield negatives that share more than a few runs with the meta-document or with an earlier negative."""
+    spans = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)).tolist()
+    metas = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN)).tolist()
+    if not spans or not metas:
+        return
+    whole = range(int(sequence.doc_first[metas[0]]), int(sequence.doc_stop[metas[0]]))
+    words: dict[str, int] = {}
+    document = _word_ids("".join(texts[chunk] for chunk in whole), words)
+    own = [_word_ids(texts[int(sequence.chunk[span])], words) for span in spans]
+    hashes = [_run_hashes(ids) for ids in (document, *own)]
+    common = _common_runs(hashes)
+    names = list(words)
+    for later in range(1, len(hashes)):
+        for other in np.flatnonzero(common[later, :later] >= _SUSPECT_SHARE * max(1, len(np.unique(hashes[later])))).tolist():
+            if len(hashes[later]):
+                ids = own[later - 1].tolist()
+                runs = [tuple(names[word] for word in ids[at : at + _RUN_WORDS]) for at in range(len(hashes[later]))]
+                of = "the meta-document" if other == 0 else f"chunk {sequence.chunk[spans[other - 1]]}"
+                yield Suspect(sequence.where(spans[later - 1]), of, runs, np.isin(hashes[later], hashes[other]))
+
+
+def _word_ids(text: str, words: dict[str, int]) -> NDArray[np.uint64]:
+    return np.array([words.setdefault(word, len(words)) for word in _WORD.findall(text.lower())], np.uint64)
+
+
+def _run_hashes(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return one number a run of words, equal for equal runs; 2^64 is enough that unequal ones differ."""
+    count = max(0, len(ids) - _RUN_WORDS + 1)
+    mixed = np.zeros(count, np.uint64)
+    for step in range(_RUN_WORDS):
+        mixed = (mixed ^ ids[step : step + count]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _common_runs(hashes: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
+    """Return how many distinct runs each two texts have in common, shape (n, n)."""
+    distinct = [np.unique(own) for own in hashes]
+    _, columns = np.unique(np.concatenate(distinct), return_inverse=True)
+    rows = np.repeat(np.arange(len(distinct)), [len(own) for own in distinct])
+    presence = sp.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)))
+    product: NDArray[np.int32] = (presence @ presence.T).toarray()
+    return product
+
+
+def _weights(run: Artefacts, suspects: list[Suspect]) -> dict[Run, float]:
+    """Return the weight of each shared run that stands in many documents; others have 1."""
+    wanted = {own for found in suspects for own, shared in zip(found.runs, found.shared, strict=True) if shared}
+    if not wanted:
+        return {}
+    vocabulary = {word for own in wanted for word in own}
+    counts: Counter[Run] = Counter()
+    documents = 0
+    for shard in range(len(run.shards)):
+        for _, batch in run.documents(shard, "text"):
+            documents += batch.num_rows
+            for text in batch.column("text").to_pylist():
+                counts.update(_runs_among(text, vocabulary, wanted))
+    limit = max(_COMMON_LEAST, _COMMON_SHARE * documents)
+    return {own: limit / count for own, count in counts.items() if count > limit}
+
+
+def _runs_among(text: str, vocabulary: set[str], wanted: set[Run]) -> set[Run]:
+    words = _WORD.findall(text.lower())
+    known = [word in vocabulary for word in words]
+    found = set()
+    streak = 0
+    for at, is_known in enumerate(known):
+        streak = streak + 1 if is_known else 0
+        if streak >= _RUN_WORDS and (own := tuple(words[at - _RUN_WORDS + 1 : at + 1])) in wanted:
+            found.add(own)
+    return found
+
+
+def _share(found: Suspect, weights: dict[Run, float]) -> float:
+    """Return the share of the words, by weight, that stand in a shared run; a word weighs what its rarest run does."""
+    heaviest = np.zeros(len(found.runs) + _RUN_WORDS - 1)
+    covered = np.zeros(len(heaviest), np.bool_)
+    own: NDArray[Any] = np.array([weights.get(run, 1.0) for run in found.runs])
+    for step in range(_RUN_WORDS):
+        place = slice(step, step + len(own))
+        heaviest[place] = np.maximum(heaviest[place], own)
+        covered[place] |= found.shared
+    return float(heaviest[covered].sum() / heaviest.sum())

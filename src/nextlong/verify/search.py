@@ -1,0 +1,193 @@
+"""Search: scores from the stored vectors, and on a sample of meta-chunks the neighbours found again by brute force.
+
+In:  VECTORS, CANDIDATES, SEQUENCES. NumPy's float32 product of each sampled query with every stored vector, a block at a
+time, is the truth; equal cosines may come in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed, Ids
+from nextlong.verify.outcome import Outcome
+
+_TOLERANCE = 1e-3
+_BLOCK_ROWS = 32_768
+
+Scores = NDArray[np.float32]
+
+
+class MetaChunk(NamedTuple):
+    """A sampled query, and what its sequence holds."""
+
+    sequence: int
+    chunk: int
+    own_first: int  # the meta-document's chunks are [own_first, own_stop)
+    own_stop: int
+    whole_negatives: Ids  # of its group, without the one that is cut
+    in_sequence: Ids
+
+
+def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
+    """Check the scores of all negatives, and search again for `sample` random meta-chunks."""
+    if run.method != "nextlong":
+        return [Outcome("candidates searched again", "meta-chunks", skipped=f"method {run.method} has none")]
+    scores = Outcome("scores are cosines", "negatives")
+    for block in run.blocks():
+        _check_scores(run, block, scores)
+    candidates, nearest = Outcome("candidates searched again", "meta-chunks"), Outcome("negatives are the nearest free", "meta-chunks")
+    if "mine" not in run.steps:
+        candidates.skipped = nearest.skipped = "this run mined no candidates"
+        return [scores, candidates, nearest]
+    if run.strategy != "top" or run.is_filtered:
+        nearest.skipped = f"compose.negatives={run.strategy}" if run.strategy != "top" else "some of the nearest were passed over"
+    metas = _draw(run, sample=sample, seed=seed)
+    stored = _candidates_of(run, [meta.chunk for meta in metas])
+    fetch = max((len(ids) for ids, _ in stored.values()), default=0)
+    for meta, ids, true in zip(metas, *_brute_force(run, metas, fetch), strict=True):
+        candidates.checked += 1
+        for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true):
+            candidates.breach(problem)
+        if not nearest.skipped:
+            nearest.checked += 1
+            for problem in _skipped_nearer(meta, ids, true):
+                nearest.breach(problem)
+    return [scores, candidates, nearest]
+
+
+def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
+    """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
+    for sequence in block:
+        metas = {int(sequence.group[span]): int(sequence.chunk[span]) for span in np.flatnonzero(sequence.role == META)}
+        spans = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*metas]))
+        if not len(spans):
+            continue
+        outcome.checked += len(spans)
+        groups, said = sequence.group[spans], sequence.score[spans]
+        queries = run.vectors_of(np.array([metas[group] for group in groups.tolist()], np.int64))
+        true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), queries)
+        for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
+            outcome.breach(f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}")
+        if run.strategy == "top":
+            for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
+                outcome.breach(f"{sequence.where(int(spans[place]))} stands before one that is nearer to its meta-chunk")
+
+
+def _draw(run: Artefacts, *, sample: int, seed: int) -> list[MetaChunk]:
+    """Return `sample` random meta-chunks of the data set."""
+    total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
+    drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
+    found, number = [], 0
+    for block in run.blocks():
+        for sequence in block:
+            for span in np.flatnonzero(sequence.role == META).tolist():
+                if number in drawn and sequence.doc[span] != UNKNOWN:
+                    found.append(_meta_chunk(sequence, span))
+                number += 1
+    return found
+
+
+def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
+    negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_cut
+    return MetaChunk(
+        sequence.number,
+        int(sequence.chunk[span]),
+        int(sequence.doc_first[span]),
+        int(sequence.doc_stop[span]),
+        sequence.chunk[negatives],
+        sequence.chunk[sequence.is_chunk],
+    )
+
+
+def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Scores]]:
+    """Return the stored neighbours and scores of the given meta-chunks."""
+    found = {}
+    for path in run.files("mine", ".candidates.arrow"):
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                names = batch.column("chunk_id").to_numpy()
+                for row in np.flatnonzero(np.isin(names, chunks)).tolist():
+                    lists = [batch.column(name)[row].values.to_numpy() for name in ("neighbour_ids", "scores")]
+                    found[int(names[row])] = (lists[0].copy(), lists[1].copy())
+    return found
+
+
+def _brute_force(run: Artefacts, metas: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
+    """Return for each query the ids and cosines of the `fetch` nearest chunks of other documents, descending."""
+    queries = run.vectors_of(np.array([meta.chunk for meta in metas], np.int64))
+    best_ids = [np.empty(0, np.int64) for _ in metas]
+    best = [np.empty(0, np.float32) for _ in metas]
+    for ids, vectors in _vector_blocks(run):
+        scores = queries @ vectors.T
+        for query, meta in enumerate(metas):
+            others = (ids < meta.own_first) | (ids >= meta.own_stop)
+            all_ids = np.concatenate([best_ids[query], ids[others]])
+            all_scores = np.concatenate([best[query], scores[query][others]])
+            if len(all_ids) > fetch:
+                kept = np.argpartition(-all_scores, max(fetch - 1, 0))[:fetch]
+                all_ids, all_scores = all_ids[kept], all_scores[kept]
+            best_ids[query], best[query] = all_ids, all_scores
+    orders = [np.argsort(-scores, kind="stable") for scores in best]
+    return (
+        [ids[order] for ids, order in zip(best_ids, orders, strict=True)],
+        [scores[order] for scores, order in zip(best, orders, strict=True)],
+    )
+
+
+def _vector_blocks(run: Artefacts) -> Iterator[tuple[Ids, Scores]]:
+    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
+        stored = np.load(path, mmap_mode="r")
+        for first in range(0, len(stored), _BLOCK_ROWS):
+            vectors = stored[first : first + _BLOCK_ROWS].astype(np.float32)
+            yield (shard << SHARD_BITS) | np.arange(first, first + len(vectors)), vectors
+
+
+def _candidate_problems(
+    run: Artefacts, meta: MetaChunk, stored: tuple[Ids, Scores] | None, true_ids: Ids, true: Scores
+) -> Iterator[str]:
+    """Yield what is wrong with the stored candidates of one meta-chunk."""
+    where = f"meta-chunk {meta.chunk} of sequence {meta.sequence}"
+    if stored is None:
+        yield f"{where} has no candidates"
+        return
+    ids, said = stored
+    if len(np.unique(ids)) != len(ids):
+        yield f"{where} has a candidate twice"
+    own = (ids >= meta.own_first) & (ids < meta.own_stop)
+    if own.any():
+        yield f"{where} has candidate {ids[own][0]}, of its own document"
+    cosines = run.vectors_of(ids) @ run.vectors_of(np.array([meta.chunk]))[0]
+    for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
+        yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
+    if np.any(np.diff(said) > 1e-6):
+        yield f"{where}: scores are not descending"
+    if run.setting("mine", "max_similarity") is not None or any("contamin" in name for name in run.steps):
+        return  # some of the true ones may rightly be missing
+    if len(ids) < len(true):
+        yield f"{where} has {len(ids)} candidates, there are {len(true)}"
+    for rank in np.flatnonzero(np.abs(said[: len(true)] - true[: len(said)]) > _TOLERANCE)[:1].tolist():
+        yield (
+            f"{where}: at rank {rank} stands {ids[rank]} with {said[rank]:.4f}, "
+            f"the nearest by brute force is {true_ids[rank]} with {true[rank]:.4f}"
+        )
+
+
+def _skipped_nearer(meta: MetaChunk, true_ids: Ids, true: Scores) -> Iterator[str]:
+    """Yield chunks nearer than a negative of the group that stand nowhere in the sequence."""
+    known = np.isin(true_ids, meta.whole_negatives)
+    if not known.any():
+        return
+    farthest = true[known].min()
+    skipped = (true > farthest + _TOLERANCE) & ~np.isin(true_ids, meta.in_sequence)
+    for place in np.flatnonzero(skipped)[:1].tolist():
+        yield (
+            f"sequence {meta.sequence}: chunk {true_ids[place]} ({true[place]:.4f}) is free and nearer to meta-chunk "
+            f"{meta.chunk} than a negative of its ({farthest:.4f})"
+        )

@@ -1,0 +1,237 @@
+"""Sequences: spans tile [0, T), stand in the right order, are complete, and repeat nothing.
+
+In:  SEQUENCES with what CHUNKS and TOKENS say of each chunk. Checks go by role, so that a sequence of meta-chunks and
+negatives and one of whole documents are each held to its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
+from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed
+from nextlong.verify.outcome import Outcome
+
+
+def check_sequences(run: Artefacts) -> list[Outcome]:
+    """Check every sequence by itself, and all of them together."""
+    spans, joints = Outcome("spans tile the sequence", "spans"), Outcome("joints, bos, eos", "sequences")
+    order = Outcome("order and completeness", "sequences")
+    repeats = Outcome("no chunk twice", "sequences")
+    own = Outcome("negatives of other documents", "negatives")
+    across = _Across(run)
+    for block in run.blocks():
+        for sequence in block:
+            spans.checked += len(sequence.chunk)
+            for outcome in (joints, order, repeats):
+                outcome.checked += 1
+            own.checked += int((sequence.role == NEGATIVE).sum())
+            _collect(spans, span_problems(run, sequence))
+            _collect(joints, joint_problems(run, sequence))
+            _collect(order, order_problems(run, sequence))
+            _collect(repeats, repeat_problems(run, sequence))
+            _collect(own, own_document_problems(run, sequence))
+            across.add(sequence)
+        across.name_metas(block)
+    outcomes = [spans, joints, order, repeats, *across.outcomes()]
+    if own.checked:
+        outcomes.insert(4, own)
+    return outcomes
+
+
+def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
+    for problem in problems:
+        outcome.breach(problem)
+
+
+def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
+    target = int(run.setting("compose", "target_tokens", 0))
+    if not len(sequence.start) or sequence.end[-1] != target:
+        reached = int(sequence.end[-1]) if len(sequence.end) else 0
+        yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
+    before = np.concatenate([[0], sequence.end[:-1]])
+    for span in np.flatnonzero((sequence.start != before) | (sequence.end <= sequence.start)).tolist():
+        yield f"{sequence.where(span)} should begin at {before[span]} and hold at least one token"
+    for span in np.flatnonzero(sequence.is_chunk & (sequence.doc == UNKNOWN)).tolist():
+        yield f"{sequence.where(span)} names a chunk that is not there"
+    for span in np.flatnonzero(~sequence.is_chunk & (sequence.chunk != NO_CHUNK)).tolist():
+        yield f"{sequence.where(span)} names a chunk but its role has none"
+    too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
+    for span in np.flatnonzero(too_long).tolist():
+        yield f"{sequence.where(span)} is longer than its chunk, which has {sequence.tokens[span]} tokens"
+    if len(cut := np.flatnonzero(sequence.is_cut)) > 1:
+        yield f"{sequence.where(int(cut[0]))} and {len(cut) - 1} more are cut; at most one chunk may be"
+
+
+def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    """Yield joints that are missing, too many or too long, and bos and eos out of place."""
+    special = run.special_ids
+    lengths = sequence.end - sequence.start
+    last = len(lengths) - 1
+    for role, place in ((BOS, 0), (EOS, last)):
+        found = np.flatnonzero(sequence.role == role).tolist()
+        if found != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in found):
+            yield f"sequence {sequence.number} has {ROLES[role]} at spans {found}, the tokenizer's is {special[role]}"
+    end = last - bool(special[EOS])  # the span that is cut where the sequence is full
+    for span in np.flatnonzero(sequence.role == JOINT).tolist():
+        if lengths[span] != len(special[JOINT]) and not (span == end and lengths[span] < len(special[JOINT])):
+            yield f"{sequence.where(span)} should have {len(special[JOINT])} tokens"
+        if span == 0 or not (_wants_joint(sequence)[span - 1] or sequence.is_cut[span - 1]):
+            yield f"{sequence.where(span)} does not follow a chunk that needs one"
+    if special[JOINT]:
+        followed = np.append(sequence.role[1:] == JOINT, False)
+        missing = np.flatnonzero(_wants_joint(sequence) & ~sequence.is_cut & ~followed)
+        missing = missing[missing != end]
+        # A negative that just fills the budget has no joint: it counts as the one that is cut.
+        if len(missing) > (0 if sequence.is_cut.any() else 1):
+            yield f"{sequence.where(int(missing[0]))} does not end in a newline but has no joint after it"
+
+
+def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
+    """Return which chunks, when whole, take a joint: those that end without a newline and their document not going on."""
+    goes_on = (sequence.role == DOCUMENT) & (sequence.chunk + 1 < sequence.doc_stop)
+    return sequence.is_chunk & sequence.open_ended & ~goes_on
+
+
+def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
+    roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
+    expected = {META, NEGATIVE} if run.method == "nextlong" else {DOCUMENT}
+    if not roles or not roles <= expected:
+        yield f"sequence {sequence.number} has roles {sorted(roles)}, method {run.method} has {sorted(expected)}"
+    elif sequence.method != run.method:
+        yield f"sequence {sequence.number} says its method is {sequence.method}, the recipe's is {run.method}"
+    elif run.method == "nextlong":
+        yield from _meta_problems(run, sequence)
+    else:
+        yield from _document_problems(sequence)
+
+
+def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    is_exact = run.setting("compose", "fit", "exact") == "exact"
+    metas = np.flatnonzero(sequence.role == META)
+    if not len(metas):
+        if is_exact:
+            yield f"sequence {sequence.number} has no meta-chunk"
+        return
+    first, stop = int(sequence.doc_first[metas[0]]), int(sequence.doc_stop[metas[0]])
+    for place, span in enumerate(metas.tolist()):
+        if sequence.chunk[span] != first + place or sequence.group[span] != place:
+            yield f"{sequence.where(span)} of group {sequence.group[span]} stands where meta-chunk {place}, {first + place}, should"
+            return
+        if is_exact and sequence.is_cut[span]:
+            yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
+    if is_exact and len(metas) != stop - first:
+        yield f"sequence {sequence.number} has {len(metas)} of the {stop - first} chunks of its meta-document"
+    groups = sequence.group[sequence.is_chunk]
+    if np.any(np.diff(groups) < 0) or groups[0] != 0 or groups[-1] >= len(metas) + (not is_exact):
+        yield f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} out of order, for {len(metas)} meta-chunks"
+        return
+    position = run.setting("compose", "position", "head")
+    if position in ("head", "tail"):
+        edges = np.flatnonzero(np.diff(groups))
+        places = np.append(0, edges + 1) if position == "head" else np.append(edges, len(groups) - 1)
+        chunk_spans = np.flatnonzero(sequence.is_chunk)
+        for place in places[: len(metas)].tolist():
+            if sequence.role[chunk_spans[place]] != META:
+                yield f"{sequence.where(int(chunk_spans[place]))} stands at the {position} of its group, no meta-chunk"
+
+
+def _document_problems(sequence: Composed) -> Iterator[str]:
+    spans = np.flatnonzero(sequence.is_chunk)
+    groups, docs, chunks = sequence.group[spans], sequence.doc[spans], sequence.chunk[spans]
+    for at, span in enumerate(spans.tolist()):
+        begins = at == 0 or groups[at] != groups[at - 1]
+        expected = sequence.doc_first[span] if begins else chunks[at - 1] + 1
+        if chunks[at] != expected:
+            yield f"{sequence.where(span)} stands where chunk {expected} of document {docs[at]} should"
+        if begins and groups[at] != (groups[at - 1] + 1 if at else 0):
+            yield f"{sequence.where(span)} has group {groups[at]} after {groups[at - 1] if at else 'none'}"
+        if begins and at and chunks[at - 1] + 1 != sequence.doc_stop[spans[at - 1]]:
+            yield f"{sequence.where(int(spans[at - 1]))} is not the last chunk of its document {docs[at - 1]}"
+        if sequence.is_cut[span] and at != len(spans) - 1:
+            yield f"{sequence.where(span)} is cut before the end of the sequence"
+    starts = docs[np.flatnonzero(np.diff(groups, prepend=-1))]
+    values, counts = np.unique(starts, return_counts=True)
+    for doc in values[counts > 1].tolist():
+        yield f"sequence {sequence.number} holds document {doc} twice"
+
+
+def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    """Yield chunks that stand twice; under `self-repeat`, negatives may."""
+    looked_at = sequence.is_chunk if run.strategy != "self-repeat" else sequence.is_chunk & (sequence.role != NEGATIVE)
+    chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
+    for chunk in chunks[counts > 1].tolist():
+        at = np.flatnonzero(looked_at & (sequence.chunk == chunk)).tolist()
+        yield f"sequence {sequence.number} holds chunk {chunk} at spans {at}"
+
+
+def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+    """Yield negatives of the meta-document, or, under `self-repeat`, those of any other."""
+    metas = sequence.doc[sequence.role == META]
+    wants_own = run.strategy == "self-repeat"
+    wrong = (sequence.role == NEGATIVE) & (np.isin(sequence.doc, metas) != wants_own)
+    for span in np.flatnonzero(wrong).tolist():
+        yield f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document"
+
+
+class _Across:
+    """What sequences share: one byte a document and two a chunk, whatever the number of sequences."""
+
+    def __init__(self, run: Artefacts) -> None:
+        self._run = run
+        self._documents = Outcome("documents across sequences", "sequences")
+        self._names = Outcome("sequence ids", "sequences")
+        self._uses = Outcome("uses of a negative", "chunks")
+        self._limit = run.setting("compose", "max_uses")
+        sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
+        self._used = [np.zeros(size, np.uint16) for size in sizes]
+        self._taken = [np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")]
+        reuse = run.setting("knn", "reuse") if run.method == "knn" else None
+        self._is_unique = run.method in ("nextlong", "standard", "iclm") or reuse == "never"
+        if not self._is_unique:
+            self._documents.skipped = f"method {run.method} may repeat documents across sequences"
+
+    def add(self, sequence: Composed) -> None:
+        """Count the documents that this sequence is made of, and its negatives."""
+        made_of = META if self._run.method == "nextlong" else DOCUMENT
+        if self._is_unique:
+            self._documents.checked += 1
+            for shard, rows in self._run.by_shard(sequence.doc[sequence.role == made_of]):
+                again = rows[self._taken[shard][rows]]
+                if len(again):
+                    self._documents.breach(
+                        f"sequence {sequence.number}: document {shard << SHARD_BITS | int(again[0])} stands in an earlier one"
+                    )
+                self._taken[shard][rows] = True
+        known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
+        for shard, rows in self._run.by_shard(sequence.chunk[known]):
+            self._used[shard][rows] += self._used[shard][rows] < np.iinfo(np.uint16).max
+
+    def name_metas(self, block: list[Composed]) -> None:
+        """Compare ids with the content hash of the meta-document that they are made of."""
+        self._names.checked += len(block)
+        if self._run.method != "nextlong":
+            return
+        docs = [int(sequence.doc[sequence.role == META][0]) for sequence in block if META in sequence.role]
+        hashes = self._run.hashes_of(np.array(docs, np.int64))
+        for sequence in block:
+            metas = sequence.doc[sequence.role == META]
+            expected = f"{hashes.get(int(metas[0]), 0):016x}" if len(metas) else ""
+            if not sequence.id.endswith(expected):
+                self._names.breach(f"sequence {sequence.number} is called {sequence.id}, its meta-document is {expected}")
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what was found, with the largest number of uses as a note."""
+        self._uses.checked = sum(int(np.count_nonzero(used)) for used in self._used)
+        most = max((int(used.max()) for used in self._used if len(used)), default=0)
+        self._uses.note = f"most: {most}" + ("" if self._limit is None else f", compose.max_uses={self._limit}")
+        for shard, used in enumerate(self._used):
+            for row in np.flatnonzero(used > (self._limit or np.inf)).tolist():
+                self._uses.breach(f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences")
+        found = [self._names, self._documents] if self._run.method == "nextlong" else [self._documents]
+        return [*found, self._uses] if self._uses.checked else found

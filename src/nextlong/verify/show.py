@@ -1,0 +1,48 @@
+"""Show: outcomes as a table, or as JSON for tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from nextlong.report import tables
+from nextlong.verify.outcome import Outcome
+
+_STYLES = {"pass": "green", "breach": "bold red", "skipped": "dim"}
+
+
+def passed(outcomes: Sequence[Outcome]) -> bool:
+    """Say whether no check found a breach."""
+    return not any(outcome.breaches for outcome in outcomes)
+
+
+def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
+    """Print one line a check, then the first breaches of each."""
+    table = tables.table(f"verify {run_dir}")
+    table.add_column("check", no_wrap=True)
+    table.add_column("checked", justify="right", no_wrap=True)
+    for heading in ("of", "result", ""):
+        table.add_column(heading)
+    for outcome in outcomes:
+        said = outcome.skipped or outcome.note
+        if outcome.breaches:
+            said = f"{outcome.breaches:,} breach{'es' if outcome.breaches > 1 else ''}"
+        style = _STYLES[outcome.result]
+        result = f"[{style}]{outcome.result}[/]"
+        table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(said))
+    tables.show(table, console)
+    for outcome in outcomes:
+        for example in outcome.examples:
+            console.print(f"{outcome.check}: {tables.cell(example)}", highlight=False, soft_wrap=True)
+    count = sum(outcome.breaches for outcome in outcomes)
+    console.print(f"{count:,} breaches" if count else "no breach", highlight=False)
+
+
+def as_json(outcomes: Sequence[Outcome], run_dir: Path) -> str:
+    """Return what was found as one JSON object."""
+    checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
+    return json.dumps({"run": str(run_dir), "passed": passed(outcomes), "checks": checks}, indent=1, ensure_ascii=False)

@@ -1,0 +1,132 @@
+"""Every method and every choice of negatives, end to end on the small corpus: what each promises, read from its output."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import nextlong
+from nextlong import pipeline
+
+NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
+METHODS = ("standard", "knn", "iclm", "quest")
+
+
+@pytest.fixture(scope="module")
+def one_run(small_corpus, recipe_for, tmp_path_factory):
+    """A run directory that all tests of this module add variants to."""
+    run_dir = tmp_path_factory.mktemp("methods") / "run"
+
+    def make(*overrides):
+        return nextlong.run(recipe_for(run_dir, *overrides))
+
+    make.run_dir = run_dir
+    return make
+
+
+def embedded(run_dir):
+    return {path.name: (path / "manifest.json").stat().st_mtime_ns for path in run_dir.glob("*-embed-*")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
+    one_run()
+    before = embedded(one_run.run_dir)
+    run = one_run(f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null")
+    assert embedded(one_run.run_dir) == before, "a method must not embed again"
+    assert len(run) > 0
+    for sequence in run.sequences():
+        assert len(sequence.input_ids) == 2048
+        assert sequence.method == method
+        documents = [span for span in sequence.spans if span.role == "document"]
+        order = list(dict.fromkeys(span.group for span in documents))
+        assert order == list(range(len(order)))
+        for group in order:
+            own = [span for span in documents if span.group == group]
+            assert len({span.doc_id for span in own}) == 1
+            assert own[0].char_start == 0
+            assert [span.char_start for span in own[1:]] == [span.char_end for span in own[:-1]]
+        starts = [span.token_start for span in sequence.spans]
+        assert starts == [0, *(span.token_end for span in sequence.spans[:-1])]
+        doc_ids = [next(s.doc_id for s in documents if s.group == group) for group in order]
+        assert len(set(doc_ids)) == len(doc_ids)
+
+
+@pytest.mark.parametrize("method", ["standard", "iclm"])
+def test_no_document_stands_in_two_sequences(one_run, method):
+    run = one_run(f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null")
+    seen = Counter(
+        doc for sequence in run.sequences() for doc in {s.doc_id for s in sequence.spans if s.role == "document"}
+    )
+    assert max(seen.values()) == 1
+
+
+def test_knn_shares_documents_unless_told_never(one_run):
+    def shared(*overrides):
+        run = one_run("compose.method=knn", "compose.sequences=8", *overrides)
+        uses = Counter(
+            doc for sequence in run.sequences() for doc in {s.doc_id for s in sequence.spans if s.role == "document"}
+        )
+        return max(uses.values())
+
+    assert shared() > 1
+    assert shared("knn.reuse=never") == 1
+
+
+def test_knn_follows_the_seed_with_its_nearest(one_run):
+    run = one_run("compose.method=knn", "compose.sequences=4")
+    for sequence in run.sequences():
+        scores = [span.score for span in sequence.spans if span.role == "document" and span.char_start == 0]
+        assert np.isnan(scores[0])
+        assert scores[1:] == sorted(scores[1:], reverse=True)
+
+
+def test_mean_similarity_has_the_order_of_the_ablation(one_run):
+    means = []
+    for negatives in NEGATIVES:
+        run = one_run(f"compose.negatives={negatives}", "mine.pool=40", "mine.fetch=60")
+        scores = [span.score for sequence in run.sequences() for span in sequence.spans if span.role == "negative"]
+        means.append(np.mean(scores))
+        assert all(len(sequence.input_ids) == 2048 for sequence in run.sequences())
+    assert means == sorted(means, reverse=True)
+    assert means[0] == 1.0
+    assert len(set(means)) == len(means)
+
+
+def test_self_repeat_repeats_the_meta_chunk_of_its_group(one_run):
+    run = one_run("compose.negatives=self-repeat")
+    for sequence in run.sequences():
+        meta_of = {span.group: span.chunk_id for span in sequence.spans if span.role == "meta"}
+        assert all(span.chunk_id == meta_of[span.group] for span in sequence.spans if span.role == "negative")
+
+
+@pytest.mark.parametrize("negatives", ["random-corpus", "random-retrieved", "tail"])
+def test_no_negative_is_from_the_own_document_or_twice(one_run, negatives):
+    for sequence in one_run(f"compose.negatives={negatives}").sequences():
+        own = next(span.doc_id for span in sequence.spans if span.role == "meta")
+        used = [span.chunk_id for span in sequence.spans if span.role == "negative"]
+        assert len(set(used)) == len(used)
+        assert own not in {span.doc_id for span in sequence.spans if span.role == "negative"}
+
+
+def test_a_cap_on_uses_holds_over_the_whole_data_set(one_run):
+    def most_used(*overrides):
+        run = one_run(*overrides)
+        uses = Counter(s.chunk_id for sequence in run.sequences() for s in sequence.spans if s.role == "negative")
+        return max(uses.values()), len(run)
+
+    free, count = most_used()
+    assert free > 2
+    assert most_used("compose.max_uses=2") == (2, count)
+
+
+def test_steps_of_a_method_are_its_own():
+    def names(method):
+        recipe = nextlong.Recipe.from_dict(
+            {"run_dir": "r", "ingest": {"sources": [{"path": __file__, "format": "text"}]}, "tokenizer": {"train": 300}},
+            overrides=[f"compose.method={method}"],
+        )
+        return [step.name for step in pipeline.route(recipe, pipeline.input_files(recipe))]
+
+    assert "embed" not in names("standard") + names("quest")
+    assert {"docvectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))
