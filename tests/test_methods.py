@@ -123,7 +123,11 @@ def test_a_cap_on_uses_holds_over_the_whole_data_set(one_run):
 def test_steps_of_a_method_are_its_own():
     def names(method):
         recipe = nextlong.Recipe.from_dict(
-            {"run_dir": "r", "ingest": {"sources": [{"path": __file__, "format": "text"}]}, "tokenizer": {"train": 300}},
+            {
+                "run_dir": "r",
+                "ingest": {"sources": [{"path": __file__, "format": "text"}]},
+                "tokenizer": {"train": 300},
+            },
             overrides=[f"compose.method={method}"],
         )
         return [step.name for step in pipeline.route(recipe, pipeline.input_files(recipe))]

@@ -11,31 +11,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.stages.chunk import chunk_text
-from nextlong.stages.compose import compose
+from nextlong.stages.compose import Composed, compose
+from nextlong.stages.fit import Dropped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nextlong.engine.progress import Reporter
     from nextlong.opened import Run
 
 __version__ = "0.1.0"
-__all__ = ["NextlongError", "Recipe", "chunk_text", "compose", "open", "run"]
+__all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run"]
 
 
-def run(recipe: Recipe, **options: Any) -> Run:
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> Run:
     """Carry out a recipe in its run directory, keeping what is there, and open the result.
 
-    Options are those of `nextlong.pipeline.run`. In a script, call it under `if __name__ == "__main__":`, because its
-    worker processes import the script. Raises NextlongError for every mistake that a user can mend.
+    `reporter` is told of progress. `changed_inputs="accept"` reads input files anew that differ from those of an earlier
+    run there. In a script, call it under `if __name__ == "__main__":`, because its worker processes import the script.
+    Raises NextlongError for every mistake that a user can mend.
     """
     from nextlong import pipeline
 
-    pipeline.run(recipe, **options)
+    pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs)
     return open(pipeline.run_dir_of(recipe))
 
 

@@ -12,21 +12,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 import nextlong
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
+from nextlong.report.tables import PipeConsole as Console
 
-_USER_MISTAKE, _INTERRUPTED = 2, 130
+_BREACH, _USER_MISTAKE, _INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     asked = _parser().parse_args(arguments)
     error_console = Console(stderr=True, highlight=False, soft_wrap=True)
+    code: int | None = None
     try:
-        asked.command(asked)
+        code = asked.command(asked)
         sys.stdout.flush()
     except NextlongError as error:
         error_console.print("[bold red]error:[/] ", end="")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     init = commands.add_parser("init", help="write a commented recipe")
     init.add_argument("recipe", type=Path)
     init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    init.add_argument(
+        "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
+    )
     init.set_defaults(command=_init)
 
     for name, command, meaning in (
@@ -73,10 +76,26 @@ def _parser() -> argparse.ArgumentParser:
     peek = commands.add_parser("peek", help="look at the sequences of a run")
     peek.add_argument("run", type=Path)
     peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
+    peek.add_argument(
+        "--first", type=int, default=100, metavar="N", help="list so many sequences, 0 for all (default: 100)"
+    )
     peek.add_argument("--text", action="store_true", help="print its text")
     peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
     peek.set_defaults(command=_peek)
     _add_reports(commands)
+
+    verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
+    verify.add_argument("run", type=Path)
+    verify.add_argument(
+        "--sample",
+        type=int,
+        default=100,
+        metavar="N",
+        help="meta-chunks searched and vectors encoded again (default: 100)",
+    )
+    verify.add_argument("--seed", type=int, default=0, help="of that sample (default: 0)")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    verify.set_defaults(command=_verify)
     return parser
 
 
@@ -132,8 +151,11 @@ def _init(asked: argparse.Namespace) -> None:
 
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
-    heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
-    text = template.commented(template.starter(asked.recipe), heading=heading)
+    if asked.preset is None:
+        heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
+        text = template.commented(template.starter(asked.recipe), heading=heading)
+    else:
+        text = template.preset(asked.preset)
     _write(asked.recipe, text)
     Console().print(
         f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}",
@@ -171,7 +193,9 @@ def _peek(asked: argparse.Namespace) -> None:
     if asked.number is None:
         if asked.text or asked.svg:
             raise NextlongError(f"--text and --svg need to know which sequence: nextlong peek {asked.run} 0 --text")
-        peek.show_run(run, console)
+        if asked.first < 0:
+            raise NextlongError(f"--first {asked.first} is negative; give how many to list, 0 for all")
+        peek.show_run(run, console, first=asked.first)
         return
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
@@ -224,6 +248,19 @@ def _sweep(asked: argparse.Namespace) -> None:
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
+
+
+def _verify(asked: argparse.Namespace) -> int:
+    from nextlong.verify import checks, show
+
+    if asked.sample < 0:
+        raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
+    outcomes = list(checks.verify(asked.run, sample=asked.sample, seed=asked.seed))
+    if asked.json:
+        print(show.as_json(outcomes, asked.run))
+    else:
+        show.show(outcomes, asked.run, Console())
+    return 0 if show.passed(outcomes) else _BREACH
 
 
 if __name__ == "__main__":

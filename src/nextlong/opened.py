@@ -133,9 +133,9 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from tokenizers import Tokenizer
+        from nextlong.stages.tokenizer import read_tokenizer
 
-        return Tokenizer.from_file(str(self.steps["tokenizer"].file(".tokenizer.json")))
+        return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
     @cached_property
     def special_texts(self) -> dict[int, str]:

@@ -7,10 +7,12 @@ ingest → select → chunk → encoder → embed → mine → draft → refer �
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
@@ -33,7 +35,9 @@ _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_LSA = ("scipy.sparse",)
 
 
-def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str = "refuse") -> dict[str, Done]:
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> dict[str, Done]:
     """Bring the recipe's run directory to its finished state; return the finished steps by name.
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
@@ -43,13 +47,27 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: str
     run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
-        _check_inputs(recipe, files, run_dir, changed_inputs)
-        steps = route(recipe, files)
+        remember = _check_inputs(recipe, files, run_dir, changed_inputs)
+        with store.explained(run_dir):
+            store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
         with LocalExecutor(worker_count(recipe), preload=preload) as executor:
-            done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
+            for attempt in itertools.count():
+                steps = route(recipe, files, attempt=attempt, when_ingested=remember)
+                done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
+                if _is_enough(recipe, done):
+                    break
         _record(recipe, done, run_dir)
     return done
+
+
+def _is_enough(recipe: Recipe, done: Finished) -> bool:
+    """Say whether drawing more documents could give no more sequences."""
+    wanted = recipe.compose.sequences
+    if wanted == "all" or "metas" not in done or sum(sequences_per_part(recipe, done["compose"])) == wanted:
+        return True
+    (counts,) = done["metas"].counts
+    return bool(counts["drawn"] == counts["eligible"])
 
 
 def run_dir_of(recipe: Recipe) -> Path:
@@ -61,7 +79,7 @@ def worker_count(recipe: Recipe) -> int:
     """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
     if recipe.workers != "auto":
         return recipe.workers
-    if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, which in a container is less than there is
+    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -73,31 +91,41 @@ def input_files(recipe: Recipe) -> list[list[InputFile]]:
     ]
 
 
-def route(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Step]:
-    """Return the steps of the recipe in the order in which they run."""
-    ingest = corpus.ingest_step(recipe, files)
-    select = corpus.select_step(recipe, ingest, files)
+def route(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    *,
+    attempt: int = 0,
+    when_ingested: Callable[[], None] = lambda: None,
+) -> list[Step]:
+    """Return the steps of the recipe in the order in which they run.
+
+    Documents are drawn with some to spare, because a few do not fit T; each further `attempt` draws twice as many.
+    """
+    shard_bytes = corpus.shard_bytes_of(recipe, files)
+    ingest = corpus.ingest_step(recipe, files, shard_bytes=shard_bytes, when_ingested=when_ingested)
+    select = corpus.select_step(recipe, ingest, files, shard_bytes=shard_bytes)
     chunk = corpus.chunk_step(recipe, ingest, select)
     tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, chunk, tokenizer)
+    drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
-    refer = sequences.refer_step(recipe, chunk, draft)
-    tokens = sequences.tokens_step(ingest, chunk, tokenizer, refer)
+    refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
+    tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
     compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
     read = (ingest, chunk, tokenizer, refer, tokens, compose)
     exports = [sequences.export_step(recipe, name, read) for name in recipe.export.formats]
     return [ingest, select, chunk, tokenizer, *drafted, refer, tokens, compose, *exports]
 
 
-def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> list[Step]:
+def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
     method = recipe.compose.method
     encoder = candidates.encoder_step(recipe, ingest, chunk)
     embed = candidates.embed_step(recipe, ingest, chunk, encoder)
     if method == "nextlong":
-        metas = candidates.metas_step(recipe, ingest, chunk)
+        metas = candidates.metas_step(recipe, ingest, chunk, attempt=attempt)
         mine = candidates.mine_step(recipe, embed, metas)
-        return [metas, encoder, embed, mine, sequences.draft_step(recipe, chunk, embed, metas, mine, tokenizer)]
+        return [metas, encoder, embed, mine, sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer)]
     documents = candidates.documents_step(recipe, ingest, chunk)
     if method == "standard":
         return [documents, sequences.draft_documents_step(recipe, documents, None, tokenizer)]
@@ -113,24 +141,29 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> list[S
 # what the run directory remembers
 
 
-def _check_inputs(recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str) -> None:
-    """Raise RunError if a file that this directory has read before is another now or gone; else remember the files."""
-    now = {file.path: file.identity for own in files for file in own}
-    own_outputs = [name for name in now if Path(name).is_relative_to(run_dir.resolve())]
+def _check_inputs(
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str
+) -> Callable[[], None]:
+    """Raise RunError if a file that this directory has ingested is another now or gone; return how to remember the files.
+
+    They are remembered once they are ingested, so that a file that was refused may be mended.
+    """
+    own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
     if own_outputs:
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
     path = run_dir / _INPUTS_FILE
-    known = store.read_json(path) if path.exists() else {"identities": {}, "sources": {}}
-    reached = {
-        source.path: [file.path for file in own] for source, own in zip(recipe.ingest.sources, files, strict=True)
+    known: dict[str, dict[str, str]] = store.read_json(path) if path.exists() else {}
+    now = {
+        source.path: {file.name: file.identity for file in own}
+        for source, own in zip(recipe.ingest.sources, files, strict=True)
     }
-    expected = {name for source in reached for name in known["sources"].get(source, ())}
     changed = [
-        f"{name} (was {was}, is {now.get(name, 'gone')})"
-        for name, was in sorted(known["identities"].items())
-        if (name in now and now[name] != was) or (name in expected and name not in now)
+        f"{name} of {source} (was {was}, is {own.get(name, 'gone')})"
+        for source, own in now.items()
+        for name, was in sorted(known.get(source, {}).items())
+        if own.get(name) != was
     ]
     if changed and changed_inputs != "accept":
         more = f", and {len(changed) - 1} other file{'s' if len(changed) > 2 else ''}" if len(changed) > 1 else ""
@@ -138,8 +171,7 @@ def _check_inputs(recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir:
             f"input files have changed since a run in {run_dir} read them: {changed[0]}{more}; put the old ones back, "
             "give the recipe another run_dir, or say --accept-changed-inputs to read them anew here"
         )
-    with store.explained(run_dir):
-        store.write_json(path, {"identities": known["identities"] | now, "sources": known["sources"] | reached})
+    return partial(store.write_json, path, known | now)
 
 
 def record_of(recipe: Recipe, done: Finished) -> dict[str, Any]:
@@ -154,5 +186,4 @@ def record_of(recipe: Recipe, done: Finished) -> dict[str, Any]:
 def _record(recipe: Recipe, done: Finished, run_dir: Path) -> None:
     """Write down which folders make up the data set that was asked for last."""
     with store.explained(run_dir):
-        store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         store.write_json(run_dir / RUN_FILE, record_of(recipe, done))

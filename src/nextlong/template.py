@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+import nextlong
+from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 
 _COMMENT_COLUMN = 44
@@ -29,6 +31,17 @@ def starter(recipe_path: Path) -> Recipe:
     return Recipe.from_dict(
         {"run_dir": str(folder / "runs" / recipe_path.stem), "ingest": {"sources": sources}, "tokenizer": tokenizer}
     )
+
+
+def preset(name: str) -> str:
+    """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
+    inside = Path(nextlong.__file__).parent
+    folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
+    return known[name].read_text(encoding="utf-8")
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:

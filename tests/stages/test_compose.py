@@ -378,11 +378,21 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
             "score": [1.0, 1.0, 0.25, 0.0, 0.0],
         }
     ]
-    assert counts == {"sequences": 1, "sequences_per_file": [1], "dropped": {TOO_SHORT: 1, TOO_LONG: 1}, "longest_dropped_tokens": 5}
+    assert counts == {
+        "sequences": 1,
+        "sequences_per_file": [1],
+        "dropped": {TOO_SHORT: 1, TOO_LONG: 1},
+        "longest_dropped_tokens": 5,
+    }
 
 
 def test_compose_block_takes_only_the_chosen_drafts(drafted, tmp_path):
-    assert block(drafted, tmp_path / "one", take=1)[0] == {"sequences": 1, "sequences_per_file": [1], "dropped": {}, "longest_dropped_tokens": 0}
+    assert block(drafted, tmp_path / "one", take=1)[0] == {
+        "sequences": 1,
+        "sequences_per_file": [1],
+        "dropped": {},
+        "longest_dropped_tokens": 0,
+    }
     assert block(drafted, tmp_path / "none", take=0) == (
         {"sequences": 0, "sequences_per_file": [0], "dropped": {}, "longest_dropped_tokens": 0},
         [],

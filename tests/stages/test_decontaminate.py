@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
@@ -200,6 +200,7 @@ def test_documents_without_chunks_are_passed_over(tmp_path):
     assert decontaminate(tmp_path, [path], [[], [LONG], [], [], ["clean"]])[0] == [[], [True], [], [], [False]]
 
 
+@settings(deadline=None)
 @given(
     evaluation=st.lists(st.lists(st.sampled_from("abcd"), min_size=3, max_size=8), min_size=1, max_size=4),
     documents=st.lists(

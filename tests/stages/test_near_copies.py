@@ -6,7 +6,7 @@ from unicodedata import category
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextlong.schemas import DOCUMENTS
@@ -72,6 +72,7 @@ def test_a_text_longer_than_one_piece_has_the_same_words_as_its_lines():
     assert many.starts[-1] == 19_999 * len(line) + one.starts[-1]
 
 
+@settings(deadline=None)  # the table of letters is built once
 @given(st.text(alphabet="aAbé1 .\n-’ß²", max_size=60))
 def test_words_match_a_plain_loop(text):
     expected, start = [], None
@@ -87,6 +88,7 @@ def test_words_match_a_plain_loop(text):
     assert len(set(words.hashes.tolist())) == len(same)
 
 
+@settings(deadline=None)  # the table of letters is built once
 @given(st.text(max_size=40))
 def test_any_text_can_be_hashed(text):
     words = hash_words(text)
@@ -160,6 +162,7 @@ def test_a_document_may_be_given_in_several_texts():
     assert found.tolist() == [True, False]
 
 
+@settings(deadline=None)
 @given(words=st.integers(10, 400), seed=st.integers(0, 10_000))
 def test_every_copy_with_one_word_in_twenty_changed_is_found(words, seed):
     draw = random.Random(seed)
@@ -168,6 +171,7 @@ def test_every_copy_with_one_word_in_twenty_changed_is_found(words, seed):
     assert similarity(text_of(copy), text_of(original)) >= 0.8
 
 
+@settings(deadline=None)
 @given(words=st.integers(60, 400), seed=st.integers(0, 10_000))
 def test_no_text_of_which_a_third_is_new_passes_for_a_copy(words, seed):
     draw = random.Random(seed)
@@ -208,13 +212,6 @@ def test_a_copy_of_a_document_with_a_licence_is_still_found():
         places = {draw.randrange(20), *draw.sample(range(20, 110), 4)}  # of its own words, and of the licence
         copy = text_of(changed(text.split(), places, draw))
         assert similarity(copy, text, weights) >= 0.8
-
-
-def test_words_changed_within_stock_are_no_less_stock():
-    texts = corpus_with_a_licence()
-    licence = distinct_words(90, "licence")
-    copy = changed(licence, {20, 40, 60}, random.Random(0))
-    assert similarity(text_of(copy), texts[0], weights_of(texts)) == 83 / 86
 
 
 def test_a_chunk_of_nothing_but_stock_is_a_copy_of_the_same_stock():
@@ -266,6 +263,7 @@ def test_a_mosaic_of_several_is_a_copy_of_none():
     assert not copies_among(texts, weights=ALIKE, threshold=0.8).any()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abcd"), max_size=14), max_size=10),
     st.sampled_from([0.3, 0.5, 0.8]),

@@ -28,9 +28,18 @@ class Encoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def is_fitted(config: recipe.Encoder) -> bool:
-    """Say whether this encoder is fitted on the corpus, so that `load_encoder` needs the fitted files."""
-    return config.kind == "lsa"
+def embedding_lanes(config: recipe.Encoder) -> int | None:
+    """Return how many shards to embed at once; None: one for each worker.
+
+    One for a server, whose rate limit one process keeps (its requests run in threads); one for each GPU.
+    """
+    if config.kind == "openai":
+        return 1
+    if config.kind == "sentence-transformers":
+        from nextlong.encoders.sentence_transformers import count_gpus
+
+        return count_gpus(config.sentence_transformers) or None
+    return None
 
 
 def load_encoder(config: recipe.Encoder, *, fitted: Path | None = None) -> Encoder:

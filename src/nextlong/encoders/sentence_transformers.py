@@ -8,6 +8,7 @@ gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,17 @@ class SentenceTransformersEncoder:
         self._model.max_seq_length = max_tokens
 
 
+def count_gpus(options: recipe.SentenceTransformers) -> int:
+    """Return on how many CUDA devices models may run beside each other; 0 where none, or another device, is to be used."""
+    try:
+        import torch
+    except ImportError:  # loading the model says so, with the cure
+        return 0
+    if options.device is not None:
+        return int(options.device.startswith("cuda"))
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
 def _load(name: str, options: recipe.SentenceTransformers) -> Any:
     try:
         import torch
@@ -111,7 +123,9 @@ def _load(name: str, options: recipe.SentenceTransformers) -> Any:
 
 def _best_device(torch: Any) -> str:
     if torch.cuda.is_available():
-        return "cuda"
+        # Workers of a step are numbered one after the other, so those beside each other take different devices.
+        number = (multiprocessing.current_process()._identity or (0,))[-1]
+        return f"cuda:{number % torch.cuda.device_count()}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 

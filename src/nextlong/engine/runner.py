@@ -65,9 +65,9 @@ def find_done(step: Step, run_dir: Path) -> Done | None:
 
 
 def begun_tasks(step: Step, run_dir: Path) -> int:
-    """Return how many tasks of an unfinished step are done."""
+    """Return how many tasks of an unfinished step have left their marker; a run confirms their files before it trusts them."""
     folder = _folder_of(step, run_dir)
-    return 0 if folder is None else len(store.confirmed_parts(folder))
+    return 0 if folder is None else sum(1 for _ in folder.glob(".part-*.json"))
 
 
 def open_done(name: str, folder: Path) -> Done:
@@ -90,7 +90,7 @@ def _run_step(step: Step, folder: Path, finished: Finished, executor: Executor, 
     parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < len(tasks)}
     missing = [(task, folder, index) for index, task in enumerate(tasks) if index not in parts]
     with reporter.step(step.name, done=len(parts), total=len(tasks)) as advance:
-        for part in executor.map(_run_task, missing, lanes=step.lanes):
+        for part in executor.map(_run_task, missing, lanes=step.lanes() if missing else None):
             parts[part["index"]] = part
             advance()
     manifest = {

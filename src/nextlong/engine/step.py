@@ -32,7 +32,8 @@ class Step:
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
     check: Callable[[Done], None] | None = field(default=None, compare=False)
-    lanes: int | None = field(default=None, compare=False)  # at most so many tasks at once; None: as many as workers
+    # Says, when the step starts, at most how many tasks run at once; None: as many as there are workers.
+    lanes: Callable[[], int | None] = field(default=lambda: None, compare=False)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -28,6 +28,7 @@ def row(stats: Stats) -> dict[str, Any]:
         "method": stats.method,
         "negatives": stats.negatives,
         "position": stats.position,
+        "queries": stats.queries,
         "max_chars": stats.max_chars,
         "target_tokens": stats.target_tokens,
         "sequences": stats.sequences,

@@ -6,6 +6,8 @@ terminal the same as plain text, one record a line.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from rich.console import Console
 from rich.text import Text
 
@@ -16,30 +18,40 @@ STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "d
 _OTHER = "dim"
 _STRIP_CELLS = 96
 _SNIPPET_CHARS = 64
+_HEADINGS = ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosine", "documents")
 
 
-def show_run(run: Run, console: Console) -> None:
-    """Print one line a sequence: its length, what it is made of, and the document that it extends."""
-    table = tables.table(f"{len(run)} sequences in {run.path}")
-    for heading in ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosine", "documents"):
-        table.add_column(heading, justify="right")
-    table.add_column("meta-document", overflow="ellipsis", no_wrap=True)
-    for number, sequence in enumerate(run.sequences()):
-        metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
-        share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
-        mean = sum(span.score for span in negatives) / max(1, len(negatives))
-        documents = len({span.doc_id for span in sequence.spans if span.doc_id >= 0})
-        table.add_row(
-            str(number),
-            f"{len(sequence.input_ids):,}",
-            str(len(metas)),
-            str(len(negatives)),
-            f"{share:.1%}",
-            f"{mean:.3f}",
-            str(documents),
-            tables.cell(metas[0].source_id) if metas else "",  # cut at T, a sequence may hold none
-        )
-    tables.show(table, console)
+def show_run(run: Run, console: Console, *, first: int = 100) -> None:
+    """Print a line for each of the `first` sequences (0: all), as it is read: what it is made of and what it extends."""
+    shown = min(first, len(run)) if first else len(run)
+    tokens = f"{run.recipe.compose.target_tokens:,}"
+    widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
+    widths += [len(heading) for heading in _HEADINGS[2:]]
+    tables.show_line(Text(tables.visible(f"{len(run)} sequences in {run.path}"), style="italic"), console)
+    heading = tables.line((*_HEADINGS, "meta-document"), widths)
+    heading.stylize("bold")
+    tables.show_line(heading, console)
+    for number, sequence in enumerate(islice(run.sequences(), shown)):
+        tables.show_line(tables.line(_row(number, sequence), widths), console)
+    if shown < len(run):
+        tables.show_line(Text(f"{len(run) - shown:,} more; --first 0 shows all"), console)
+
+
+def _row(number: int, sequence: Sequence) -> tuple[str, ...]:
+    metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
+    share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
+    mean = sum(span.score for span in negatives) / max(1, len(negatives))
+    documents = len({span.doc_id for span in sequence.spans if span.doc_id >= 0})
+    return (
+        str(number),
+        f"{len(sequence.input_ids):,}",
+        str(len(metas)),
+        str(len(negatives)),
+        f"{share:.1%}",
+        f"{mean:.3f}",
+        str(documents),
+        metas[0].source_id if metas else "",  # cut at T, a sequence may hold none
+    )
 
 
 def show_sequence(sequence: Sequence, console: Console) -> None:

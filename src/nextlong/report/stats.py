@@ -34,14 +34,14 @@ _HUBS = 10
 
 @dataclass(frozen=True)
 class Yield:
-    """From documents to sequences; None where the method draws no meta-documents.
+    """From documents to sequences.
 
     `spare` were composed beyond what was asked; `short` is the part of `dropped` (reason → count) that fell short of T.
     """
 
     documents: int
-    eligible: int | None
-    drawn: int | None
+    eligible: int
+    drawn: int
     asked: int | str
     kept: int
     spare: int
@@ -91,7 +91,8 @@ class Reuse:
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
-    `run` is what `nextlong.open` takes. `chars_per_token` is over whole chunks. `near_copies` is what the run's steps
+    `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `queries` names the model that made
+    those of quest. `chars_per_token` is over whole chunks. `near_copies` is what the run's steps
     counted, None if they did not look.
     """
 
@@ -99,8 +100,10 @@ class Stats:
     method: str
     negatives: str | None
     position: str | None
-    fit: str
-    encoder: str
+    fit: str | None
+    max_uses: int | None
+    encoder: str | None
+    queries: str | None
     max_chars: int
     target_tokens: int
     sequences: int
@@ -182,10 +185,12 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     return Stats(
         run=str(run.path if run.record.parent == run.path else run.record),
         method=compose.method,
-        negatives=getattr(compose, "negatives", "top") if is_nextlong else None,
+        negatives=compose.negatives if is_nextlong else None,
         position=compose.position if is_nextlong else None,
-        fit=compose.fit,
-        encoder=run.recipe.encoder.model,
+        fit=compose.fit if is_nextlong else None,
+        max_uses=compose.max_uses if is_nextlong else None,
+        encoder=run.recipe.encoder.model if "embed" in run.steps else None,
+        queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=compose.target_tokens,
         sequences=len(run),
@@ -213,11 +218,11 @@ def _yield(run: Run) -> Yield:
         for counts in step.counts:
             if isinstance(counts.get("dropped"), dict):
                 dropped.update(counts["dropped"])
-    drawn = run.steps["metas"].counts[0] if "metas" in run.steps else {}
+    (drawn,) = run.steps["metas" if "metas" in run.steps else "documents"].counts
     return Yield(
         documents=run.steps["chunk"].total("documents"),
-        eligible=drawn.get("eligible"),
-        drawn=drawn.get("drawn"),
+        eligible=drawn["eligible"],
+        drawn=drawn["drawn"],
         asked=run.recipe.compose.sequences,
         kept=len(run),
         spare=run.steps["compose"].total("sequences") - len(run),

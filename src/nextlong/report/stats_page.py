@@ -61,9 +61,11 @@ def _what(stats: Stats) -> Rows:
         ("method", stats.method),
         ("negatives", stats.negatives or ""),
         ("position", stats.position or ""),
-        ("fit", stats.fit),
+        ("fit", stats.fit or ""),
+        ("uses of a chunk", f"at most {stats.max_uses:,}" if stats.max_uses else ""),
         ("chunks", f"at most {stats.max_chars:,} characters"),
-        ("encoder", stats.encoder),
+        ("encoder", stats.encoder or ""),
+        ("queries", stats.queries or ""),
         ("tokens", f"{stats.tokens:,}"),
         ("characters per token", "" if stats.chars_per_token is None else f"{stats.chars_per_token:.3f}"),
         ("distinct documents", f"{stats.distinct_documents:,}"),
@@ -88,7 +90,7 @@ def _yield(stats: Stats) -> Rows:
         ("dropped", sum(told.dropped.values())),
         *((f"  {reason}", count) for reason, count in told.dropped.items()),
     ]
-    return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts if value is not None]
+    return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
 
 
 def _similarity_title(stats: Stats) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.console import Console
 
 from nextlong import pipeline
@@ -11,7 +13,9 @@ from nextlong.recipe import Recipe
 from nextlong.steps.finished import sequences_per_part
 
 
-def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: str = "refuse") -> None:
+def run_and_tell(
+    recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> None:
     """Carry out a recipe with progress on the console, then print what it made and where."""
     done = pipeline.run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
     for name, value in lines(recipe, done):
@@ -66,6 +70,8 @@ def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
     told = []
     if "metas" in done:
         eligible = done["metas"].total("eligible")
-        told.append(f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more")
+        told.append(
+            f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
+        )
     told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"

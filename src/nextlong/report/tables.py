@@ -5,13 +5,24 @@ Text of the user's comes into a cell by `cell`, so that neither its markup nor i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 # What moves the cursor or colours the screen; tabs and newlines do no harm.
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
 _PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
+
+
+class PipeConsole(Console):
+    """A console that leaves a reader who has gone to the caller; rich ends the process with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError."""
+        raise BrokenPipeError
 
 
 def table(title: str = "") -> Table:
@@ -29,9 +40,23 @@ def visible(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
+    """Return one row: cells to the right of their column's width, one more than there are widths to the left."""
+    aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
+    return Text("  ".join([*aligned, *(" ".join(visible(text).split()) for text in cells[len(widths) :])]))
+
+
+def show_line(row: Text, console: Console) -> None:
+    """Print a row at once: cut at the edge of a terminal, whole where there is none."""
+    if console.is_terminal:
+        console.print(row, no_wrap=True, overflow="ellipsis")
+    else:
+        console.print(row, soft_wrap=True)
+
+
 def show(filled: Table, console: Console) -> None:
     """Print a table, as wide as it needs to be where there is no terminal."""
     if console.is_terminal:
         console.print(filled)
     else:
-        Console(file=console.file, width=_PIPE_CELLS, no_color=True, highlight=False).print(filled)
+        PipeConsole(file=console.file, width=_PIPE_CELLS, no_color=True, highlight=False).print(filled)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -57,13 +57,24 @@ def compose(
     """Compose one sequence from plain lists of token ids.
 
     `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first; equal lists count as the same
-    chunk and serve once. In the spans, chunk i < p is meta-chunk i, others are numbered in order of appearance. Returns
-    `Dropped` with the reason if `target_tokens` cannot be reached. Source: arXiv 2501.12766 §3.1.
+    chunk: they serve once, and never if they are a meta-chunk. In the spans, chunk i < p is meta-chunk i, others are
+    numbered in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises
+    ValueError for arguments that fit no sequence. Source: arXiv 2501.12766 §3.1.
     """
     if len(meta_chunks) != len(negatives):
         raise ValueError(f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each")
+    if not meta_chunks:
+        raise ValueError("meta_chunks is empty; a sequence extends at least one")
+    if fit not in get_args(Fit):
+        raise ValueError(f"fit={fit!r} is not known; it must be one of {', '.join(get_args(Fit))}")
+    if position not in get_args(Position):
+        raise ValueError(f"position={position!r} is not known; it must be one of {', '.join(get_args(Position))}")
+    if target_tokens <= len(bos) + len(eos):
+        raise ValueError(
+            f"target_tokens={target_tokens} leaves no room beside {len(bos)} tokens of bos and {len(eos)} of eos; raise it"
+        )
     tokens: list[Sequence[int]] = list(meta_chunks)
-    numbers: dict[tuple[int, ...], int] = {}
+    numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
     groups = []
     for number, (meta, own) in enumerate(zip(meta_chunks, negatives, strict=True)):
         pieces = []
@@ -82,6 +93,7 @@ def compose(
         bos_tokens=len(bos),
         eos_tokens=len(eos),
         rng=rng_for(seed, "position"),
+        blocked=range(len(meta_chunks)),
     )
     if isinstance(spans, Dropped):
         return spans

@@ -9,6 +9,7 @@ Counting characters needs no tokenizer, so only the chunks that drafts name are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,10 +21,10 @@ from nextlong import schemas
 from nextlong.methods import nextlong
 from nextlong.rng import rng_for
 from nextlong.stages import gather
+from nextlong.stages.fast_bpe import TextEncoder
 from nextlong.stages.fit import TOO_LONG
-
-# E is a mean: a document this much longer than T·E cannot fit however well its text tokenizes.
-_SURELY_TOO_LONG = 1.5
+from nextlong.stages.mine import chunk_ids_of
+from nextlong.stages.resolve import Corpus
 
 
 class Candidates(NamedTuple):
@@ -41,7 +42,9 @@ def draft_block(
     first: int,
     last: int,
     candidates: Path,
+    documents: Sequence[Path],
     chunks: Sequence[Path],
+    tokenizer: Path,
     target_tokens: int,
     chars_per_token: float,
     draft_factor: float,
@@ -54,11 +57,14 @@ def draft_block(
 ) -> dict[str, Any]:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit."""
     drawn = np.load(metas)[first:last]
-    target_chars = target_tokens * chars_per_token
     rows = []
-    for meta, retrieved in zip(drawn, read_candidates(candidates, drawn["chunks"], chunks), strict=True):
-        if meta["chars"] > _SURELY_TOO_LONG * target_chars:
+    own_counts = _count_tokens(drawn, Corpus(tuple(documents), tuple(chunks)), tokenizer)
+    neighbourhoods = read_candidates(candidates, drawn["chunks"], chunks)
+    for meta, own_tokens, retrieved in zip(drawn, own_counts, neighbourhoods, strict=True):
+        if own_tokens >= target_tokens:
             continue
+        # Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
+        target_chars = target_tokens * max(chars_per_token, float(meta["chars"]) / max(1, own_tokens))
         rng = rng_for(seed, f"negatives.{negatives}", int(meta["content_hash"]))
         if negatives == "random-corpus":
             neighbours = _from_corpus(meta, retrieved, chunks, vectors, rng)
@@ -79,7 +85,7 @@ def draft_block(
             drafted_chars=target_chars * draft_factor - float(meta["chars"]),
             negatives=nextlong.negatives_per_meta_chunk(
                 target_tokens=target_tokens,
-                chars_per_token=chars_per_token,
+                chars_per_token=target_chars / target_tokens,
                 draft_factor=draft_factor,
                 document_chars=int(meta["chars"]),
                 meta_chunks=int(meta["chunks"]),
@@ -107,6 +113,21 @@ def read_candidates(
         pieces = [slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)]
         yield Candidates([ids[p] for p in pieces], [values[p] for p in pieces], [chars[p] for p in pieces])
         query += count
+
+
+def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[int]:
+    """Return how many tokens each drawn document has."""
+    if not len(drawn):
+        return []
+    texts = corpus.texts(chunk_ids_of(drawn)).tolist()
+    counts = _encoder(tokenizer).encode_batch(texts)[1]
+    of_document: list[int] = np.add.reduceat(counts, np.cumsum(drawn["chunks"]) - drawn["chunks"]).tolist()
+    return of_document
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: Path) -> TextEncoder:
+    return TextEncoder.from_file(tokenizer)
 
 
 def _from_corpus(
@@ -165,7 +186,7 @@ def _draft_row(meta: NDArray[Any], neighbours: Candidates, prefixes: list[int]) 
 def refer(out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None) -> dict[str, Any]:
     """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
 
-    `take` in the counts says how many drafts of each file are chosen. Memory: one bit of presence a chunk.
+    `take` in the counts says how many drafts of each file are chosen. Memory: one byte a chunk.
     """
     named = [np.zeros(_chunk_count(path), np.bool_) for path in chunks]
     take, left = [], limit

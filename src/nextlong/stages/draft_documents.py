@@ -73,7 +73,11 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Quest
             ]
             found += sum(map(bool, keywords))
             writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
-    return {"documents": len(wanted), "with_keywords": found, "queries": quest.EXTRACTIVE if model is None else options.queries}
+    return {
+        "documents": len(wanted),
+        "with_keywords": found,
+        "queries": quest.EXTRACTIVE if model is None else options.queries,
+    }
 
 
 def draft_documents(

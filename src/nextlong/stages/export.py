@@ -46,6 +46,6 @@ def export_shard(
 
 @lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
+    from nextlong.stages.tokenizer import read_tokenizer
 
-    return Tokenizer.from_file(str(path))
+    return read_tokenizer(path)

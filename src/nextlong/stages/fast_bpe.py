@@ -1,7 +1,8 @@
 """Fast BPE: text → ids, exactly as Hugging Face `tokenizers` gives them, several times faster.
 
 In:  a `tokenizers.Tokenizer` (the reference) and texts.
-Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference.
+Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
+`encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
 Natural text is made of few distinct pieces (words, numbers, punctuation). So texts are cut into pieces by Python's `re`
 and each distinct piece is encoded once; after that it is one dictionary look-up. Why the ids cannot differ:
@@ -21,11 +22,11 @@ and each distinct piece is encoded once; after that it is one dictionary look-up
     each version since 4.1 (stability policy), so Python's quick check decides for them; texts with later characters
     are given to the reference's normalizer and compared. A text that is not in NFC goes to the reference.
 4.  *No added token is in the text.* A text that holds the content of one, raw or normalized, goes to the reference,
-    whatever its flags: they can only narrow where it matches.
+    whatever its flags: they can only narrow where it matches. Special tokens are none here: the reference passes them by.
 5.  *Everything else is the reference's*: a tokenizer with any other part is never cut here.
 
-Against our own bugs stands a tripwire: the first texts and then every 256th are encoded both ways; at the first
-difference the encoder gives up for good and re-encodes the batch with the reference.
+Against our own bugs stands a tripwire: the first texts and then every 256th are encoded both ways, and the differences
+are counted. Whoever encodes refuses to go on if there is one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -89,24 +89,22 @@ _MAX_CHECKED_CHARS: Final = 2**17
 class TextEncoder:
     """Encodes texts as the reference does; `engine` says whether by pieces (`fast`) or by the reference itself.
 
-    `fallback_texts` counts the texts that the fast engine left to the reference, `mismatches` is 1 once the tripwire
-    found a difference. Single-threaded.
+    `engine="auto"` takes the fast one where its ids are provably the same. `fallback_texts` counts the texts that it left
+    to the reference, `mismatches` the checked texts on which it differed. Sets `encode_special_tokens` of the tokenizer
+    that it is given. Single-threaded.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, engine: Literal["auto", "reference"] = "auto") -> None:
+        tokenizer.encode_special_tokens = True
+        self._reference = tokenizer
+        self._cutter = None if engine == "reference" else _cutter_for(tokenizer)
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Set the counts to zero: which texts are checked no longer depends on what was encoded before."""
         self.fallback_texts = 0
         self.mismatches = 0
-        self._reference = tokenizer
         self._encoded_texts = 0
-        self._cutter = _cutter_for(tokenizer)
-
-    @classmethod
-    def from_file(cls, path: Path) -> TextEncoder:
-        """Read a tokenizer.json; its truncation and padding are switched off."""
-        tokenizer = Tokenizer.from_file(str(path))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return cls(tokenizer)
 
     @property
     def engine(self) -> Literal["fast", "reference"]:
@@ -125,19 +123,15 @@ class TextEncoder:
 
     def _encode_fast(self, cutter: _Cutter, texts: Sequence[str]) -> list[bytes]:
         encoded = []
-        fallbacks = 0
         for text in texts:
             ids = cutter.encode(text)
             if ids is None:
                 ids = self._reference_ids(text)
-                fallbacks += 1
-            elif self._is_checked(text) and ids != self._reference_ids(text):
-                self.mismatches = 1
-                self._cutter = None
-                return [self._reference_ids(text) for text in texts]
+                self.fallback_texts += 1
+            elif self._is_checked(text):
+                self.mismatches += ids != self._reference_ids(text)
             self._encoded_texts += 1
             encoded.append(ids)
-        self.fallback_texts += fallbacks
         return encoded
 
     def _is_checked(self, text: str) -> bool:
@@ -334,8 +328,8 @@ def _keeps_ids(post_processor: dict[str, Any]) -> bool:
 
 
 def _added_contents(tokenizer: Tokenizer) -> list[str]:
-    """Return the contents of all added tokens, raw and normalized."""
-    contents = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    """Return the contents of all added tokens that texts may hold, raw and normalized; special ones are text there."""
+    contents = {token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special}
     if tokenizer.normalizer is not None:
         contents |= {tokenizer.normalizer.normalize_str(content) for content in contents}
     return sorted(contents)

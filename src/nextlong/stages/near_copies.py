@@ -245,7 +245,7 @@ def _copies_one(
     weight: NDArray[np.float64],
     threshold: float,
     eligible: NDArray[np.bool_],
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether candidate `own` is a near-copy of an eligible one before it."""
     first, last = candidates.offsets[own : own + 2]
     own_weight, alone = weight[first:last], np.array([0, last - first])
@@ -276,17 +276,18 @@ def _held(hashes: U64, sorted_hashes: U64) -> NDArray[np.bool_]:
 
 
 def _word_weights(texts: Shingles, weights: NDArray[np.float16]) -> NDArray[np.float64]:
-    """Return for each shingle the weight of its last word, shape (s,); 0 for the last two of a text.
+    """Return for each shingle the weight of its last word, that of the rarest shingle it stands in, shape (s,).
 
-    The first and last two words of a text stand in fewer than three shingles and do not count. A word weighs as little as the
-    text before or after it: a word changed within stock makes shingles that nobody has, and is no less stock for that.
+    The first and last two words of a text stand in fewer than three shingles and do not count: 0 for the last two shingles.
     """
     rarity = weights[texts.hashes & np.uint64(len(weights) - 1)].astype(np.float64)
-    sizes, places = np.diff(texts.offsets), np.arange(len(rarity))
-    lasts = np.repeat(texts.offsets[1:] - 1, sizes)
-    before = rarity[np.maximum(places - 1, np.repeat(texts.offsets[:-1], sizes))]
-    after = rarity[np.minimum(places + SHINGLE_WORDS, lasts)]
-    return np.where(places + SHINGLE_WORDS - 1 <= lasts, np.minimum(before, after), 0.0)
+    heaviest: NDArray[np.float64] = rarity.copy()
+    ends = texts.offsets[1:][np.diff(texts.offsets) > 0]
+    for step in range(1, SHINGLE_WORDS):
+        np.maximum(heaviest[:-step], rarity[step:], out=heaviest[:-step])
+    for step in range(1, SHINGLE_WORDS):
+        heaviest[ends - step] = 0.0
+    return heaviest
 
 
 def _shares(matched: NDArray[np.bool_], word_weights: NDArray[np.float64], offsets: Offsets) -> NDArray[np.float64]:

@@ -9,6 +9,8 @@ Samples are drawn by keyed hash of a document's content and the chunk's start: s
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,11 +39,10 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     Truncation and padding that the file asks for are switched off. Raises TokenizerError.
     """
     source = config.source or ""
-    given = Path(source).expanduser()
-    path = given / "tokenizer.json" if given.is_dir() else given
+    path = local_path(source)
     if path.is_file():
         tokenizer = _from_file(path)
-    elif given.is_dir() or not _is_hub_name(source):
+    elif path != Path(source) or not _is_hub_name(source):
         raise TokenizerError(
             f"tokenizer.source={source!r}: {path} does not exist; "
             "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
@@ -50,6 +51,21 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
         tokenizer = _from_hub(source, config.revision)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def local_path(source: str) -> Path:
+    """Return the file that a local source names, there or not: `~` is expanded, a folder means its tokenizer.json."""
+    given = Path(os.path.expanduser(source))  # noqa: PTH111 (Path's own raises where there is no such home)
+    return given / "tokenizer.json" if given.is_dir() else given
+
+
+def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """Read a run's tokenizer.json as corpus text is encoded: nothing cut or padded, special tokens' names are text."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
     return tokenizer
 
 
@@ -132,6 +148,7 @@ def prepare_tokenizer(
     corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
+        _require_pieces_alone(loaded, source=tokenizer.source or "")
     else:
         loaded = train_bpe(_training_texts(corpus, seed=seed), vocab_size=tokenizer.train)
     result = {
@@ -140,6 +157,7 @@ def prepare_tokenizer(
         "eos_id": special_id(loaded, tokenizer.eos, key="tokenizer.eos"),
         "joint_ids": loaded.encode(joint, add_special_tokens=False).ids,
     }
+    # `joint` was encoded before: the encoder makes a special token's name text, and a joint may be such a token.
     # Not `save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     encoder = TextEncoder(loaded)
@@ -149,6 +167,37 @@ def prepare_tokenizer(
     else:
         chars_per_token, measured_chunks = float(tokenizer.chars_per_token), 0
     return {"chars_per_token": chars_per_token, **result, "measured_chunks": measured_chunks, "engine": encoder.engine}
+
+
+# A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
+_NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
+_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # and what stands for one: of Metaspace, of ByteLevel
+_CURES: Final = {
+    "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
+    "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
+    "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
+}
+
+
+def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> None:
+    """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
+    for left, right in _NEIGHBOURS:
+        apart = _text_of(tokenizer, left, right)
+        whole = _text_of(tokenizer, left + right)
+        if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
+            parts = json.loads(tokenizer.to_str())
+            blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
+            cures = " and ".join(cure for name, cure in _CURES.items() if f'"{name}"' in blanks)
+            raise TokenizerError(
+                f"tokenizer.source={source!r} puts a blank before every text, so each chunk would get one that its "
+                f"document does not have; {cures or 'switch that off'} in a copy of its tokenizer.json, and name that copy"
+            )
+
+
+def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
+    """Return what the tokens of texts that were encoded one by one say when they stand in a row."""
+    tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
+    return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
 
 def _measure_chars_per_token(encoder: TextEncoder, batches: Iterable[list[str]]) -> tuple[float, int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from nextlong.encoders import embedding_lanes
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
@@ -53,9 +55,13 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         ]
 
     options = recipe.encoder.model_dump()[recipe.encoder.kind.replace("-", "_")]
-    config = {"model": recipe.encoder.model} | {key: value for key, value in options.items() if key not in _OPERATIONAL}
+    config: dict[str, Any] = {"model": recipe.encoder.model} | {
+        key: value for key, value in options.items() if key not in _OPERATIONAL
+    }
     if recipe.encoder.kind == "lsa":
         config["seed"] = recipe.seed
+    elif Path(recipe.encoder.name).expanduser().is_dir():
+        config["files"] = _identity(Path(recipe.encoder.name).expanduser())
     return Step("encoder", 1, config, (ingest, chunk), tasks)
 
 
@@ -70,21 +76,26 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
             for shard, (documents, chunks) in enumerate(shards)
         ]
 
-    # One server's rate limit is kept by one process; its requests run in threads.
-    lanes = 1 if recipe.encoder.kind == "openai" else None
-    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=lanes)
+    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=partial(embedding_lanes, recipe.encoder))
 
 
-def _draws(recipe: Recipe) -> int | None:
-    """Return how many meta-documents to draw: a quarter more than sequences, for those that turn out not to fit."""
+def _identity(folder: Path) -> list[list[Any]]:
+    """Return what tells a model folder from another: name, size and time of change of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    stats = [(path.relative_to(folder).as_posix(), path.stat()) for path in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+
+
+def _draws(recipe: Recipe, attempt: int = 0) -> int | None:
+    """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
     count = recipe.compose.sequences
-    return None if count == "all" else count + count // 4 + 8
+    return None if count == "all" else (count + count // 4 + 8) << attempt
 
 
-def metas_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the drawn meta-documents."""
     config: dict[str, Any] = {
-        "draws": _draws(recipe),
+        "draws": _draws(recipe, attempt),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
     }
@@ -140,10 +151,10 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step) -> Step:
 # the same for whole documents
 
 
-def sequence_limit(recipe: Recipe) -> int | None:
+def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
     """Return how many drafts to make: a few spares for those that do not reach T after all; None for as many as there are."""
     count = recipe.compose.sequences
-    return None if count == "all" else count + count // 16 + 4
+    return None if count == "all" else (count + count // 16 + 4) << attempt
 
 
 def document_chars(recipe: Recipe, chars_per_token: float) -> float:

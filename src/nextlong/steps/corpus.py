@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from nextlong.engine.step import Done, Finished, Step, Task
@@ -15,16 +15,18 @@ from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.stages.sources import InputFile, split_inputs
 
 
-def _shard_bytes(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
+def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
+    """Return how much text a shard holds; `auto` looks into the heads of a few files."""
     if recipe.ingest.shard_mb != "auto":
         return int(recipe.ingest.shard_mb * 1_000_000)
     sources = recipe.ingest.sources
     return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
 
 
-def ingest_step(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Step:
+def ingest_step(
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int, when_ingested: Callable[[], None]
+) -> Step:
     """files → DOCUMENTS, refused afterwards if too many records were rejects."""
-    shard_bytes = _shard_bytes(recipe, files)
     sources = recipe.ingest.sources
 
     def tasks(_: Finished) -> list[Task]:
@@ -52,12 +54,15 @@ def ingest_step(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Step:
             example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
         )
+        when_ingested()
 
     reading = {"label", "text", "id", "format"}
     config = {
         "sources": [
             {key: getattr(source, key) for key in sorted(reading)}
-            | {"files": [[file.path, file.identity] for file in own]}
+            | {
+                "files": [[file.name, file.identity] for file in own]
+            }  # names below the source: a moved corpus is the same
             for source, own in zip(sources, files, strict=True)
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
@@ -66,10 +71,10 @@ def ingest_step(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Step:
     return Step("ingest", 1, config, (), tasks, check=check)
 
 
-def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]]) -> Step:
+def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Step:
     """Which documents stay: no exact duplicates, caps and weights."""
     sources = recipe.ingest.sources
-    split_counts = [len(split_inputs(own, shard_bytes=_shard_bytes(recipe, files))) for own in files]
+    split_counts = [len(split_inputs(own, shard_bytes=shard_bytes)) for own in files]
     source_of_split = [place for place, count in enumerate(split_counts) for _ in range(count)]
 
     def tasks(done: Finished) -> list[Task]:
@@ -90,7 +95,8 @@ def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile
         ]
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
-    return Step("select", 1, {"sources": caps, "seed": recipe.seed}, (ingest,), tasks)
+    drawn = any(value is not None for cap in caps for value in cap.values())
+    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks)
 
 
 def chunk_step(recipe: Recipe, ingest: Step, select: Step) -> Step:

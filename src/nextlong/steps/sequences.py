@@ -46,7 +46,9 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     return Step("tokenizer", 1, config, (ingest, chunk), tasks)
 
 
-def draft_step(recipe: Recipe, chunk: Step, embed: Step, metas: Step, mine: Step, tokenizer: Step) -> Step:
+def draft_step(
+    recipe: Recipe, ingest: Step, chunk: Step, embed: Step, metas: Step, mine: Step, tokenizer: Step
+) -> Step:
     """CANDIDATES → DRAFTS of the method nextlong."""
     compose = recipe.compose
     config: dict[str, Any] = {
@@ -68,6 +70,8 @@ def draft_step(recipe: Recipe, chunk: Step, embed: Step, metas: Step, mine: Step
                 first=first,
                 last=last,
                 candidates=candidates,
+                documents=done["ingest"].files(".documents.arrow"),
+                tokenizer=done["tokenizer"].file(".tokenizer.json"),
                 chunks=done["chunk"].files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
                 chars_per_token=done["tokenizer"].counts[0]["chars_per_token"],
@@ -84,7 +88,7 @@ def draft_step(recipe: Recipe, chunk: Step, embed: Step, metas: Step, mine: Step
             )
 
     return Step(
-        "draft", 1, {"method": "nextlong", **config}, (chunk, embed, metas, mine, tokenizer), tasks, check=check
+        "draft", 1, {"method": "nextlong", **config}, (ingest, chunk, embed, metas, mine, tokenizer), tasks, check=check
     )
 
 
@@ -126,9 +130,9 @@ def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, t
     return Step("draft", 1, config, inputs, tasks, check=check)
 
 
-def refer_step(recipe: Recipe, chunk: Step, draft: Step) -> Step:
+def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
     """DRAFTS → the chunks that they name."""
-    limit = sequence_limit(recipe)
+    limit = sequence_limit(recipe, attempt)
 
     def tasks(done: Finished) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), done["chunk"].files(".chunks.arrow")

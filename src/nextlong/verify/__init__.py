@@ -3,6 +3,7 @@
 In:  a run directory: run.json, manifests, and the files they name. Out: one `Outcome` a check.
 
     artefacts.py    reads the files, by code of its own
+    composed.py     one sequence: spans, and what the corpus says of their chunks
     files.py        hashes against manifests
     corpus.py       documents and the chunks that tile them
     tokens.py       token ids by the reference tokenizer

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.errors import RunError
-from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
+from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
+from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Ids = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
-UNKNOWN = NO_CHUNK
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 
 
@@ -48,45 +47,6 @@ class Step:
         return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
 
 
-@dataclass(frozen=True)
-class Composed:
-    """One sequence: its spans as parallel arrays, shape (spans,), and what the corpus says of their chunks."""
-
-    number: int
-    id: str
-    method: str
-    chunk: Ids
-    role: NDArray[np.int8]
-    group: NDArray[np.int32]
-    start: NDArray[np.int32]
-    end: NDArray[np.int32]
-    score: NDArray[np.float32]
-    # UNKNOWN where the span names no chunk, or one that is not there
-    doc: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    doc_first: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # the document's chunks are [first, stop)
-    doc_stop: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    char_start: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    char_end: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    open_ended: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))  # does not end in a newline
-    tokens: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # of the whole chunk
-
-    @property
-    def is_chunk(self) -> NDArray[np.bool_]:
-        """Which spans are a chunk's."""
-        return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
-
-    @property
-    def is_cut(self) -> NDArray[np.bool_]:
-        """Which spans hold only the beginning of a chunk."""
-        return self.is_chunk & (self.end - self.start < self.tokens)
-
-    def where(self, span: int) -> str:
-        """Name a span for a person."""
-        role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
-        chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != UNKNOWN else ""
-        return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
-
-
 class Artefacts:
     """A run as its files have it."""
 
@@ -97,7 +57,9 @@ class Artefacts:
         self.path = named.parent.parent if is_variant else named
         index = named if is_variant else named / "run.json"
         if not index.is_file():
-            raise RunError(f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished")
+            raise RunError(
+                f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished"
+            )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))
             self.recipe: dict[str, Any] = record["recipe"]
@@ -234,6 +196,8 @@ class Artefacts:
         paths = self.files("embed", ".vectors.npy")
         distinct = np.unique(ids)
         rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
+        if not rows:
+            return np.empty((0, 0), np.float32)
         found: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
         return found
 
@@ -258,7 +222,7 @@ class Artefacts:
 
     def blocks(self) -> Iterator[list[Composed]]:
         """Yield the sequences of the data set, in order, in blocks of about four million tokens, chunks looked up."""
-        block: list[Composed] = []
+        block: list[Stored] = []
         held = 0
         for sequence in self.bare_sequences():
             block.append(sequence)
@@ -269,7 +233,7 @@ class Artefacts:
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self) -> Iterator[Composed]:
+    def bare_sequences(self) -> Iterator[Stored]:
         """Yield the sequences of the data set, in order, with nothing looked up."""
         number = 0
         for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
@@ -279,21 +243,19 @@ class Artefacts:
                     for row in range(batch.num_rows):
                         columns = [column[row].values.to_numpy(zero_copy_only=False) for column in lists]
                         id_, method = batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py()
-                        yield Composed(number, id_, method, *columns)
+                        yield Stored(number, id_, method, *columns)
                         number += 1
 
-    def _looked_up(self, block: Sequence[Composed]) -> list[Composed]:
+    def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
         ids = np.concatenate([sequence.chunk for sequence in block])
         columns = self._describe(ids)
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         pieces = {name: np.split(column, cuts) for name, column in columns.items()}
-        return [
-            Composed(
-                *(getattr(sequence, name) for name in ("number", "id", "method", *_SPAN_FIELDS)),
-                **{name: piece[place] for name, piece in pieces.items()},
-            )
-            for place, sequence in enumerate(block)
-        ]
+        looked_up = []
+        for place, sequence in enumerate(block):
+            known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
+            looked_up.append(Composed(**vars(sequence), **known))
+        return looked_up
 
     def _describe(self, ids: Ids) -> Columns:
         """Return what CHUNKS and TOKENS say of each chunk id, shape (n,)."""
@@ -329,7 +291,6 @@ class Artefacts:
 
 
 _NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
-_SPAN_FIELDS = ("chunk", "role", "group", "start", "end", "score")
 _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
 
@@ -351,4 +312,3 @@ def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.Reco
         batch = reader.get_batch(number).slice(0, take)
         take -= batch.num_rows
         yield batch
-

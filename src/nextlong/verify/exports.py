@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nextlong.schemas import NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
-from nextlong.verify.artefacts import Artefacts, Composed
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import Composed
 from nextlong.verify.outcome import Outcome
 
 Rows = Iterator[dict[str, Any]]
@@ -57,8 +58,13 @@ def _check_row(
         if not np.array_equal(true, row["input_ids"]):
             outcome.breach(f"{where}: {_difference(row['input_ids'], true)}")
     elif row["text"] != (text := expected.text(sequence)):
-        at = next((n for n, (a, b) in enumerate(zip(row["text"], text, strict=False)) if a != b), min(len(row["text"]), len(text)))
-        outcome.breach(f"{where}: its text is {row['text'][at : at + 20]!r} at character {at}, the documents' {text[at : at + 20]!r}")
+        at = next(
+            (n for n, (a, b) in enumerate(zip(row["text"], text, strict=False)) if a != b),
+            min(len(row["text"]), len(text)),
+        )
+        outcome.breach(
+            f"{where}: its text is {row['text'][at : at + 20]!r} at character {at}, the documents' {text[at : at + 20]!r}"
+        )
     for key, value in plain.items():
         if row[key] != value:
             outcome.breach(f"{where}: {key} is {row[key]!r}, should be {value!r}")
@@ -113,7 +119,7 @@ class _Expected:
 
     def char_ends(self, sequence: Composed) -> list[int]:
         """Return where in its document each span ends."""
-        ends = sequence.char_end.tolist()
+        ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_cut).tolist():
             text = self._texts[int(sequence.chunk[span])]
             offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
@@ -154,7 +160,10 @@ def _parquet_rows(run: Artefacts) -> Rows:
                 for row in range(batch.num_rows):
                     own = spans[row].values
                     yield {
-                        **{name: batch.column(name)[row].as_py() for name in ("sequence_id", "method", "length", "seq_lengths")},
+                        **{
+                            name: batch.column(name)[row].as_py()
+                            for name in ("sequence_id", "method", "length", "seq_lengths")
+                        },
                         "input_ids": batch.column("input_ids")[row].values.to_numpy(),
                         "spans": {key: own.field(key).to_pylist() for key in _SPAN_KEYS},
                     }

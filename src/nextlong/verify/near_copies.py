@@ -13,14 +13,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE
-from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
 
 _RUN_WORDS = 5
@@ -49,22 +50,31 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
     setting = run.setting("mine", "near_copies")
     is_asked = setting not in (None, "off", "keep", False)
     if run.method != "nextlong" or run.strategy == "self-repeat":
-        outcome.skipped = f"{'method ' + run.method if run.method != 'nextlong' else 'self-repeat'}: not meant to be free of them"
+        outcome.skipped = (
+            f"{'method ' + run.method if run.method != 'nextlong' else 'self-repeat'}: not meant to be free of them"
+        )
         return [outcome]
     threshold = float(setting) if isinstance(setting, float | int) and not isinstance(setting, bool) else _THRESHOLD
-    suspects = []
+    suspects: list[Suspect] = []
     for block in run.blocks():
         texts = run.texts_of(np.concatenate([_with_whole_document(sequence) for sequence in block]))
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            suspects += [found for found in _suspects(sequence, texts) if _share(found, {}) >= threshold + _MARGIN]
-    weights = _weights(run, suspects)
-    copies = [(found, share) for found in suspects if (share := _share(found, weights)) >= threshold + _MARGIN]
+            suspects += _suspects(sequence, texts, threshold + _MARGIN)
+    weights = _weights(run, suspects) if is_asked else {}
+    copies = [
+        (found, share)
+        for found in suspects
+        if (share := _share(np.array([weights.get(own, 1.0) for own in found.runs]), found.shared))
+        >= threshold + _MARGIN
+    ]
     if is_asked:
         for found, share in copies:
             outcome.breach(f"{found.where} has {share:.0%} of its words in common with {found.of}")
     else:
-        outcome.note = f"{len(copies)} found; mine.near_copies did not ask for none"
+        outcome.note = (
+            f"{len(copies):,} found, stock passages included; mine.near_copies is not set, so they are only counted"
+        )
     return [outcome]
 
 
@@ -74,8 +84,8 @@ def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:
     return np.concatenate([sequence.chunk[sequence.is_chunk & (sequence.doc != UNKNOWN)], *own])
 
 
-def _suspects(sequence: Composed, texts: dict[int, str]) -> Iterator[Suspect]:
-    """Yield negatives that share more than a few runs with the meta-document or with an earlier negative."""
+def _suspects(sequence: Composed, texts: dict[int, str], least: float) -> Iterator[Suspect]:
+    """Yield negatives that share `least` of their words with the meta-document or an earlier negative, stock included."""
     spans = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)).tolist()
     metas = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN)).tolist()
     if not spans or not metas:
@@ -83,17 +93,21 @@ def _suspects(sequence: Composed, texts: dict[int, str]) -> Iterator[Suspect]:
     whole = range(int(sequence.doc_first[metas[0]]), int(sequence.doc_stop[metas[0]]))
     words: dict[str, int] = {}
     document = _word_ids("".join(texts[chunk] for chunk in whole), words)
-    own = [_word_ids(texts[int(sequence.chunk[span])], words) for span in spans]
-    hashes = [_run_hashes(ids) for ids in (document, *own)]
-    common = _common_runs(hashes)
+    own_ids = [document, *(_word_ids(texts[int(sequence.chunk[span])], words) for span in spans)]
+    hashes = [_run_hashes(ids) for ids in own_ids]
+    distinct = [np.unique(own) for own in hashes]
+    common = _common_runs(distinct)
     names = list(words)
-    for later in range(1, len(hashes)):
-        for other in np.flatnonzero(common[later, :later] >= _SUSPECT_SHARE * max(1, len(np.unique(hashes[later])))).tolist():
-            if len(hashes[later]):
-                ids = own[later - 1].tolist()
-                runs = [tuple(names[word] for word in ids[at : at + _RUN_WORDS]) for at in range(len(hashes[later]))]
+    for later in range(1, len(own_ids)):
+        others = np.flatnonzero(common[later, :later] >= max(1.0, _SUSPECT_SHARE * len(distinct[later])))
+        for other in others[np.argsort(-common[later, others], kind="stable")].tolist():
+            shared = _held(hashes[later], distinct[other])
+            if _share(np.ones(len(shared)), shared) >= least:
+                ids = own_ids[later].tolist()
+                runs = [tuple(names[word] for word in ids[at : at + _RUN_WORDS]) for at in range(len(shared))]
                 of = "the meta-document" if other == 0 else f"chunk {sequence.chunk[spans[other - 1]]}"
-                yield Suspect(sequence.where(spans[later - 1]), of, runs, np.isin(hashes[later], hashes[other]))
+                yield Suspect(sequence.where(spans[later - 1]), of, runs, shared)
+                break
 
 
 def _word_ids(text: str, words: dict[str, int]) -> NDArray[np.uint64]:
@@ -110,12 +124,19 @@ def _run_hashes(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-def _common_runs(hashes: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
+def _held(hashes: NDArray[np.uint64], others: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which hashes are among the others, which are sorted and not empty."""
+    places = np.minimum(np.searchsorted(others, hashes), len(others) - 1)
+    held: NDArray[np.bool_] = others[places] == hashes
+    return held
+
+
+def _common_runs(distinct: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
     """Return how many distinct runs each two texts have in common, shape (n, n)."""
-    distinct = [np.unique(own) for own in hashes]
     _, columns = np.unique(np.concatenate(distinct), return_inverse=True)
     rows = np.repeat(np.arange(len(distinct)), [len(own) for own in distinct])
-    presence = sp.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)))
+    shape = (len(distinct), int(columns.max()) + 1 if len(columns) else 1)
+    presence = sp.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape)
     product: NDArray[np.int32] = (presence @ presence.T).toarray()
     return product
 
@@ -149,13 +170,15 @@ def _runs_among(text: str, vocabulary: set[str], wanted: set[Run]) -> set[Run]:
     return found
 
 
-def _share(found: Suspect, weights: dict[Run, float]) -> float:
-    """Return the share of the words, by weight, that stand in a shared run; a word weighs what its rarest run does."""
-    heaviest = np.zeros(len(found.runs) + _RUN_WORDS - 1)
+def _share(weights: NDArray[np.float64], shared: NDArray[np.bool_]) -> float:
+    """Return the share of the words, by weight, that stand in a shared run; `weights` and `shared` have one entry a run.
+
+    A word weighs what the rarest run does that it stands in.
+    """
+    heaviest = np.zeros(len(weights) + _RUN_WORDS - 1)
     covered = np.zeros(len(heaviest), np.bool_)
-    own: NDArray[Any] = np.array([weights.get(run, 1.0) for run in found.runs])
     for step in range(_RUN_WORDS):
-        place = slice(step, step + len(own))
-        heaviest[place] = np.maximum(heaviest[place], own)
-        covered[place] |= found.shared
+        place = slice(step, step + len(weights))
+        heaviest[place] = np.maximum(heaviest[place], weights)
+        covered[place] |= shared
     return float(heaviest[covered].sum() / heaviest.sum())

@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
-from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed, Ids
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.outcome import Outcome
 
 _TOLERANCE = 1e-3
@@ -41,13 +42,20 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     scores = Outcome("scores are cosines", "negatives")
     for block in run.blocks():
         _check_scores(run, block, scores)
-    candidates, nearest = Outcome("candidates searched again", "meta-chunks"), Outcome("negatives are the nearest free", "meta-chunks")
+    candidates, nearest = (
+        Outcome("candidates searched again", "meta-chunks"),
+        Outcome("negatives are the nearest free", "meta-chunks"),
+    )
     if "mine" not in run.steps:
         candidates.skipped = nearest.skipped = "this run mined no candidates"
         return [scores, candidates, nearest]
     if run.strategy != "top" or run.is_filtered:
-        nearest.skipped = f"compose.negatives={run.strategy}" if run.strategy != "top" else "some of the nearest were passed over"
+        nearest.skipped = (
+            f"compose.negatives={run.strategy}" if run.strategy != "top" else "some of the nearest were passed over"
+        )
     metas = _draw(run, sample=sample, seed=seed)
+    if not metas:
+        return [scores, candidates, nearest]
     stored = _candidates_of(run, [meta.chunk for meta in metas])
     fetch = max((len(ids) for ids, _ in stored.values()), default=0)
     for meta, ids, true in zip(metas, *_brute_force(run, metas, fetch), strict=True):
@@ -65,7 +73,9 @@ def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> No
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     for sequence in block:
         metas = {int(sequence.group[span]): int(sequence.chunk[span]) for span in np.flatnonzero(sequence.role == META)}
-        spans = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*metas]))
+        spans = np.flatnonzero(
+            (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*metas])
+        )
         if not len(spans):
             continue
         outcome.checked += len(spans)
@@ -73,10 +83,14 @@ def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> No
         queries = run.vectors_of(np.array([metas[group] for group in groups.tolist()], np.int64))
         true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), queries)
         for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
-            outcome.breach(f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}")
+            outcome.breach(
+                f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
+            )
         if run.strategy == "top":
             for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
-                outcome.breach(f"{sequence.where(int(spans[place]))} stands before one that is nearer to its meta-chunk")
+                outcome.breach(
+                    f"{sequence.where(int(spans[place]))} stands before one that is nearer to its meta-chunk"
+                )
 
 
 def _draw(run: Artefacts, *, sample: int, seed: int) -> list[MetaChunk]:

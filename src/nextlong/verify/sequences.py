@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
-from nextlong.verify.artefacts import UNKNOWN, Artefacts, Composed
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
 
 
@@ -94,7 +95,8 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
     """Return which chunks, when whole, take a joint: those that end without a newline and their document not going on."""
     goes_on = (sequence.role == DOCUMENT) & (sequence.chunk + 1 < sequence.doc_stop)
-    return sequence.is_chunk & sequence.open_ended & ~goes_on
+    wants: NDArray[np.bool_] = sequence.is_chunk & sequence.open_ended & ~goes_on
+    return wants
 
 
 def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
@@ -190,7 +192,9 @@ class _Across:
         self._limit = run.setting("compose", "max_uses")
         sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
         self._used = [np.zeros(size, np.uint16) for size in sizes]
-        self._taken = [np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")]
+        self._taken = [
+            np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
+        ]
         reuse = run.setting("knn", "reuse") if run.method == "knn" else None
         self._is_unique = run.method in ("nextlong", "standard", "iclm") or reuse == "never"
         if not self._is_unique:
@@ -223,7 +227,9 @@ class _Across:
             metas = sequence.doc[sequence.role == META]
             expected = f"{hashes.get(int(metas[0]), 0):016x}" if len(metas) else ""
             if not sequence.id.endswith(expected):
-                self._names.breach(f"sequence {sequence.number} is called {sequence.id}, its meta-document is {expected}")
+                self._names.breach(
+                    f"sequence {sequence.number} is called {sequence.id}, its meta-document is {expected}"
+                )
 
     def outcomes(self) -> list[Outcome]:
         """Return what was found, with the largest number of uses as a note."""
@@ -232,6 +238,8 @@ class _Across:
         self._uses.note = f"most: {most}" + ("" if self._limit is None else f", compose.max_uses={self._limit}")
         for shard, used in enumerate(self._used):
             for row in np.flatnonzero(used > (self._limit or np.inf)).tolist():
-                self._uses.breach(f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences")
+                self._uses.breach(
+                    f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences"
+                )
         found = [self._names, self._documents] if self._run.method == "nextlong" else [self._documents]
         return [*found, self._uses] if self._uses.checked else found

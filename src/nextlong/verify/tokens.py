@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.schemas import BOS, EOS, JOINT, SHARD_BITS
-from nextlong.verify.artefacts import Artefacts, Ids
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import Ids
 from nextlong.verify.outcome import Outcome
 
 _BATCH_CHUNKS = 512
@@ -68,8 +69,13 @@ def _compare_texts(
     for name, text, found in zip(names, texts, decoded, strict=True):
         expected = text if normalizer is None else normalizer.normalize_str(text)
         if found != expected:
-            at = next((n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected)))
-            outcome.breach(f"chunk {name} at character {at}: tokens say {found[at : at + 20]!r}, the document {expected[at : at + 20]!r}")
+            at = next(
+                (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+                min(len(found), len(expected)),
+            )
+            outcome.breach(
+                f"chunk {name} at character {at}: tokens say {found[at : at + 20]!r}, the document {expected[at : at + 20]!r}"
+            )
 
 
 def _decodes_to_text(run: Artefacts) -> bool:

@@ -10,7 +10,8 @@ from nextlong import recipe
 from nextlong.encoders import load_encoder
 from nextlong.errors import NextlongError
 from nextlong.schemas import SHARD_BITS
-from nextlong.verify.artefacts import Artefacts, Ids
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import Ids
 from nextlong.verify.outcome import Outcome
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
@@ -23,15 +24,17 @@ def check_vectors(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     if "embed" not in run.steps:
         return [Outcome("vectors", "vectors", skipped="this run has none")]
     lengths, again = Outcome("vectors have unit length", "vectors"), Outcome("vectors encoded again", "vectors")
-    sizes = []
+    sizes: list[int] = []
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
         rows = len(run.chunks(shard)["start"])
         sizes.append(rows)
         _check_lengths(path, shard, rows, lengths)
     drawn = np.sort(np.random.default_rng(seed).permutation(sum(sizes))[:sample])
-    shards = np.searchsorted(np.cumsum(sizes), drawn, side="right")
-    ids = (shards << SHARD_BITS) | (drawn - (np.cumsum(sizes) - sizes)[shards])
-    _encode_again(run, ids, again)
+    stops = np.cumsum(sizes)
+    shards = np.searchsorted(stops, drawn, side="right")
+    ids = (shards << SHARD_BITS) + drawn - (stops - np.array(sizes, np.int64))[shards]
+    if len(ids):
+        _encode_again(run, ids, again)
     return [lengths, again]
 
 
@@ -52,7 +55,9 @@ def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
         outcome.skipped = f"{encoder.model} is a server, which may give other vectors today and ask a price"
         return
     try:
-        model = load_encoder(encoder, fitted=run.steps["encoder"].folder / "part-00000" if encoder.kind == "lsa" else None)
+        model = load_encoder(
+            encoder, fitted=run.steps["encoder"].folder / "part-00000" if encoder.kind == "lsa" else None
+        )
         texts = run.texts_of(ids)
         true = model.encode([texts[name] for name in ids.tolist()])
     except NextlongError as error:
@@ -62,6 +67,6 @@ def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
     outcome.checked = len(ids)
     lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
     cosines = np.einsum("nd,nd->n", stored, true) / np.maximum(lengths, 1e-12)
-    outcome.note = f"least cosine {cosines.min():.6f}" if len(ids) else ""
+    outcome.note = f"least cosine {cosines.min():.6f}"
     for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
         outcome.breach(f"the vector of chunk {ids[place]} has the cosine {cosines[place]:.4f} to the one encoded now")

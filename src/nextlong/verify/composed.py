@@ -1,0 +1,59 @@
+"""Composed: one sequence, its spans as parallel arrays, and what the corpus says of the chunks they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.schemas import DOCUMENT, META, NEGATIVE, NO_CHUNK, ROLES
+
+Ids = NDArray[np.int64]
+
+UNKNOWN = NO_CHUNK  # what is not to be found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One sequence as SEQUENCES has it; all arrays have shape (spans,)."""
+
+    number: int
+    id: str
+    method: str
+    chunk: Ids
+    role: NDArray[np.int8]
+    group: NDArray[np.int32]
+    start: NDArray[np.int32]
+    end: NDArray[np.int32]
+    score: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Composed(Stored):
+    """One sequence with what CHUNKS and TOKENS say; UNKNOWN where a span names no chunk, or one that is not there."""
+
+    doc: Ids
+    doc_first: Ids  # the document's chunks are [doc_first, doc_stop)
+    doc_stop: Ids
+    char_start: Ids
+    char_end: Ids
+    open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
+    tokens: Ids  # of the whole chunk
+
+    @property
+    def is_chunk(self) -> NDArray[np.bool_]:
+        """Which spans are a chunk's."""
+        return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
+
+    @property
+    def is_cut(self) -> NDArray[np.bool_]:
+        """Which spans hold only the beginning of a chunk."""
+        cut: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
+        return cut
+
+    def where(self, span: int) -> str:
+        """Name a span for a person."""
+        role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
+        chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != NO_CHUNK else ""
+        return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"

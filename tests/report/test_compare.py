@@ -1,0 +1,64 @@
+"""Data sets side by side: of several runs, and of variants of one."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import nextlong
+from nextlong import cli, pipeline
+from nextlong.report import compare, stats
+
+
+@pytest.fixture(scope="module")
+def runs(recipe_for, tmp_path_factory):
+    """Two run directories that differ in position and length."""
+    folder = tmp_path_factory.mktemp("compare")
+    for name, sets in (("near", ["compose.target_tokens=1024"]), ("far", ["compose.position=tail"])):
+        pipeline.run(recipe_for(folder / name, *sets))
+    return [folder / "near", folder / "far"]
+
+
+def test_one_column_a_run(runs, capsys):
+    assert cli.main(["compare", *map(str, runs)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["near", "far"]
+    told = {" ".join(cells[:-2]): cells[-2:] for cells in map(str.split, lines)}
+    near, far = (stats.measure(nextlong.open(run)) for run in runs)
+    assert told["position"] == ["head", "tail"]
+    assert told["target tokens"] == ["1,024", "2,048"]
+    assert told["tokens"] == ["12,288", "24,576"]
+    assert told["similarity rank 1"] == [f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)]
+    assert told["distance max"] == [f"{one.distance_tokens.max:,.0f}" for one in (near, far)]
+
+
+def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
+    assert cli.main(["compare", "--csv", *map(str, runs)]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["run"] for row in rows] == list(map(str, runs))
+    assert [row["tokens"] for row in rows] == ["12288", "24576"]
+    measured = stats.measure(nextlong.open(runs[0]))
+    assert float(rows[0]["similarity_mean"]) == measured.similarity.mean
+    assert rows[0]["similarity_rank_200"] == ""
+
+
+def test_json_holds_everything(runs, capsys):
+    assert cli.main(["compare", "--json", *map(str, runs)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in found] == list(map(str, runs))
+    assert cli.main(["stats", "--json", str(runs[1])]) == 0
+    assert json.loads(capsys.readouterr().out) == found[1]
+
+
+def test_what_is_no_run_is_named(runs, tmp_path, capsys):
+    assert cli.main(["compare", str(runs[0]), str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (12345, "12,345"), (0.12345, "0.123"), (12.345, "12.3"), (-0.5, "-0.500"), (1234.9, "1,235"), ("[x]", r"\[x]")],
+)  # fmt: skip
+def test_cells(value, text):
+    assert compare.text_of(value) == text

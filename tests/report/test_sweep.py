@@ -1,0 +1,220 @@
+"""A grid of recipes in one run directory: what is asked, what is shared, what is written, what fails."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import nextlong
+from nextlong import cli
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+from nextlong.report import stats, sweep
+from nextlong.report.sweep import Axis
+
+PATIENCE_S = 60
+OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
+NAMES = [f"position={position},target_tokens={tokens}" for position in ("head", "tail") for tokens in (1024, 2048)]
+
+
+@pytest.fixture
+def recipe(recipe_for, own_run, tmp_path):
+    """A recipe file whose run directory holds a finished run."""
+    path = tmp_path / "my.yaml"
+    path.write_text(recipe_for(own_run).dump(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(recipe_for, shared_run, tmp_path_factory):
+    """The folder of a finished sweep with its CSV and JSON."""
+    folder = tmp_path_factory.mktemp("swept")
+    shutil.copytree(shared_run, folder / "run")
+    (folder / "my.yaml").write_text(recipe_for(folder / "run").dump(), encoding="utf-8")
+    files = ["--csv", str(folder / "s.csv"), "--json", str(folder / "s.json")]
+    assert cli.main(["sweep", str(folder / "my.yaml"), *OVER, *files]) == 0
+    return folder
+
+
+def call(capsys, *arguments):
+    capsys.readouterr()
+    code = cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+# what is asked
+
+
+def test_values_are_yaml_in_the_order_given():
+    assert sweep.parse_axis("a.b=2,1.5,x,null,[p, q],'1,2'") == Axis("a.b", (2, 1.5, "x", None, ["p", "q"], "1,2"))
+    assert sweep.parse_axis("encoder.model=lsa,openai:m").values == ("lsa", "openai:m")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("chunk.max_chars", "is not KEY=V1,V2"),
+        ("chunk.max_chars=", "is not KEY=V1,V2"),
+        ("=1,2", "is not KEY=V1,V2"),
+        ("a=[1,2", "is no list of YAML values"),
+        ("a=1,2,1", "the value 1 stands twice"),
+    ],
+)
+def test_an_axis_that_is_none(asked, message):
+    with pytest.raises(RecipeError, match=message):
+        sweep.parse_axis(asked)
+
+
+def test_every_combination_the_last_key_fastest(recipe):
+    axes = [Axis("compose.position", ("head", "tail")), Axis("compose.target_tokens", (1024, 2048))]
+    found = sweep.variants(recipe, axes, overrides=["compose.sequences=3"])
+    assert [variant.name for variant in found] == NAMES
+    assert [(own.recipe.compose.position, own.recipe.compose.target_tokens) for own in found] == [
+        ("head", 1024), ("head", 2048), ("tail", 1024), ("tail", 2048),
+    ]  # fmt: skip
+    assert {variant.recipe.compose.sequences for variant in found} == {3}
+
+
+def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(recipe):
+    axes = [
+        Axis("ingest.sources.0.max_chars", (900,)),
+        Axis("chunk.max_chars", (256,)),
+        Axis("compose.joint", ("/ \n",)),
+    ]
+    (variant,) = sweep.variants(recipe, axes)
+    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=256,compose.joint=-"
+    assert variant.recipe.compose.joint == "/ \n"
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (["compose.position=head,middle"], "--over compose.position=middle: "),
+        (["compose.positon=head"], "did you mean 'position'?"),
+        (["run_dir=a,b"], "the variants share one run directory"),
+        (["compose.seed=1", "compose.seed=2"], "names a key twice"),
+        (["compose.joint='/ ','* '"], "would both be recorded as joint=-.json"),
+    ],
+)
+def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):
+    before = hashes_of(own_run)
+    code, out, err = call(capsys, "sweep", recipe, *(part for one in over for part in ("--over", one)))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert hashes_of(own_run) == before
+
+
+def test_a_mistake_of_the_file_itself_is_told_once(recipe, capsys):
+    recipe.write_text(recipe.read_text() + "tea: green\n")
+    code, _, err = call(capsys, "sweep", recipe, *OVER)
+    assert code == 2
+    assert err.count("unknown key 'tea'") == 1
+
+
+# what comes of it
+
+
+def test_common_steps_are_shared(swept):
+    folders = [path.name for path in (swept / "run").glob("[0-9]*")]
+    made = {name: sum(f"-{name}-" in folder for folder in folders) for name in ("embed", "mine", "draft", "compose")}
+    assert made == {"embed": 1, "mine": 1, "draft": 2, "compose": 4}
+
+
+def test_every_variant_has_a_record_that_opens(swept):
+    records = sorted((swept / "run" / "variants").iterdir())
+    assert [path.stem for path in records] == sorted(NAMES)
+    for path in records:
+        run = nextlong.open(path)
+        assert run.path == swept / "run"
+        assert f"position={run.recipe.compose.position},target_tokens={run.recipe.compose.target_tokens}" == path.stem
+        assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
+        assert run.exported("parquet")
+
+
+def test_the_run_directory_is_the_last_variant(swept):
+    run = nextlong.open(swept / "run")
+    assert (run.recipe.compose.position, run.recipe.compose.target_tokens) == ("tail", 2048)
+
+
+def test_csv_and_json_say_what_stats_says(swept):
+    rows = list(csv.DictReader((swept / "s.csv").read_text("utf-8").splitlines()))
+    plain = json.loads((swept / "s.json").read_text("utf-8"))
+    assert [row["variant"] for row in rows] == [one["variant"] for one in plain] == NAMES
+    for row, one in zip(rows, plain, strict=True):
+        measured = stats.measure(nextlong.open(swept / "run" / "variants" / f"{one['variant']}.json"))
+        assert one["stats"] == json.loads(json.dumps(measured.as_json()))
+        assert float(row["similarity_mean"]) == measured.similarity.mean
+        assert row["compose.position"] == one["settings"]["compose.position"] == measured.position
+        assert (row["error"], one["error"]) == ("", None)
+
+
+def test_variants_can_be_compared(swept, capsys):
+    paths = [swept / "run" / "variants" / f"{name}.json" for name in NAMES[:2]]
+    code, out, _ = call(capsys, "compare", *paths)
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[:2]] == [
+        ["position=head,", "position=head,"], ["target_tokens=1024", "target_tokens=2048"],
+    ]  # fmt: skip
+
+
+def test_again_does_no_new_work(swept, hashes_of, capsys):
+    before = hashes_of(swept / "run")
+    code, out, err = call(capsys, "sweep", swept / "my.yaml", *OVER)
+    assert code == 0
+    assert [(line.split()[0], line.split()[-1]) for line in out.splitlines()[1:]] == [(name, "0.0") for name in NAMES]
+    assert "done in" not in err
+    assert hashes_of(swept / "run") == before
+
+
+def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsys):
+    over = ["--over", "compose.min_meta_chunks=2,9999,1", "--csv", tmp_path / "s.csv"]
+    code, out, err = call(capsys, "sweep", recipe, *over)
+    assert code == 2
+    assert "1 of 3 variants failed" in err
+    cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
+    assert cells == {"min_meta_chunks=2": "12", "min_meta_chunks=9999": "failed", "min_meta_chunks=1": "12"}
+    assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
+    assert {path.stem for path in (own_run / "variants").iterdir()} == {"min_meta_chunks=2", "min_meta_chunks=1"}
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
+    assert [bool(row["error"]) for row in rows] == [False, True, False]
+    assert rows[1]["tokens"] == ""
+
+
+def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, hashes_of, tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
+    command = [sys.executable, "-m", "nextlong", "sweep", str(path), *OVER]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "run" / "variants" / f"{NAMES[0]}.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "run" / "variants" / f"{NAMES[-1]}.json").exists()
+    assert cli.main(command[3:]) == 0
+    made, expected = (
+        {name: value for name, value in hashes_of(run).items() if not name.startswith("variants/")}
+        for run in (tmp_path / "run", swept / "run")
+    )
+    assert set(made.items()) <= set(expected.items())
+    for name in NAMES:
+        ours, theirs = (nextlong.open(run / "variants" / f"{name}.json") for run in (tmp_path / "run", swept / "run"))
+        assert ours.recipe.model_copy(update={"run_dir": ""}) == theirs.recipe.model_copy(update={"run_dir": ""})
+        assert [done.folder.name for done in ours.steps.values()] == [
+            done.folder.name for done in theirs.steps.values()
+        ]
+
+
+def test_a_recipe_loads_its_variants_values_as_they_were_meant(recipe):
+    (variant,) = sweep.variants(recipe, [Axis("tokenizer.eos", ("yes",))])
+    assert variant.recipe.tokenizer.eos == "yes"
+    assert isinstance(variant.recipe, Recipe)

@@ -1,0 +1,104 @@
+"""Sequences of whole documents, by hand: two documents of chunks 0–2 and 3–4, lengths 4, 3, 2 and 5, 6."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT
+from nextlong.verify.composed import Composed
+from nextlong.verify.sequences import joint_problems, order_problems, repeat_problems, span_problems
+
+TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
+DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
+FIRST = {0: 0, 1: 3, -1: -1}
+STOP = {0: 3, 1: 5, -1: -1}
+
+
+def run_of(method="standard", target_tokens=21, special=None):
+    settings = {("compose", "target_tokens"): target_tokens}
+    return SimpleNamespace(
+        method=method,
+        strategy="top",
+        setting=lambda section, key, default=None: settings.get((section, key), default),
+        special_ids=special or {JOINT: [9], BOS: [], EOS: []},
+    )
+
+
+def sequence(*spans, method="standard"):
+    """Spans are (chunk, role, group, length); every chunk lacks its newline."""
+    chunk, role, group, length = (np.array(column) for column in zip(*spans, strict=True))
+    docs = np.array([DOCS[one] for one in chunk])
+    end = np.cumsum(length)
+    return Composed(
+        number=0,
+        id="s",
+        method=method,
+        chunk=chunk,
+        role=role,
+        group=group,
+        start=end - length,
+        end=end,
+        score=np.zeros(len(chunk), np.float32),
+        doc=docs,
+        doc_first=np.array([FIRST[doc] for doc in docs]),
+        doc_stop=np.array([STOP[doc] for doc in docs]),
+        char_start=chunk,
+        char_end=chunk,
+        open_ended=chunk >= 0,
+        tokens=np.array([TOKENS[one] for one in chunk]),
+    )
+
+
+A, B, C = (0, DOCUMENT, 0, 4), (1, DOCUMENT, 0, 3), (2, DOCUMENT, 0, 2)
+JOIN = (-1, JOINT, 0, 1)
+D, E = (3, DOCUMENT, 1, 5), (4, DOCUMENT, 1, 6)
+SOUND = (A, B, C, JOIN, D, E)
+
+
+def problems(*spans, run=None):
+    run = run or run_of()
+    one = sequence(*spans)
+    checks = (span_problems, joint_problems, order_problems, repeat_problems)
+    return [problem for check in checks for problem in check(run, one)]
+
+
+def test_whole_documents_with_a_joint_between_them_pass():
+    assert problems(*SOUND) == []
+
+
+def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
+    assert problems(*SOUND[:-1], (4, DOCUMENT, 1, 2), run=run_of(target_tokens=17)) == []
+    assert problems(*SOUND[:-1], run=run_of(target_tokens=15)) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "problem"),
+    [
+        ((B, A, C, JOIN, D, E), "stands where chunk 0 of document 0 should"),
+        ((A, C, JOIN, (-1, JOINT, 0, 3), D, E), "stands where chunk 1 of document 0 should"),
+        ((A, B, (-1, JOINT, 0, 3), D, E), "is not the last chunk of its document 0"),
+        ((A, (1, DOCUMENT, 0, 2), C, JOIN, D, E), "is cut before the end"),
+        ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "stands where chunk 3 of document 1 should"),
+        ((A, B, C, JOIN, (0, DOCUMENT, 1, 4), (1, DOCUMENT, 1, 3), (2, DOCUMENT, 1, 2)), "holds document 0 twice"),
+        ((A, JOIN, B, C, JOIN, D, E), "does not follow a chunk that needs one"),
+        ((A, B, (2, 0, 0, 2), JOIN, D, E), "has roles [0, 2]"),
+    ],
+)
+def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
+    assert any(problem in found for found in problems(*spans))
+
+
+def test_two_joints_missing():
+    one = sequence(A, B, C, D, E)
+    assert list(joint_problems(run_of(), one)) == []  # one chunk may lack its joint where it just fills the budget
+    twice = sequence(A, B, C, D, E, A)
+    assert any("has no joint" in found for found in joint_problems(run_of(), twice))
+
+
+def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
+    run = run_of(target_tokens=23, special={JOINT: [9], BOS: [1], EOS: [2]})
+    bos, eos = (-1, BOS, -1, 1), (-1, EOS, -1, 1)
+    assert problems(bos, *SOUND, eos, run=run) == []
+    assert any("has bos at spans []" in found for found in problems(*SOUND, eos, run=run))
+    assert any("has eos at spans [1, 8]" in found for found in problems(bos, eos, *SOUND, eos, run=run))
