@@ -1,6 +1,7 @@
 """The command line: exit codes, what goes where, and no traceback for a user's mistake."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,17 @@ def test_init_where_nothing_can_be_written(call, tmp_path):
     assert "cannot be written: Is a directory" in err
 
 
+def test_init_copies_a_preset_with_its_comments(call, tmp_path):
+    path = tmp_path / "my.yaml"
+    assert call("init", path, "--preset", "paper-128k")[0] == 0
+    assert path.read_text().startswith("# NExtLong as in the paper")
+    assert Recipe.load(path).compose.target_tokens == 131_072
+    code, _, err = call("init", tmp_path / "other.yaml", "--preset", "paper")
+    assert code == 2
+    assert err == ("error: preset 'paper' is not known; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n")
+    assert not (tmp_path / "other.yaml").exists()
+
+
 # run and plan
 
 
@@ -146,13 +158,13 @@ def test_plan_prints_a_table(call, folder):
 
 
 def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):
-    (tmp_path / "c.jsonl").write_text('{"words": "One."}\n')
+    (tmp_path / "c.jsonl").write_text('{"text": "One."}\n')
     sets = ["--set", f"run_dir={tmp_path}/run", "--set", f"ingest.sources.0.path={tmp_path}/c.jsonl"]
-    assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets)[2]
+    assert "none of the 1 documents has compose.min_meta_chunks=2 chunks" in call("run", folder / "r.yaml", *sets)[2]
     (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')
     code, _, err = call("run", folder / "r.yaml", *sets)
     assert code == 2
-    assert f"{tmp_path}/c.jsonl (was " in err
+    assert f"c.jsonl of {tmp_path}/c.jsonl (was " in err
     assert "--accept-changed-inputs" in err
     assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
 
@@ -170,6 +182,13 @@ def test_peek_lists_shows_and_reads(call, folder):
     assert out.startswith(f"{opened.sequence(4).id}  512 tokens\n")
     code, out, _ = call("peek", folder / "run", 4, "--text")
     assert (code, out) == (0, opened.sequence(4).text)
+
+
+def test_peek_lists_the_first(call, folder):
+    code, out, _ = call("peek", folder / "run", "--first", 2)
+    assert (code, out.splitlines()[-1]) == (0, "3 more; --first 0 shows all")
+    code, _, err = call("peek", folder / "run", "--first", -1)
+    assert (code, err) == (2, "error: --first -1 is negative; give how many to list, 0 for all\n")
 
 
 def test_peek_draws_a_picture(call, folder, tmp_path):
@@ -234,6 +253,19 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
     command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text | head -c 5"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (len(done.stdout), done.stderr) == (5, "")
+
+
+@pytest.mark.parametrize("arguments", [["peek", "run"], ["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"]])
+def test_a_reader_that_never_reads_is_no_error(folder, arguments):
+    command, path, *rest = arguments
+    called = [sys.executable, "-m", "nextlong", command, str(folder / path), *rest]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(called, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_module_returns_the_exit_code(tmp_path):

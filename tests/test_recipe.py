@@ -58,7 +58,6 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("export.formats=[]", "recipe: export: formats must name at least one format, each once"),
         ("export.formats=[jsonl, jsonl]", "recipe: export: formats must name at least one format, each once"),
         ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet' or 'jsonl' (it is 'csv')"),
-        ("export.formats=jsonl", "recipe: export.formats must be a list (it is 'jsonl')"),
         ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
         ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
     ],
@@ -255,3 +254,8 @@ def test_recipes_cannot_be_altered():
 def test_the_seed_of_composing_is_its_own_or_the_recipes():
     assert Recipe.from_dict(PLAIN, overrides=["seed=7"]).compose_seed == 7
     assert Recipe.from_dict(PLAIN, overrides=["seed=7", "compose.seed=0"]).compose_seed == 0
+
+
+def test_one_format_may_stand_without_a_list():
+    recipe = Recipe.from_dict(PLAIN, overrides=["export.formats=jsonl"])
+    assert recipe.export.formats == ("jsonl",)

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.template import commented, starter
+from nextlong.template import commented, preset, starter
 
 
 def reload(tmp_path, text):
@@ -78,3 +79,15 @@ def test_any_name_comes_back(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("names")
     assert reload(folder, commented(recipe, heading="x")) == recipe
     assert reload(folder, recipe.dump()) == recipe
+
+
+@pytest.mark.parametrize("name", ["quickstart", "paper-64k", "paper-128k", "paper-512k"])
+def test_every_preset_is_a_recipe(tmp_path, name):
+    text = preset(name)
+    assert text.startswith("# ")
+    assert reload(tmp_path, text).run_dir == f"runs/{name}"
+
+
+def test_a_preset_that_is_none():
+    with pytest.raises(RecipeError, match="choose one of: paper-128k, paper-512k, paper-64k, quickstart"):
+        preset("../pyproject")

@@ -152,8 +152,8 @@ def _init(asked: argparse.Namespace) -> None:
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
     if asked.preset is None:
-        heading = f"A recipe of nextlong. `nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
-        text = template.commented(template.starter(asked.recipe), heading=heading)
+        commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
+        text = template.commented(template.starter(asked.recipe), heading=f"A recipe of nextlong. {commands}")
     else:
         text = template.preset(asked.preset)
     _write(asked.recipe, text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nextlong.errors import RecipeError
 
@@ -213,7 +213,7 @@ class Compose(_Section):
     """candidates → sequences."""
 
     method: Literal["nextlong", "standard", "knn", "iclm", "quest"] = Field(
-        "nextlong", description="which documents make one sequence, in what order"
+        "nextlong", description="which documents make one sequence: nextlong | standard | knn | iclm | quest"
     )
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
     target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
@@ -224,10 +224,11 @@ class Compose(_Section):
         description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter",
     )
     position: Literal["head", "tail", "random"] = Field(
-        "head", description="where a meta-chunk stands among its negatives"
+        "head", description="where a meta-chunk stands among its negatives: head | tail | random"
     )
     negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
-        "top", description="which candidates serve: the nearest, or an ablation of the paper"
+        "top",
+        description="which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
     max_uses: Positive | None = Field(
         None, description="a chunk is a negative in at most this many sequences of the data set"
@@ -284,6 +285,11 @@ class Export(_Section):
 
     formats: tuple[Literal["parquet", "jsonl"], ...] = Field(("parquet",), description="any of: parquet, jsonl")
     row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _some_format(self) -> Self:

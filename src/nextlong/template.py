@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-import nextlong
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 
@@ -35,7 +34,7 @@ def starter(recipe_path: Path) -> Recipe:
 
 def preset(name: str) -> str:
     """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
-    inside = Path(nextlong.__file__).parent
+    inside = Path(__file__).parent
     folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}

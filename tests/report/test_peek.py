@@ -12,6 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.report import peek
+from nextlong.report.tables import PipeConsole
 
 ESCAPE = "\x1b"
 TEXTS = [
@@ -65,6 +66,29 @@ def test_the_list_has_one_line_a_sequence(run):
         ]  # fmt: skip
 
 
+def test_the_list_ends_with_how_many_more_there_are(run):
+    lines = printed(lambda what, console: peek.show_run(what, console, first=2), run).splitlines()
+    assert [line.split()[0] for line in lines[2:-1]] == ["0", "1"]
+    assert lines[-1] == "1 more; --first 0 shows all"
+    everything = printed(lambda what, console: peek.show_run(what, console, first=0), run)
+    assert everything == printed(peek.show_run, run)
+
+
+def test_rows_come_as_they_are_read(run):
+    class Reader(io.StringIO):
+        """Leaves after the third line."""
+
+        def write(self, text):
+            if self.getvalue().count("\n") == 3:
+                raise BrokenPipeError
+            return super().write(text)
+
+    reader = Reader()
+    with pytest.raises(BrokenPipeError):
+        peek.show_run(run, PipeConsole(file=reader))
+    assert reader.getvalue().splitlines()[-1].split()[:2] == ["0", "400"]
+
+
 def test_a_sequence_has_one_line_a_span(run):
     sequence = run.sequence(0)
     heading, columns, *rows = printed(peek.show_sequence, sequence).splitlines()
@@ -113,8 +137,8 @@ def test_a_terminal_shows_the_sequence_as_a_strip(run):
 
 
 def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, tmp_path):
-    # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at 40.
-    paper = {"fit": "paper", "position": "tail", "target_tokens": 40, "draft_factor": 20.0}
+    # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at 140.
+    paper = {"fit": "paper", "position": "tail", "target_tokens": 140, "draft_factor": 20.0}
     compose = run.recipe.compose.model_copy(update=paper)
     copy = shutil.copytree(run.path, tmp_path / "run")
     negatives_first = run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose})

@@ -308,6 +308,36 @@ def test_compose_says_why_there_is_no_sequence():
         compose([[1], [2]], [[[3]]], target_tokens=9)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"bos": [0], "eos": [9], "target_tokens": 1},
+            "target_tokens=1 leaves no room beside 1 tokens of bos and 1 of",
+        ),
+        ({"bos": [0], "eos": [9], "target_tokens": 2}, "target_tokens=2 leaves no room"),
+        ({"target_tokens": 0}, "target_tokens=0 leaves no room"),
+        ({"fit": "papper"}, "fit='papper' is not known; it must be one of exact, paper"),
+        ({"position": "middle"}, "position='middle' is not known; it must be one of head, tail, random"),
+    ],
+)
+@pytest.mark.parametrize("fit", ["exact", "paper"])
+def test_compose_refuses_what_fits_no_sequence(fit, changed, message):
+    with pytest.raises(ValueError, match=message):
+        compose([[1]], [[[2, 3]]], **({"target_tokens": 3, "fit": fit} | changed))
+
+
+def test_compose_of_nothing():
+    with pytest.raises(ValueError, match="meta_chunks is empty"):
+        compose([], [], target_tokens=5)
+
+
+def test_a_meta_chunk_is_never_a_negative():
+    result = compose([[1, 2], [3]], [[[3], [1, 2], [7, 7]], [[1, 2], [8, 8]]], target_tokens=7)
+    assert result.input_ids == [1, 2, 7, 7, 3, 8, 8]
+    assert [span.chunk for span in result.spans] == [0, 2, 1, 3]
+
+
 def test_compose_draws_random_positions_from_its_seed():
     negatives = [[[number] * 2 for number in range(2, 9)]]
     results = [

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nextlong import schemas
 from nextlong.stages.draft import draft_block, read_candidates, refer
@@ -31,7 +32,22 @@ def mined(tmp_path):
     neighbours = [[2, 3, SECOND], [3, 4, SECOND + 1], [0, 1], [1, SECOND + 3], [0]]
     scores = [[0.9, 0.8, 0.7], [0.6, 0.5, 0.4], [0.3, 0.2], [0.1, 0.0], [-0.5]]
     candidates = write(tmp_path / "c.candidates.arrow", schemas.CANDIDATES, [[0, 1, 2, 3, 4], neighbours, scores])
-    return {"metas": tmp_path / "metas.npy", "first": 0, "last": 2, "candidates": candidates, "chunks": chunks}
+    documents = [
+        write(tmp_path / f"{shard}.documents.arrow", schemas.DOCUMENTS, [["x" * 10 * rows], [shard], ["s"], ["i"]])
+        for shard, rows in enumerate((6, 4))
+    ]
+    pairs = Tokenizer(models.BPE(vocab={"x": 0, "xx": 1}, merges=[("x", "x")]))  # two characters a token
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.save(str(tmp_path / "t.tokenizer.json"))
+    return {
+        "metas": tmp_path / "metas.npy",
+        "first": 0,
+        "last": 2,
+        "candidates": candidates,
+        "documents": documents,
+        "chunks": chunks,
+        "tokenizer": tmp_path / "t.tokenizer.json",
+    }
 
 
 def settings(**changed):
@@ -80,10 +96,17 @@ def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
 
 
 def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
-    # 1.5 · T · E = 27 characters: the second document has 30.
-    counts = draft_block(tmp_path / "d", **mined, **settings(target_tokens=9))
+    # The documents have 10 and 15 tokens.
+    counts = draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
     assert counts == {"drafts": 1, "dropped": {TOO_LONG: 1}}
     assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == ["nextlong-00000000000000ab"]
+
+
+def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
+    # The corpus has half a character a token, these documents two: their own count.
+    draft_block(tmp_path / "scarce", **mined, **settings(chars_per_token=0.5))
+    draft_block(tmp_path / "plain", **mined, **settings())
+    assert read(tmp_path / "scarce.drafts.arrow") == read(tmp_path / "plain.drafts.arrow")
 
 
 def test_a_block_may_be_part_of_the_draw(mined, tmp_path):

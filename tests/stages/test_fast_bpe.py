@@ -76,6 +76,8 @@ SNIPPETS = [
         "I",
         "x",
         "<|endoftext|>",
+        "<|im_start|>",
+        "<tool>",
         "<|end",
         "<",
         "|>",
@@ -119,6 +121,14 @@ TOKENIZERS = {
     ),
     "qwen": make_tokenizer(split_by(CL100K_PATTERN.replace("{1,3}", "")), normalizer=normalizers.NFC()),
     "neox": make_tokenizer(GPT2_SPLIT, normalizer=normalizers.NFC(), added=SPACES),
+    "special": make_tokenizer(
+        GPT2_SPLIT,
+        added=[
+            AddedToken("<tool>"),
+            AddedToken("<|im_start|>", special=True, lstrip=True),
+            AddedToken("the", special=True),
+        ],
+    ),
 }
 ENCODERS = {name: TextEncoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
@@ -172,10 +182,10 @@ def test_ordinary_text_of_any_script_is_not_left_to_the_reference(name):
     ("name", "text"),
     [
         ("llama3", "it'ſ"),  # long s is an s to a case-insensitive pattern
-        ("llama3", "a <|endoftext|> b"),
         ("qwen", "cafe\u0301"),
         ("qwen", "\U0001fae8e\u0301"),  # a character later than Unicode 3.2
         ("neox", "two  blanks"),
+        ("special", "a <tool> b"),  # an added token that is not special
     ],
 )
 def test_texts_outside_the_argument_go_to_the_reference(name, text):
@@ -184,8 +194,16 @@ def test_texts_outside_the_argument_go_to_the_reference(name, text):
     assert encoder.fallback_texts == 1
 
 
-def test_special_token_in_the_text_becomes_that_token():
-    assert 0 in encoded(ENCODERS["gpt2"], ["a<|endoftext|>b"])[0]
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_special_tokens_name_in_a_text_is_text(name):
+    encoder = TextEncoder(TOKENIZERS[name])
+    special = {number for number, token in TOKENIZERS[name].get_added_tokens_decoder().items() if token.special}
+    texts = ["a<|endoftext|>b", "<|endoftext|>", " <|im_start|> of <|endoftext|><|endoftext|>"]
+    ids = encoded(encoder, texts)
+    assert ids == reference_ids(TOKENIZERS[name], texts)
+    assert special
+    assert special.isdisjoint(token for text in ids for token in text)
+    assert encoder.fallback_texts == 0
 
 
 @pytest.mark.parametrize(
@@ -230,16 +248,6 @@ def test_a_template_that_repeats_the_text_is_left_to_the_reference():
     assert encoded(encoder, ["the day"]) == reference_ids(tokenizer, ["the day"])
 
 
-def test_truncation_and_padding_of_the_file_are_off(tmp_path):
-    tokenizer = Tokenizer.from_str(TOKENIZERS["gpt2"].to_str())
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=4)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    encoder = TextEncoder.from_file(tmp_path / "tokenizer.json")
-    texts = ["x", "the day and the stars, and more than four tokens"]
-    assert encoded(encoder, texts) == reference_ids(TOKENIZERS["gpt2"], texts)
-
-
 def test_empty_batch_and_empty_text():
     assert encoded(ENCODERS["llama3"], []) == []
     assert encoded(ENCODERS["llama3"], ["", "x", ""]) == [[], reference_ids(TOKENIZERS["llama3"], ["x"])[0], []]
@@ -255,18 +263,26 @@ def test_cache_stays_within_its_bounds(monkeypatch):
     assert max(map(len, cache)) <= 64
 
 
-def test_one_wrong_id_and_the_batch_is_the_references():
+def test_each_wrong_text_that_is_checked_is_counted():
     encoder = TextEncoder(TOKENIZERS["llama3"])
     encoder._cutter._ids_of.__self__[" the"] = np.array([7], np.uint32).tobytes()
-    texts = ["a", "on the day", "b"]
-    assert encoded(encoder, texts) == reference_ids(TOKENIZERS["llama3"], texts)
-    assert (encoder.engine, encoder.mismatches) == ("reference", 1)
-    assert encoded(encoder, texts) == reference_ids(TOKENIZERS["llama3"], texts)
+    encoder.encode_batch(["a", "on the day", "b", "in the night"])
+    assert (encoder.engine, encoder.mismatches) == ("fast", 2)
+    encoder.count_anew()
+    encoder.encode_batch(["a", "on the day"])
+    assert encoder.mismatches == 1
 
 
 def test_every_256th_text_is_checked():
     encoder = TextEncoder(TOKENIZERS["llama3"])
-    encoded(encoder, ["x"] * 256)
     encoder._cutter._ids_of.__self__[" the"] = np.array([7], np.uint32).tobytes()
-    encoded(encoder, ["on the day"])
+    encoder.encode_batch(["x"] * 16 + ["on the day"] * 240)
+    assert encoder.mismatches == 0
+    encoder.encode_batch(["on the day"])
+    assert encoder.mismatches == 1
+
+
+def test_the_reference_can_be_asked_for():
+    encoder = TextEncoder(TOKENIZERS["llama3"], engine="reference")
     assert encoder.engine == "reference"
+    assert encoded(encoder, TRAINING_TEXT) == reference_ids(TOKENIZERS["llama3"], TRAINING_TEXT)

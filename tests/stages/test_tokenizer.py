@@ -12,13 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nextlong import recipe, schemas
+from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
+from nextlong.recipe import Recipe
 from nextlong.stages import tokenizer as stage
 from nextlong.stages.chunk import chunk_shard
-from nextlong.stages.tokenizer import load_tokenizer, prepare_tokenizer, special_id, train_bpe
+from nextlong.stages.fast_bpe import read_tokenizer
+from nextlong.stages.tokenizer import (
+    load_tokenizer,
+    local_path,
+    prepare_tokenizer,
+    special_id,
+    train_bpe,
+)
+from nextlong.steps.sequences import tokenizer_step
 
 SENTENCES = ["The first star of the night.\n", "It's 1234 parsecs away, isn't it?\n", "Zoë counts 東京 and café.\n"]
 DOCUMENTS = [(10 + number, SENTENCES[number % 3] * (1 + number % 4)) for number in range(24)]
@@ -244,3 +254,108 @@ def test_prepare_without_any_text(tmp_path):
     shards = write_shards(tmp_path / "corpus", [[]])
     with pytest.raises(CorpusError, match=r"no text to measure tokenizer\.chars_per_token"):
         prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+
+
+def test_a_local_source_is_one_path_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "tok").mkdir()
+    byte_tokenizer().save(str(tmp_path / "tok" / "tokenizer.json"))
+    for source in ("~/tok", "~/tok/tokenizer.json", str(tmp_path / "tok")):
+        assert local_path(source) == tmp_path / "tok" / "tokenizer.json"
+        assert load_tokenizer(recipe.Tokenizer(source=source)).get_vocab_size() == 258
+
+
+def test_a_tokenizer_that_changes_below_the_home_folder_makes_another_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = Recipe.from_dict(
+        {"run_dir": "run", "ingest": {"sources": [{"path": "x.jsonl"}]}, "tokenizer": "~/tokenizer.json"}
+    )
+    corpus = Step("ingest", 1, {}, (), lambda done: [])
+    fingerprints = []
+    for tokenizer in (byte_tokenizer(), train_bpe(SENTENCES, vocab_size=300)):
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        fingerprints.append(tokenizer_step(given, corpus, corpus).fingerprint)
+    assert fingerprints[0] != fingerprints[1]
+    other_engine = given.model_copy(update={"tokenizer": given.tokenizer.model_copy(update={"engine": "reference"})})
+    assert tokenizer_step(other_engine, corpus, corpus).fingerprint == fingerprints[1]
+
+
+def test_a_runs_tokenizer_is_read_for_corpus_text(tmp_path):
+    saved = byte_tokenizer()
+    saved.enable_truncation(4)
+    saved.enable_padding(length=9)
+    saved.save(str(tmp_path / "tokenizer.json"))
+    ids = read_tokenizer(tmp_path / "tokenizer.json").encode("a<|end_of_text|>", add_special_tokens=False).ids
+    assert len(ids) == 16
+    assert 257 not in ids
+
+
+def test_a_joint_may_be_a_special_token(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "a <|end_of_text|> b\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), joint="<|end_of_text|>")
+    assert result["joint_ids"] == [257]
+    assert result["chars_per_token"] == 1.0  # in the corpus its name is 15 characters, each a byte
+
+
+def trained(*, normalizer=None, pre_tokenizer=None, decoder=None, model=None, trainer=None):
+    tokenizer = tokenizers.Tokenizer(model or models.BPE(unk_token="<unk>", fuse_unk=True))
+    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+        if value is not None:
+            setattr(tokenizer, part, value)
+    options = {"vocab_size": 120, "show_progress": False}
+    trainer = trainer or trainers.BpeTrainer(special_tokens=["<unk>"], **options)
+    tokenizer.train_from_iterator([*SENTENCES, "word.\nWord a b c", "W o r d"] * 3, trainer)
+    return tokenizer
+
+
+METASPACE, BYTE_LEVEL = pre_tokenizers.Metaspace, pre_tokenizers.ByteLevel
+LLAMA2_DECODER = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+LLAMA2_NORMALIZER = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+REFUSED = {
+    "always": (
+        {"pre_tokenizer": METASPACE(prepend_scheme="always"), "decoder": decoders.Metaspace(prepend_scheme="always")},
+        '"prepend_scheme": "never"',
+    ),
+    "first": (
+        {"pre_tokenizer": METASPACE(prepend_scheme="first", split=False), "decoder": decoders.Metaspace()},
+        '"prepend_scheme": "never"',
+    ),
+    "no-decoder": ({"pre_tokenizer": METASPACE()}, '"prepend_scheme": "never"'),
+    "llama2": ({"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER}, 'normalizer of type "Prepend"'),
+    "byte-level": (
+        {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=True), "decoder": decoders.ByteLevel()},
+        '"add_prefix_space": false',
+    ),
+}
+TAKEN = {
+    "metaspace": {
+        "pre_tokenizer": METASPACE(prepend_scheme="never"),
+        "decoder": decoders.Metaspace(prepend_scheme="never"),
+    },
+    "byte-level": {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=False)},
+    "wordpiece": {
+        "normalizer": normalizers.BertNormalizer(),
+        "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+        "decoder": decoders.WordPiece(),
+        "model": models.WordPiece(unk_token="<unk>"),
+        "trainer": trainers.WordPieceTrainer(vocab_size=120, special_tokens=["<unk>"], show_progress=False),
+    },
+}
+
+
+@pytest.mark.parametrize(("parts", "cure"), REFUSED.values(), ids=list(REFUSED))
+def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(tmp_path, parts, cure):
+    trained(**parts).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    with pytest.raises(TokenizerError) as caught:
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    assert str(caught.value).startswith(f"tokenizer.source={str(tmp_path)!r} puts a blank before every text")
+    assert cure in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", TAKEN.values(), ids=list(TAKEN))
+def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(tmp_path, parts):
+    trained(**parts).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path))["measured_chunks"] > 0

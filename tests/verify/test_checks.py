@@ -106,6 +106,14 @@ def test_a_sound_run_passes_every_check(finished):
     assert outcomes["vectors encoded again"].checked == outcomes["chunks tile documents"].checked
 
 
+@pytest.mark.parametrize("override", ["compose.method=standard", "compose.negatives=self-repeat"])
+def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, tmp_path, override):
+    pipeline.run(recipe_for(tmp_path / "run", "compose.sequences=4", override))
+    outcomes = list(verify(tmp_path / "run"))
+    assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
+    assert {outcome.check for outcome in outcomes if outcome.skipped} >= {"near-copies among negatives"}
+
+
 def test_a_changed_byte_and_a_missing_file_are_found_by_their_hashes(run):
     path = files(run, "draft", ".drafts.arrow")[0]
     raw = bytearray(path.read_bytes())

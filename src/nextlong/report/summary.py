@@ -13,9 +13,7 @@ from nextlong.recipe import Recipe
 from nextlong.steps.finished import sequences_per_part
 
 
-def run_and_tell(
-    recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> None:
+def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
     """Carry out a recipe with progress on the console, then print what it made and where."""
     done = pipeline.run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
     for name, value in lines(recipe, done):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -133,7 +133,10 @@ def _file_name(settings: dict[str, Any]) -> str:
 
 
 def run_variants(
-    found: Sequence[Variant], *, reporter: Reporter | None = None, changed_inputs: str = "refuse"
+    found: Sequence[Variant],
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
     for variant in found:

@@ -9,7 +9,7 @@ Out: SEQUENCES: spans that tile [0, T), each a chunk and how many of its tokens 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -33,6 +33,8 @@ from nextlong.stages.fit import (
     concatenate_spans,
 )
 from nextlong.stages.tokens import TokenStore
+
+_PIECES_HELD = 200_000  # about 60 MB
 
 
 class Composed(NamedTuple):
@@ -188,8 +190,7 @@ def _compose_file(
         pa.OSFile(str(path), "wb") as sink,
         pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
     ):
-        block = [reader.get_batch(number) for number in range(take)]
-        for draft, pieces in zip(block, _pieces_of(block, tokens, chunks), strict=True):
+        for draft, pieces in _drafts_and_pieces(reader, take, tokens, chunks):
             sequence_id = draft.column("sequence_id")[0].as_py()
             spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
@@ -232,10 +233,22 @@ def _compose_one(
     )
 
 
+def _drafts_and_pieces(
+    reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
+) -> Iterator[tuple[pa.RecordBatch, list[Piece]]]:
+    """Yield the first `take` drafts and their chunks, looked up for as many drafts at a time as memory is meant to hold."""
+    block: list[pa.RecordBatch] = []
+    held = 0
+    for number in range(take):
+        block.append(reader.get_batch(number))
+        held += len(block[-1].column("chunk_id").values)
+        if held >= _PIECES_HELD or number == take - 1:
+            yield from zip(block, _pieces_of(block, tokens, chunks), strict=True)
+            block, held = [], 0
+
+
 def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[Piece]]:
     """Return the chunks of each draft, with the token count and the closing newline of every chunk looked up."""
-    if not drafts:
-        return []
     ids = np.concatenate([draft.column("chunk_id").values.to_numpy() for draft in drafts])
     scores = np.concatenate([draft.column("score").values.to_numpy() for draft in drafts])
     (joint,) = gather.chunk_columns(ids, chunks, ("joint",))

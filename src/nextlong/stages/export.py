@@ -46,6 +46,6 @@ def export_shard(
 
 @lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
-    from nextlong.stages.tokenizer import read_tokenizer
+    from nextlong.stages.fast_bpe import read_tokenizer
 
     return read_tokenizer(path)

@@ -36,6 +36,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -86,6 +87,15 @@ _CHECK_EVERY: Final = 256
 _MAX_CHECKED_CHARS: Final = 2**17
 
 
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Read a run's tokenizer.json as corpus text is encoded: nothing cut or padded, special tokens' names are text."""
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
 class TextEncoder:
     """Encodes texts as the reference does; `engine` says whether by pieces (`fast`) or by the reference itself.
 
@@ -99,6 +109,11 @@ class TextEncoder:
         self._reference = tokenizer
         self._cutter = None if engine == "reference" else _cutter_for(tokenizer)
         self.count_anew()
+
+    @classmethod
+    def from_file(cls, path: Path, *, engine: Literal["auto", "reference"] = "auto") -> TextEncoder:
+        """Read a tokenizer.json as `read_tokenizer` does."""
+        return cls(read_tokenizer(path), engine=engine)
 
     def count_anew(self) -> None:
         """Set the counts to zero: which texts are checked no longer depends on what was encoded before."""

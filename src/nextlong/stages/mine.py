@@ -28,6 +28,7 @@ METAS = np.dtype([("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), 
 
 _BLOCK_ROWS = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _OVERFETCH = 64  # beyond `fetch`, for the own document; most documents have fewer chunks
+_LONGEST_SHARED = 4096  # chunks of a document that is still searched together with others: 64 · 4³
 _HEAP_CELLS = 1 << 24  # queries times neighbours held at a time: 200 MB
 
 
@@ -142,10 +143,18 @@ def nearest(
 def _searches(
     own_first: NDArray[np.int64], own_last: NDArray[np.int64], *, fetch: int
 ) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, int]]]:
-    """Yield (queries, how many to fetch, chunks to leave out): one search for ordinary documents, one for each long one."""
-    is_long = own_last - own_first > _OVERFETCH
-    groups = [(np.flatnonzero(~is_long), fetch + _OVERFETCH, (0, 0))]
-    for first in np.unique(own_first[is_long]).tolist():
+    """Yield (queries, how many to fetch, chunks to leave out), each one pass over all vectors.
+
+    Documents of like size share a search that is wide enough for the own chunks of each. One with more chunks than
+    `_LONGEST_SHARED` is searched alone, with its own left out, so that the heap stays small.
+    """
+    own_counts = own_last - own_first
+    groups: list[tuple[NDArray[np.int64], int, tuple[int, int]]] = []
+    size, below = _OVERFETCH, 0
+    while below < min(_LONGEST_SHARED, int(own_counts.max(initial=0))):
+        groups.append((np.flatnonzero((own_counts > below) & (own_counts <= size)), fetch + size, (0, 0)))
+        size, below = 4 * size, size
+    for first in np.unique(own_first[own_counts > _LONGEST_SHARED]).tolist():
         own = np.flatnonzero(own_first == first)
         groups.append((own, fetch, (first, int(own_last[own[0]]))))
     for queries, width, left_out in groups:

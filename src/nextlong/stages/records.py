@@ -64,12 +64,9 @@ def read_records(file: InputFile, source: Source, *, max_document_chars: int) ->
         "text": _read_text,
     }
     reader = readers[format_of(file.name, source)]
-    records = 0
     try:
         with closing(open_file(file, source)) as stream:
-            for item in reader(stream, file, source, max_document_chars):
-                records += 1
-                yield item
+            yield from reader(stream, file, source, max_document_chars)
         check_unchanged(file)
     except FileNotFoundError:
         raise CorpusError(
@@ -80,9 +77,7 @@ def read_records(file: InputFile, source: Source, *, max_document_chars: int) ->
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
-        raise CorpusError(
-            f"{file.path} ends early or is damaged ({reason}); {records:,} records were read; re-download it"
-        ) from None
+        raise CorpusError(f"{file.path} ends early or is damaged ({reason}); re-download it") from None
 
 
 # JSON lines

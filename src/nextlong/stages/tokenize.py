@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from nextlong.stages.chunk import iter_chunk_texts, read_chunks
 from nextlong.stages.fast_bpe import TextEncoder
-from nextlong.stages.tokenizer import read_tokenizer
 
 Engine = Literal["auto", "reference"]
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
@@ -67,12 +66,10 @@ def tokenize_shard(
 
 @lru_cache(maxsize=2)
 def _encoder(tokenizer: Path, engine: Engine) -> TextEncoder:
-    return TextEncoder(read_tokenizer(tokenizer), engine=engine)
+    return TextEncoder.from_file(tokenizer, engine=engine)
 
 
-def _write_encoded(
-    out: Path, rows: NDArray[np.int64], *, documents: Path, chunks: Path, encoder: TextEncoder
-) -> None:
+def _write_encoded(out: Path, rows: NDArray[np.int64], *, documents: Path, chunks: Path, encoder: TextEncoder) -> None:
     all_lengths = [np.zeros(1, np.int64)]
     tokens = 0
     with open(f"{out}.ids.npy", "wb") as sink:

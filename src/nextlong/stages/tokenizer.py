@@ -60,15 +60,6 @@ def local_path(source: str) -> Path:
     return given / "tokenizer.json" if given.is_dir() else given
 
 
-def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Read a run's tokenizer.json as corpus text is encoded: nothing cut or padded, special tokens' names are text."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
 def _from_file(path: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(path))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from nextlong.engine import store
+from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Finished, Step, Task
-from nextlong.errors import CorpusError
+from nextlong.errors import CorpusError, RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.compose import Rules, compose_block, compose_capped
 from nextlong.stages.draft import draft_block, refer
 from nextlong.stages.draft_documents import draft_documents
 from nextlong.stages.export import export_shard
 from nextlong.stages.fit import TOO_LONG
-from nextlong.stages.tokenize import tokenize_shard
-from nextlong.stages.tokenizer import prepare_tokenizer
+from nextlong.stages.tokenize import Known, tokenize_shard
+from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, sequence_limit
 from nextlong.steps.finished import corpus, sequences_per_part, special_ids, token_store
 
@@ -24,11 +26,8 @@ from nextlong.steps.finished import corpus, sequences_per_part, special_ids, tok
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """The tokenizer, loaded or trained, and E."""
     source = recipe.tokenizer.source
-    path = None if source is None else Path(source)
-    if path is not None and path.is_dir():
-        path = path / "tokenizer.json"
-    config = recipe.tokenizer.model_dump() | {"joint": recipe.compose.joint, "seed": recipe.seed}
-    if path is not None and path.is_file():
+    config = recipe.tokenizer.model_dump(exclude={"engine"}) | {"joint": recipe.compose.joint, "seed": recipe.seed}
+    if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
 
     def tasks(done: Finished) -> list[Task]:
@@ -43,7 +42,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             )
         ]
 
-    return Step("tokenizer", 1, config, (ingest, chunk), tasks)
+    return Step("tokenizer", 2, config, (ingest, chunk), tasks)
 
 
 def draft_step(
@@ -141,10 +140,14 @@ def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Ste
     return Step("refer", 1, {"limit": limit}, (chunk, draft), tasks)
 
 
-def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
-    """Named chunks → TOKENS."""
+def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
+    """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
+    version = 2
+    config = {"engine": recipe.tokenizer.engine}
 
     def tasks(done: Finished) -> list[Task]:
+        inputs = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
+        earlier = _earlier_tokens(done["tokenizer"].folder.parent, inputs, version=version, config=config)
         shards = zip(
             done["ingest"].files(".documents.arrow"),
             done["chunk"].files(".chunks.arrow"),
@@ -153,11 +156,48 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step
         )
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(tokenize_shard, documents=documents, chunks=chunks, rows=rows, tokenizer=path)
-            for documents, chunks, rows in shards
+            partial(
+                tokenize_shard,
+                documents=documents,
+                chunks=chunks,
+                rows=rows,
+                tokenizer=path,
+                engine=recipe.tokenizer.engine,
+                known=[files[shard] for files in earlier],
+            )
+            for shard, (documents, chunks, rows) in enumerate(shards)
         ]
 
-    return Step("tokens", 1, {}, (ingest, chunk, tokenizer, named), tasks)
+    def check(done: Done) -> None:
+        wrong = {shard: counts["mismatches"] for shard, counts in enumerate(done.counts) if counts["mismatches"]}
+        if wrong:
+            told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
+            raise RunError(
+                f"the fast tokenizer gave other ids than the reference for some of the chunks that are checked ({told}); "
+                "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
+            )
+
+    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, check=check)
+
+
+def _earlier_tokens(
+    run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
+) -> list[list[Known]]:
+    """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
+    found = []
+    for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
+        try:
+            tokens = open_done("tokens", folder)
+            manifest = tokens.manifest
+            same = manifest["version"] == version and manifest["config"] == config and not tokens.total("mismatches")
+            if not same or not inputs.items() <= manifest["inputs"].items():
+                continue
+            (named,) = run_dir.glob(f"[0-9][0-9]-refer-{manifest['inputs']['refer']}")
+            rows = open_done("refer", named).files(".rows.npy")
+            found.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
+        except (RunError, ValueError):
+            continue  # unfinished, harmed or half removed: these rows are tokenized anew
+    return found
 
 
 def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:

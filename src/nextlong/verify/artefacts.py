@@ -104,6 +104,7 @@ class Artefacts:
 
         (path,) = self.files("tokenizer", ".tokenizer.json")
         tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -111,7 +112,9 @@ class Artefacts:
     @cached_property
     def special_ids(self) -> dict[int, list[int]]:
         """The ids that stand for the joint, bos and eos, found by the reference tokenizer from the recipe."""
+        self.tokenizer.encode_special_tokens = False  # a joint that spells a special token is that token
         found = {JOINT: self.tokenizer.encode(self.setting("compose", "joint", ""), add_special_tokens=False).ids}
+        self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
             name = self.setting("tokenizer", key)
             known = None if name is None else self.tokenizer.token_to_id(name)
