@@ -7,9 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from nextlong import pipeline
 from nextlong.recipe import Recipe
+
+settings.register_profile("nextlong", deadline=None)  # time is never a verdict here
+settings.load_profile("nextlong")
 
 TOPICS = {
     "sea": "harbour tide anchor sail current reef vessel captain lighthouse storm rope deck cargo gull salt wave",

@@ -57,6 +57,7 @@ def run(
                 done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
                 if _is_enough(recipe, done):
                     break
+        sequences.refuse_nothing(recipe, done)
         _record(recipe, done, run_dir)
     return done
 

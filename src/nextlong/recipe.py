@@ -365,7 +365,7 @@ class Recipe(_Section):
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
 
     @property
     def compose_seed(self) -> int:

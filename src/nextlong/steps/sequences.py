@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -79,16 +80,7 @@ def draft_step(
             for (first, last), candidates in ranges
         ]
 
-    def check(done: Done) -> None:
-        if not done.total("drafts"):
-            raise CorpusError(
-                f"every one of the {sum(done.total_by_reason('dropped').values()):,} drawn documents is longer than "
-                f"compose.target_tokens={compose.target_tokens:,} by far; raise it, or add shorter documents"
-            )
-
-    return Step(
-        "draft", 1, {"method": "nextlong", **config}, (ingest, chunk, embed, metas, mine, tokenizer), tasks, check=check
-    )
+    return Step("draft", 1, {"method": "nextlong", **config}, (ingest, chunk, embed, metas, mine, tokenizer), tasks)
 
 
 def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
@@ -231,26 +223,26 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
             for path, take in zip(drafts, counts["take"], strict=True)
         ]
 
-    def check(done: Done) -> None:
-        if not done.total("sequences"):
-            raise CorpusError(_why_none(recipe, done))
-
     config_and_cap = config | {"max_uses": max_uses}
-    return Step("compose", 1, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks, check=check)
+    return Step("compose", 1, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
 
 
-def _why_none(recipe: Recipe, done: Done) -> str:
-    reasons = done.total_by_reason("dropped")
+def refuse_nothing(recipe: Recipe, done: Finished) -> None:
+    """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
+    compose = done["compose"]
+    if compose.total("sequences"):
+        return
+    reasons = Counter(done["draft"].total_by_reason("dropped")) + Counter(compose.total_by_reason("dropped"))
     told = "; ".join(f"{count:,} dropped: {reason}" for reason, count in reasons.items())
+    asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
     if set(reasons) == {TOO_LONG}:
-        return (
-            f"compose.target_tokens={recipe.compose.target_tokens:,} holds none of the documents beside any negative "
-            f"({told}); raise it, or add shorter documents"
+        raise CorpusError(
+            f"{asked} holds none of the documents beside any negative ({told}); raise it, or add shorter documents"
         )
-    longest = max((counts["longest_dropped_tokens"] for counts in done.counts), default=0)
-    return (
-        f"compose.target_tokens={recipe.compose.target_tokens:,} but the longest sequence that this corpus gives is "
-        f"{longest:,} tokens ({told}); add documents or lower it"
+    longest = max((counts["longest_dropped_tokens"] for counts in compose.counts), default=0)
+    raise CorpusError(
+        f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({told}); add documents or "
+        "lower it"
     )
 
 
