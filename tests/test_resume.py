@@ -21,7 +21,8 @@ from nextlong.engine.progress import Lines
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine", "draft", "refer", "tokens", "compose",
+    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine", "shingles", "weights",
+    "draft", "refer", "tokens", "compose",
     "parquet", "jsonl",
 ]  # fmt: skip
 

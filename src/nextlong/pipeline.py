@@ -1,7 +1,8 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
 ingest → select → chunk → encoder → embed → mine → draft → refer → tokens → compose → one export a format
-                      ├→ metas ──────────────┘         ↑
+                      ├→ metas ──────────────┘  ↑      ↑
+                      ├→ shingles → weights ────┘      │
                       └→ tokenizer (and E) ────────────┘
 """
 
@@ -22,7 +23,7 @@ from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.sources import InputFile, list_files
-from nextlong.steps import candidates, corpus, sequences
+from nextlong.steps import candidates, corpus, sequences, shingles
 from nextlong.steps.finished import sequences_per_part
 
 RUN_FILE = "run.json"
@@ -108,7 +109,7 @@ def route(
     select = corpus.select_step(recipe, ingest, files, shard_bytes=shard_bytes)
     chunk = corpus.chunk_step(recipe, ingest, select)
     tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
+    drafted = _draft(recipe, ingest, select, chunk, tokenizer, attempt)
     draft = drafted[-1]
     refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
     tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
@@ -118,7 +119,7 @@ def route(
     return [ingest, select, chunk, tokenizer, *drafted, refer, tokens, compose, *exports]
 
 
-def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
+def _draft(recipe: Recipe, ingest: Step, keep: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
     method = recipe.compose.method
     encoder = candidates.encoder_step(recipe, ingest, chunk)
@@ -126,7 +127,10 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
     if method == "nextlong":
         metas = candidates.metas_step(recipe, ingest, chunk, attempt=attempt)
         mine = candidates.mine_step(recipe, embed, metas)
-        return [metas, encoder, embed, mine, sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer)]
+        screening = _screening(recipe, ingest, keep, chunk)
+        weights = screening[-1] if screening else None
+        draft = sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, weights)
+        return [metas, encoder, embed, mine, *screening, draft]
     documents = candidates.documents_step(recipe, ingest, chunk)
     if method == "standard":
         return [documents, sequences.draft_documents_step(recipe, documents, None, tokenizer)]
@@ -137,6 +141,14 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
     neighbours = candidates.neighbours_step(recipe, documents, vectors)
     draft = sequences.draft_documents_step(recipe, documents, neighbours, tokenizer)
     return [documents, encoder, embed, vectors, neighbours, draft]
+
+
+def _screening(recipe: Recipe, ingest: Step, keep: Step, chunk: Step) -> list[Step]:
+    """Return the steps that near-copies are measured with; none where they may stay."""
+    if recipe.mine.screened(recipe.compose.negatives) is None:
+        return []
+    counted = shingles.shingles_step(recipe, ingest, keep, chunk)
+    return [counted, shingles.weights_step(counted)]
 
 
 # what the run directory remembers

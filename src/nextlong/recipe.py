@@ -175,6 +175,17 @@ class Mine(_Section):
     pool: Positive = Field(
         512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
     )
+    near_copies: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.8,
+        description="no negative shares this much of its words with its meta-document or another; null: as they come (paper)",
+    )
+    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="no negative has a higher cosine to its meta-chunk"
+    )
+
+    def screened(self, negatives: str) -> float | None:
+        """Return `near_copies`, None where repeating is the point."""
+        return None if negatives == "self-repeat" else self.near_copies
 
 
 class Tokenizer(_Section):

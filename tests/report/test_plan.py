@@ -13,7 +13,7 @@ from nextlong.report import plan, plan_costs, plan_sample
 
 STEPS = [
     "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine",
-    "draft", "refer", "tokens", "compose", "parquet",
+    "shingles", "weights", "draft", "refer", "tokens", "compose", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
 
@@ -31,6 +31,7 @@ def recipe_in(folder, *overrides):
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": 1.0},  # the texts are much the same
         "tokenizer": {"train": 300},
         "compose": {"sequences": 5, "target_tokens": 512},
     }
@@ -78,7 +79,7 @@ def test_after_a_run_there_is_nothing_to_do_and_a_knob_changes_what_is_below_it(
     _, changed = shown(recipe_in(tmp_path, "compose.position=tail"))
     assert [row[0] for row in changed if row[1] == "to"] == ["compose", "parquet", "all"]
     _, retrained = shown(recipe_in(tmp_path, "tokenizer.train=301"))
-    assert [row[0] for row in retrained if row[1] == "done,"] == [*STEPS[:3], *STEPS[4:8]]
+    assert [row[0] for row in retrained if row[1] == "done,"] == [*STEPS[:3], *STEPS[4:10]]
 
 
 def test_an_endpoint_is_not_asked(recipe, tmp_path):

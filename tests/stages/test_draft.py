@@ -6,9 +6,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nextlong import schemas
-from nextlong.stages.draft import draft_block, read_candidates, refer
+from nextlong.stages.draft import DraftRules, draft_block, refer
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.mine import METAS
+from nextlong.stages.offers import read_candidates
 
 SECOND = 1 << 32  # chunk 0 of shard 1
 
@@ -53,9 +54,9 @@ def mined(tmp_path):
 def settings(**changed):
     plain = {
         "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
-        "negatives": "top", "pool": 512, "vectors": [], "seed": 0,
+        "negatives": "top", "pool": 512, "near_copies": None, "max_similarity": None, "seed": 0,
     }  # fmt: skip
-    return plain | changed
+    return {"vectors": [], "weights": None, "rules": DraftRules(**plain | changed)}
 
 
 def read(path):
@@ -129,3 +130,21 @@ def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, lim
     counts = refer(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
     assert counts == {"take": take, "drafts": sum(take), "chunks": sum(map(len, rows))}
     assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
+
+
+def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
+    draft_block(tmp_path / "d", **mined, **settings(max_similarity=0.8))
+    first, _ = read(tmp_path / "d.drafts.arrow")
+    assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
+    assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
+
+
+def test_near_copies_are_left_out_and_counted(mined, tmp_path):
+    # Every chunk of the fixture is the same word, so all are copies of their meta-document.
+    np.save(tmp_path / "w.npy", np.ones(1 << 10, np.float16))
+    given = settings(near_copies=0.8) | {"weights": tmp_path / "w.npy"}
+    counts = draft_block(tmp_path / "d", **mined, **given)
+    first, second = read(tmp_path / "d.drafts.arrow")
+    assert first["chunk_id"] == [0, 1]
+    assert second["chunk_id"] == [2, 3, 4]
+    assert counts == {"drafts": 2, "dropped": {TOO_LONG: 0}, "near_copies": 5 + 3}

@@ -35,6 +35,8 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
+    if "weights" in done:
+        told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
     told += [(name, str(done[name].folder)) for name in recipe.export.formats]
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told

@@ -8,10 +8,12 @@ Counting characters needs no tokenizer, so only the chunks that drafts name are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +22,55 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.methods import nextlong
 from nextlong.rng import rng_for
-from nextlong.stages import gather
 from nextlong.stages.fast_bpe import TextEncoder
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.mine import chunk_ids_of
+from nextlong.stages.offers import Candidates, offer, read_candidates
 from nextlong.stages.resolve import Corpus
+from nextlong.stages.screen import Screened, screen
+
+_METAS_AT_A_TIME = 16  # whose candidates' texts are held
 
 
-class Candidates(NamedTuple):
-    """The candidates of one meta-document; one array a meta-chunk, descending by cosine."""
+@dataclass(frozen=True, kw_only=True)
+class DraftRules:
+    """How candidates become drafts: the recipe's choices and E."""
 
-    ids: list[NDArray[np.int64]]
-    scores: list[NDArray[np.float32]]
-    chars: list[NDArray[np.int64]]
+    target_tokens: int
+    chars_per_token: float
+    draft_factor: float
+    fit: Literal["exact", "paper"]
+    max_chars: int
+    negatives: nextlong.Negatives
+    pool: int
+    near_copies: float | None
+    max_similarity: float | None
+    seed: int
+
+    def target_chars(self, meta: NDArray[Any], own_tokens: int) -> float:
+        """Return T in characters, at the E of the meta-document where that is above the corpus's.
+
+        Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
+        """
+        return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
+
+    def prefixes(self, meta: NDArray[Any], target_chars: float, offers: Candidates) -> list[int]:
+        """Return how much of each list the draft takes."""
+        return nextlong.draft(
+            offers.ids,
+            offers.chars,
+            fit=self.fit,
+            needed_chars=target_chars - float(meta["chars"]),
+            drafted_chars=target_chars * self.draft_factor - float(meta["chars"]),
+            negatives=nextlong.negatives_per_meta_chunk(
+                target_tokens=self.target_tokens,
+                chars_per_token=target_chars / self.target_tokens,
+                draft_factor=self.draft_factor,
+                document_chars=int(meta["chars"]),
+                meta_chunks=int(meta["chunks"]),
+                max_chars=self.max_chars,
+            ),
+        )
 
 
 def draft_block(
@@ -44,75 +82,72 @@ def draft_block(
     candidates: Path,
     documents: Sequence[Path],
     chunks: Sequence[Path],
-    tokenizer: Path,
-    target_tokens: int,
-    chars_per_token: float,
-    draft_factor: float,
-    fit: Literal["exact", "paper"],
-    max_chars: int,
-    negatives: nextlong.Negatives,
-    pool: int,
     vectors: Sequence[Path],
-    seed: int,
+    tokenizer: Path,
+    weights: Path | None,
+    rules: DraftRules,
 ) -> dict[str, Any]:
-    """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit."""
+    """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
+
+    `weights`, of shingles, are needed if the rules say how near a near-copy is; the near-copies are counted too.
+    """
     drawn = np.load(metas)[first:last]
-    rows = []
-    own_counts = _count_tokens(drawn, Corpus(tuple(documents), tuple(chunks)), tokenizer)
-    neighbourhoods = read_candidates(candidates, drawn["chunks"], chunks)
-    for meta, own_tokens, retrieved in zip(drawn, own_counts, neighbourhoods, strict=True):
-        if own_tokens >= target_tokens:
-            continue
-        # Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
-        target_chars = target_tokens * max(chars_per_token, float(meta["chars"]) / max(1, own_tokens))
-        rng = rng_for(seed, f"negatives.{negatives}", int(meta["content_hash"]))
-        if negatives == "random-corpus":
-            neighbours = _from_corpus(meta, retrieved, chunks, vectors, rng)
-        elif negatives == "self-repeat":
-            neighbours = _repeated(meta, chunks, drafted_chars=target_chars * draft_factor)
-        else:
-            neighbours = Candidates([], [], [])
-            for ids, scores, chars in zip(*retrieved, strict=True):
-                order = nextlong.order(len(ids), negatives=negatives, pool=pool, rng=rng)
-                neighbours.ids.append(ids[order])
-                neighbours.scores.append(scores[order])
-                neighbours.chars.append(chars[order])
-        prefixes = nextlong.draft(
-            neighbours.ids,
-            neighbours.chars,
-            fit=fit,
-            needed_chars=target_chars - float(meta["chars"]),
-            drafted_chars=target_chars * draft_factor - float(meta["chars"]),
-            negatives=nextlong.negatives_per_meta_chunk(
-                target_tokens=target_tokens,
-                chars_per_token=target_chars / target_tokens,
-                draft_factor=draft_factor,
-                document_chars=int(meta["chars"]),
-                meta_chunks=int(meta["chunks"]),
-                max_chars=max_chars,
-            ),
-        )
-        rows.append(_draft_row(meta, neighbours, prefixes))
+    corpus = Corpus(tuple(documents), tuple(chunks))
+    own_tokens = np.array(_count_tokens(drawn, corpus, tokenizer), np.int64)
+    fits = own_tokens < rules.target_tokens
+    neighbourhoods = (
+        retrieved
+        for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
+        if is_in
+    )
+    drafts = near_copies = 0
+    shingle_weights = None if weights is None else np.load(weights)
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
-        for row in rows:
-            writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
-    return {"drafts": len(rows), "dropped": {TOO_LONG: len(drawn) - len(rows)}}
+        while retrieved := list(islice(neighbourhoods, _METAS_AT_A_TIME)):
+            part = slice(drafts, drafts + len(retrieved))
+            own = drawn[fits][part]
+            found = _draft(own, own_tokens[fits][part].tolist(), retrieved, corpus, vectors, shingle_weights, rules)
+            for meta, drafted in zip(own, found, strict=True):
+                row = _draft_row(meta, drafted.offers, drafted.prefixes)
+                writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
+                near_copies += drafted.near_copies
+            drafts += len(retrieved)
+    counted = {} if weights is None else {"near_copies": near_copies}
+    return {"drafts": drafts, "dropped": {TOO_LONG: len(drawn) - drafts}} | counted
 
 
-def read_candidates(
-    candidates: Path, chunks_per_meta: NDArray[np.int64], chunks: Sequence[Path]
-) -> Iterator[Candidates]:
-    """Yield the candidates of each meta-document of a block, with their lengths in characters."""
-    with pa.ipc.open_file(pa.memory_map(str(candidates))) as reader:
-        table = reader.read_all()
-    neighbours, scores = (table.column(name).combine_chunks() for name in ("neighbour_ids", "scores"))
-    offsets, ids, values = neighbours.offsets.to_numpy(), neighbours.values.to_numpy(), scores.values.to_numpy()
-    chars = gather.chunk_chars(ids, chunks) if len(ids) else ids
-    query = 0
-    for count in chunks_per_meta.tolist():
-        pieces = [slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)]
-        yield Candidates([ids[p] for p in pieces], [values[p] for p in pieces], [chars[p] for p in pieces])
-        query += count
+def _draft(
+    metas: NDArray[Any],
+    own_tokens: Sequence[int],
+    retrieved: Sequence[Candidates],
+    corpus: Corpus,
+    vectors: Sequence[Path],
+    weights: NDArray[np.float16] | None,
+    rules: DraftRules,
+) -> list[Screened]:
+    """Return what each of some meta-documents is offered, and the prefixes drafted of it."""
+    targets = [rules.target_chars(meta, tokens) for meta, tokens in zip(metas, own_tokens, strict=True)]
+    offers = [
+        offer(
+            meta,
+            own,
+            negatives=rules.negatives,
+            pool=rules.pool,
+            max_similarity=rules.max_similarity,
+            drafted_chars=target_chars * rules.draft_factor,
+            chunks=corpus.chunks,
+            vectors=vectors,
+            rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
+        )
+        for meta, own, target_chars in zip(metas, retrieved, targets, strict=True)
+    ]
+
+    def draft(number: int, offered: Candidates) -> list[int]:
+        return rules.prefixes(metas[number], targets[number], offered)
+
+    if weights is None or rules.near_copies is None:
+        return [Screened(offered, draft(number, offered), 0) for number, offered in enumerate(offers)]
+    return screen(metas, offers, draft, corpus=corpus, weights=weights, threshold=rules.near_copies)
 
 
 def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[int]:
@@ -128,42 +163,6 @@ def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[
 @lru_cache(maxsize=1)
 def _encoder(tokenizer: Path) -> TextEncoder:
     return TextEncoder.from_file(tokenizer)
-
-
-def _from_corpus(
-    meta: NDArray[Any],
-    retrieved: Candidates,
-    chunks: Sequence[Path],
-    vectors: Sequence[Path],
-    rng: np.random.Generator,
-) -> Candidates:
-    """Return as many random chunks of other documents as were retrieved, with their true cosines."""
-    counts = np.array([np.load(path, mmap_mode="r").shape[0] for path in vectors])
-    first_of_shard = np.cumsum(counts) - counts
-    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    queries_QD = gather.vectors(own, vectors)
-    drawn = Candidates([], [], [])
-    for query_D, like in zip(queries_QD, retrieved.ids, strict=True):
-        places = rng.permutation(int(counts.sum()))[: len(like) + len(own)]
-        shards = np.searchsorted(first_of_shard, places, side="right") - 1
-        ids = shards << schemas.SHARD_BITS | (places - first_of_shard[shards])
-        ids = ids[~np.isin(ids, own)][: len(like)]
-        drawn.ids.append(ids)
-        drawn.scores.append((gather.vectors(ids, vectors) @ query_D).astype(np.float32))
-        drawn.chars.append(gather.chunk_chars(ids, chunks))
-    return drawn
-
-
-def _repeated(meta: NDArray[Any], chunks: Sequence[Path], *, drafted_chars: float) -> Candidates:
-    """Return each meta-chunk as its own negative, often enough."""
-    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    chars = gather.chunk_chars(own, chunks)
-    times = np.ceil(drafted_chars / len(own) / np.maximum(chars, 1)).astype(np.int64) + 1
-    return Candidates(
-        [np.full(n, chunk) for chunk, n in zip(own, times, strict=True)],
-        [np.ones(n, np.float32) for n in times],
-        [np.full(n, size) for size, n in zip(chars, times, strict=True)],
-    )
 
 
 def _draft_row(meta: NDArray[Any], neighbours: Candidates, prefixes: list[int]) -> dict[str, Any]:

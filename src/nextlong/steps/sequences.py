@@ -14,7 +14,7 @@ from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError, RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.compose import Rules, compose_block, compose_capped
-from nextlong.stages.draft import draft_block, refer
+from nextlong.stages.draft import DraftRules, draft_block, refer
 from nextlong.stages.draft_documents import draft_documents
 from nextlong.stages.export import export_shard
 from nextlong.stages.fit import TOO_LONG
@@ -47,9 +47,16 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
 
 
 def draft_step(
-    recipe: Recipe, ingest: Step, chunk: Step, embed: Step, metas: Step, mine: Step, tokenizer: Step
+    recipe: Recipe,
+    ingest: Step,
+    chunk: Step,
+    embed: Step,
+    metas: Step,
+    mine: Step,
+    tokenizer: Step,
+    weights: Step | None,
 ) -> Step:
-    """CANDIDATES → DRAFTS of the method nextlong."""
+    """CANDIDATES → DRAFTS of the method nextlong; `weights`, of shingles, screens out near-copies."""
     compose = recipe.compose
     config: dict[str, Any] = {
         "target_tokens": compose.target_tokens,
@@ -57,12 +64,15 @@ def draft_step(
         "fit": compose.fit,
         "negatives": compose.negatives,
         "pool": recipe.mine.pool if compose.negatives in ("random-retrieved", "tail") else 0,
+        "near_copies": recipe.mine.screened(compose.negatives),
+        "max_similarity": None if compose.negatives == "self-repeat" else recipe.mine.max_similarity,
         "seed": recipe.compose_seed if compose.negatives.startswith("random") else 0,
         "max_chars": recipe.chunk.max_chars,
     }
 
     def tasks(done: Finished) -> list[Task]:
         ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
+        rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         return [
             partial(
                 draft_block,
@@ -74,13 +84,14 @@ def draft_step(
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
                 chunks=done["chunk"].files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
-                chars_per_token=done["tokenizer"].counts[0]["chars_per_token"],
-                **config,
+                weights=done["weights"].file(".weights.npy") if "weights" in done else None,
+                rules=rules,
             )
             for (first, last), candidates in ranges
         ]
 
-    return Step("draft", 1, {"method": "nextlong", **config}, (ingest, chunk, embed, metas, mine, tokenizer), tasks)
+    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *(() if weights is None else (weights,)))
+    return Step("draft", 1, {"method": "nextlong", **config}, inputs, tasks)
 
 
 def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
@@ -242,8 +253,13 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     longest = max((counts["longest_dropped_tokens"] for counts in compose.counts), default=0)
     raise CorpusError(
         f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({told}); add documents or "
-        "lower it"
+        f"lower it{_or_allow_copies(recipe)}"
     )
+
+
+def _or_allow_copies(recipe: Recipe) -> str:
+    threshold = recipe.mine.screened(recipe.compose.negatives) if recipe.compose.method == "nextlong" else None
+    return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"
 
 
 def export_step(recipe: Recipe, name: Literal["parquet", "jsonl"], inputs: tuple[Step, ...]) -> Step:

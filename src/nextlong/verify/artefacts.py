@@ -91,8 +91,7 @@ class Artefacts:
     def is_filtered(self) -> bool:
         """Whether candidates may be passed over for another reason than being used already."""
         return (
-            self.setting("mine", "near_copies") not in (None, "off", "keep", False)
-            or self.setting("mine", "max_similarity") is not None
+            self.setting("mine", "max_similarity") is not None
             or self.setting("compose", "max_uses") is not None
             or any("contamin" in name for name in self.steps)
         )

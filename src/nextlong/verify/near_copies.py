@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -76,6 +77,44 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
             f"{len(copies):,} found, stock passages included; mine.near_copies is not set, so they are only counted"
         )
     return [outcome]
+
+
+def draft_of(run: Artefacts, sequence_id: str) -> NDArray[np.int64]:
+    """Return the chunks of the draft that a sequence was composed from."""
+    for path in run.files("draft", ".drafts.arrow"):
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                if sequence_id in (names := batch.column("sequence_id").to_pylist()):
+                    found: NDArray[np.int64] = batch.column("chunk_id")[names.index(sequence_id)].values.to_numpy()
+                    return found
+    return np.empty(0, np.int64)
+
+
+def repeats_draft(
+    run: Artefacts, chunks: NDArray[np.int64], draft: NDArray[np.int64], own_first: int, own_stop: int
+) -> NDArray[np.bool_]:
+    """Return which of n chunks look like near-copies of the meta-document or of a drafted chunk, shape (n,).
+
+    Half the threshold will do: each changed word hides more runs of five words than of the filter's shorter ones, and the
+    filter weighs by rarity. A chunk skipped without cause shares next to nothing.
+    """
+    least = float(run.setting("mine", "near_copies", _THRESHOLD)) / 2
+    whole = np.arange(own_first, own_stop)
+    texts = run.texts_of(np.concatenate([chunks, draft, whole]))
+    words: dict[str, int] = {}
+    sources = ["".join(texts[chunk] for chunk in whole.tolist()), *(texts[chunk] for chunk in draft.tolist())]
+    known = [_word_ids(text, words) for text in sources]
+    distinct = [np.unique(_run_hashes(ids)) for ids in known]
+    short = {tuple(ids.tolist()) for ids in known if len(ids) < 2 * _RUN_WORDS}
+    found = np.zeros(len(chunks), np.bool_)
+    for place, chunk in enumerate(chunks.tolist()):
+        ids = _word_ids(texts[chunk], words)
+        hashes = _run_hashes(ids)
+        found[place] = tuple(ids.tolist()) in short or (
+            len(hashes) > 0 and any(_share(np.ones(len(hashes)), _held(hashes, others)) >= least for others in distinct)
+        )
+    return found
 
 
 def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
+from nextlong.verify.near_copies import draft_of, repeats_draft
 from nextlong.verify.outcome import Outcome
 
 _TOLERANCE = 1e-3
@@ -28,6 +29,7 @@ class MetaChunk(NamedTuple):
     """A sampled query, and what its sequence holds."""
 
     sequence: int
+    sequence_id: str
     chunk: int
     own_first: int  # the meta-document's chunks are [own_first, own_stop)
     own_stop: int
@@ -64,7 +66,7 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
             candidates.breach(problem)
         if not nearest.skipped:
             nearest.checked += 1
-            for problem in _skipped_nearer(meta, ids, true):
+            for problem in _skipped_nearer(run, meta, ids, true):
                 nearest.breach(problem)
     return [scores, candidates, nearest]
 
@@ -111,6 +113,7 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
     negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_cut
     return MetaChunk(
         sequence.number,
+        sequence.id,
         int(sequence.chunk[span]),
         int(sequence.doc_first[span]),
         int(sequence.doc_stop[span]),
@@ -193,13 +196,17 @@ def _candidate_problems(
         )
 
 
-def _skipped_nearer(meta: MetaChunk, true_ids: Ids, true: Scores) -> Iterator[str]:
-    """Yield chunks nearer than a negative of the group that stand nowhere in the sequence."""
+def _skipped_nearer(run: Artefacts, meta: MetaChunk, true_ids: Ids, true: Scores) -> Iterator[str]:
+    """Yield chunks nearer than a negative of the group that stand nowhere in the sequence and repeat nothing of its draft."""
     known = np.isin(true_ids, meta.whole_negatives)
     if not known.any():
         return
     farthest = true[known].min()
     skipped = (true > farthest + _TOLERANCE) & ~np.isin(true_ids, meta.in_sequence)
+    if skipped.any() and run.setting("mine", "near_copies") is not None:
+        skipped[skipped] = ~repeats_draft(
+            run, true_ids[skipped], draft_of(run, meta.sequence_id), meta.own_first, meta.own_stop
+        )
     for place in np.flatnonzero(skipped)[:1].tolist():
         yield (
             f"sequence {meta.sequence}: chunk {true_ids[place]} ({true[place]:.4f}) is free and nearer to meta-chunk "
