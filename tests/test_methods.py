@@ -1,6 +1,5 @@
 """Every method and every choice of negatives, end to end on the small corpus: what each promises, read from its output."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 import nextlong
 from nextlong import pipeline
-from nextlong.report.stats import measure
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
 METHODS = ("standard", "knn", "iclm", "quest")
@@ -136,30 +134,3 @@ def test_steps_of_a_method_are_its_own():
 
     assert "embed" not in names("standard") + names("quest")
     assert {"docvectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))
-
-
-def test_near_copies_of_the_meta_document_are_no_negatives(recipe_for, small_corpus, tmp_path):
-    # One word in twenty changed, line by line, in a second copy of every document.
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for path in small_corpus.glob("*.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        text = [" ".join("other" if n % 20 == 10 else w for n, w in enumerate(r["text"].split(" "))) for r in rows]
-        copies = [row | {"id": f"{row['id']}-copy", "text": own} for row, own in zip(rows, text, strict=True)]
-        (folder / path.name).write_text("".join(json.dumps(row) + "\n" for row in [*rows, *copies]))
-
-    def pairs(setting):
-        sources = f"ingest.sources=[{{path: {folder}, name: small}}]"
-        run = nextlong.run(recipe_for(tmp_path / "run", sources, f"mine.near_copies={setting}"))
-        found = 0
-        for sequence in run.sequences():
-            meta = {s.source_id.removesuffix("-copy") for s in sequence.spans if s.role == "meta"}
-            found += sum(s.source_id.removesuffix("-copy") in meta for s in sequence.spans if s.role == "negative")
-        return found, measure(run).near_copies
-
-    with_copies, uncounted = pairs("null")
-    without, counted = pairs(0.8)
-    assert with_copies > 20
-    assert uncounted is None
-    assert without <= with_copies // 20
-    assert counted >= with_copies - without

@@ -23,7 +23,7 @@ from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.sources import InputFile, list_files
-from nextlong.steps import candidates, corpus, sequences, shingles
+from nextlong.steps import candidates, clean, corpus, sequences, shingles
 from nextlong.steps.finished import sequences_per_part
 
 RUN_FILE = "run.json"
@@ -107,16 +107,28 @@ def route(
     shard_bytes = corpus.shard_bytes_of(recipe, files)
     ingest = corpus.ingest_step(recipe, files, shard_bytes=shard_bytes, when_ingested=when_ingested)
     select = corpus.select_step(recipe, ingest, files, shard_bytes=shard_bytes)
-    chunk = corpus.chunk_step(recipe, ingest, select)
+    deduplicating = _deduplicating(recipe, ingest, select)
+    keep = deduplicating[-1] if deduplicating else select
+    cut = corpus.chunk_step(recipe, ingest, keep)
+    cleaning = clean.cleaning_steps(recipe, ingest, cut)
+    chunk = cleaning[-1] if cleaning else cut  # what every step below sees
     tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, select, chunk, tokenizer, attempt)
+    drafted = _draft(recipe, ingest, keep, chunk, tokenizer, attempt)
     draft = drafted[-1]
     refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
     tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
     compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
     read = (ingest, chunk, tokenizer, refer, tokens, compose)
     exports = [sequences.export_step(recipe, name, read) for name in recipe.export.formats]
-    return [ingest, select, chunk, tokenizer, *drafted, refer, tokens, compose, *exports]
+    return [ingest, select, *deduplicating, cut, *cleaning, tokenizer, *drafted, refer, tokens, compose, *exports]
+
+
+def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
+    """Return the steps that leave nearly equal documents out; none where only equal ones are."""
+    if recipe.ingest.dedup == "exact":
+        return []
+    minhash = corpus.minhash_step(ingest, select)
+    return [minhash, corpus.neardup_step(recipe, ingest, select, minhash)]
 
 
 def _draft(recipe: Recipe, ingest: Step, keep: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:

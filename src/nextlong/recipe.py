@@ -62,6 +62,12 @@ class Ingest(_Section):
         0.01, description="stop when more than this share of the records cannot be read"
     )
     max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
+    dedup: Literal["exact", "minhash"] = Field(
+        "exact", description="leave out equal documents, or (minhash; needs nextlong[dedup]) nearly equal ones too"
+    )
+    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.8, description="minhash: share of the five-word runs of two documents that makes them nearly equal"
+    )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
         "auto", description="MB of text in a shard; auto: total / 32, between 1 and 128"
     )
@@ -88,6 +94,24 @@ class Chunk(_Section):
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
+
+
+class Decontaminate(_Section):
+    """evaluation texts → chunks that share a run of words with one are left out."""
+
+    files: tuple[Named, ...] = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
+    ngram: Positive = Field(13, description="so many words in a row; shorter texts count as a whole")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        return {"files": value} if isinstance(value, list | tuple) else value
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if twice := sorted({file for file in self.files if self.files.count(file) > 1}):
+            raise ValueError(f"files names {twice[0]!r} twice; name it once")
+        return self
 
 
 class Lsa(_Section):
@@ -317,6 +341,7 @@ class Recipe(_Section):
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
     ingest: Ingest
     chunk: Chunk = Chunk()
+    decontaminate: Decontaminate = Decontaminate()
     encoder: Encoder = Encoder()
     mine: Mine = Mine()
     tokenizer: Tokenizer

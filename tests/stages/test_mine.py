@@ -112,7 +112,11 @@ def write_shard(folder, number, chunks_per_document, hashes, chars=10):
 
 def draw(folder, shards, **options):
     paths = [write_shard(folder, number, *shard) for number, shard in enumerate(shards)]
-    settings = {"draws": None, "min_meta_chunks": 2, "seed": 0} | options
+    chars = []
+    for number, (counts, *_) in enumerate(shards):
+        chars.append(Path(folder) / f"{number}.chars.npy")
+        np.save(chars[-1], np.array(counts) * 10)
+    settings = {"draws": None, "min_meta_chunks": 2, "seed": 0, "chars": chars} | options
     counts = draw_metas(
         Path(folder) / "out", chunks=[chunks for chunks, _ in paths], hashes=[hashes for _, hashes in paths], **settings
     )
@@ -176,3 +180,10 @@ def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
         assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
         assert scores == sorted(scores, reverse=True)
     assert counts == {"queries": 2, "candidates": 6, "fewest": 3}
+
+
+def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
+    np.save(tmp_path / "longer.npy", np.array([30, 41, 20]))
+    counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
+    assert counts["documents"] == 3
+    assert sorted(metas["content_hash"].tolist()) == [11, 13]

@@ -93,7 +93,7 @@ class Stats:
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `queries` names the model that made
     those of quest. `chars_per_token` is over whole chunks. `near_copies` is what the run's steps
-    counted, None if they did not look.
+    counted, None if they did not look; `contaminated` says how many chunks each evaluation file had left out.
     """
 
     run: str
@@ -116,6 +116,7 @@ class Stats:
     own_document_negatives: int
     repeated_chunks: int
     near_copies: int | None
+    contaminated: dict[str, int] | None
     meta_share: float
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
@@ -203,6 +204,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         own_document_negatives=counting.own_document,
         repeated_chunks=counting.repeated,
         near_copies=_near_copies(run),
+        contaminated=_contaminated(run),
         meta_share=by_role["meta"] / max(1, tokens),
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, counting),
@@ -236,6 +238,15 @@ def _near_copies(run: Run) -> int | None:
         counts["near_copies"] for step in run.steps.values() for counts in step.counts if "near_copies" in counts
     ]
     return sum(counted) if counted else None
+
+
+def _contaminated(run: Run) -> dict[str, int] | None:
+    if "contaminated" not in run.steps:
+        return None
+    by_file: Counter[str] = Counter()
+    for counts in run.steps["contaminated"].counts:
+        by_file.update(counts["files"])
+    return dict(by_file)
 
 
 def _similarity(counting: _Counting) -> Spread | None:

@@ -123,7 +123,10 @@ def _leaks(stats: Stats) -> Rows:
         ("own-document negatives", f"{stats.own_document_negatives:,}{by_design}"),
         ("chunks repeated", f"{stats.repeated_chunks:,}{by_design}"),
     ]
-    return rows if stats.near_copies is None else [*rows, ("near-copies", f"{stats.near_copies:,}")]
+    if stats.near_copies is not None:
+        rows = [*rows, ("near-copies", f"{stats.near_copies:,}")]
+    contaminated = stats.contaminated or {}
+    return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
 
 
 def _shares(tokens: dict[str, int], total: int) -> Rows:

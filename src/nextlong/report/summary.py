@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from rich.console import Console
@@ -35,11 +36,22 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
+    if "contaminated" in done:
+        told.insert(2, ("contaminated", _contamination(done)))
     if "weights" in done:
         told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
     told += [(name, str(done[name].folder)) for name in recipe.export.formats]
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told
+
+
+def _contamination(done: Finished) -> str:
+    """Say how many chunks share text with the evaluation files, and with which."""
+    by_file: Counter[str] = Counter()
+    for counts in done["contaminated"].counts:
+        by_file.update(counts["files"])
+    told = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
+    return f"{done['contaminated'].total('contaminated'):,} chunks left out ({told})"
 
 
 def dropped(done: Finished) -> dict[str, int]:
@@ -58,6 +70,8 @@ def _why_less(done: Finished) -> str:
         "over a cap": counts["capped"],
         "over their weight": counts["weighted_out"],
     }
+    if "neardup" in done:
+        reasons["near-duplicates"] = done["neardup"].total("near_duplicates")
     reasons["rejected"] = done["ingest"].total("rejects")
     told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
     return f" ({', '.join(told)})" if told else ""

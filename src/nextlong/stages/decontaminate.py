@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong import schemas
 from nextlong.errors import CorpusError
 from nextlong.stages.chunk import read_chunks
 from nextlong.stages.near_copies import Words, bounds_of, hash_words, ngrams, runs_on
@@ -225,6 +226,21 @@ def contaminated_shard(
         "contaminated": int(contaminated.sum()),
         "files": dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
         "example": example,
+    }
+
+
+def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> dict[str, Any]:
+    """Write `{out}.chunks.arrow`: the CHUNKS of a shard without the contaminated rows."""
+    wanted = ~np.load(contaminated)
+    table = read_chunks(chunks)
+    kept = {name: np.ascontiguousarray(column[wanted]) for name, column in table.items()}
+    batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
+    with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        writer.write_batch(batch)
+    return {
+        "documents": len(np.unique(kept["doc_row"])),
+        "chunks": batch.num_rows,
+        "chars": int((kept["end"] - kept["start"]).sum()),
     }
 
 

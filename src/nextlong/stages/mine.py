@@ -33,15 +33,26 @@ _HEAP_CELLS = 1 << 24  # queries times neighbours held at a time: 200 MB
 
 
 def draw_metas(
-    out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], draws: int | None, min_meta_chunks: int, seed: int
+    out: Path,
+    *,
+    chunks: Sequence[Path],
+    hashes: Sequence[Path],
+    chars: Sequence[Path],
+    draws: int | None,
+    min_meta_chunks: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.metas.npy`."""
+    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.metas.npy`.
+
+    A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
+    then have fewer characters than `chars`, by document row, says.
+    """
     drawn = np.empty(0, METAS)
     eligible = documents = 0
-    for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
+    for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
         found = metas_of(shard, chunk_path, hash_path, seed=seed)
         documents += len(found)
-        found = found[found["chunks"] >= min_meta_chunks]
+        found = found[(found["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
         eligible += len(found)
         drawn = np.concatenate([drawn, found])
         if draws is not None and len(drawn) > draws:
@@ -54,6 +65,16 @@ def draw_metas(
         "drawn": len(drawn),
         "meta_chunks": int(drawn["chunks"].sum()),
     }
+
+
+def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
+    """Return whether each document of a shard that has chunks has them all, in the shard's order."""
+    table = read_chunks(chunks)
+    doc_rows, first = np.unique(table["doc_row"], return_index=True)
+    if not len(first):
+        return np.empty(0, np.bool_)
+    whole: NDArray[np.bool_] = np.add.reduceat(table["end"] - table["start"], first) == np.load(chars)[doc_rows]
+    return whole
 
 
 def metas_of(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:

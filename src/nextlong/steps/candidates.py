@@ -15,6 +15,7 @@ from nextlong.stages.document_vectors import average_shard
 from nextlong.stages.draft_documents import extract_keywords, list_documents
 from nextlong.stages.embed import embed_shard, fit_encoder
 from nextlong.stages.mine import draw_metas, mine_block, mine_documents
+from nextlong.steps.finished import chunks_of
 
 # Keys that say how to compute, not what: changing them must not throw vectors away.
 _OPERATIONAL = {
@@ -48,7 +49,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             partial(
                 fit_encoder,
                 documents=done["ingest"].files(".documents.arrow"),
-                chunks=done["chunk"].files(".chunks.arrow"),
+                chunks=chunks_of(done).files(".chunks.arrow"),
                 encoder=recipe.encoder,
                 seed=recipe.seed,
             )
@@ -70,7 +71,7 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
 
     def tasks(done: Finished) -> list[Task]:
         fitted = done["encoder"].stem() if recipe.encoder.kind == "lsa" else None
-        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(embed_shard, documents=documents, chunks=chunks, shard=shard, encoder=recipe.encoder, fitted=fitted)
             for shard, (documents, chunks) in enumerate(shards)
@@ -101,8 +102,9 @@ def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> St
     }
 
     def tasks(done: Finished) -> list[Task]:
-        chunks, hashes = done["chunk"].files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
-        return [partial(draw_metas, chunks=chunks, hashes=hashes, **config)]
+        chunks = chunks_of(done).files(".chunks.arrow")
+        hashes, chars = (done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy"))
+        return [partial(draw_metas, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Done) -> None:
         (counts,) = done.counts
@@ -168,7 +170,7 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:
-        chunks, hashes = done["chunk"].files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
+        chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
     return Step("documents", 1, config, (ingest, chunk), tasks)
@@ -179,7 +181,7 @@ def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     config: dict[str, Any] = {"of": recipe.documents.vector}
 
     def tasks(done: Finished) -> list[Task]:
-        shards = zip(done["chunk"].files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
+        shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 
     return Step("docvectors", 1, config, (chunk, embed), tasks)
@@ -214,7 +216,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     reading = {"queries", "min_keyword_score", "min_keyword_chars"}
 
     def tasks(done: Finished) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(extract_keywords, documents=documents, chunks=chunks, options=recipe.quest)
             for documents, chunks in shards

@@ -9,6 +9,7 @@ from functools import partial
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.stages.chunk import chunk_shard
+from nextlong.stages.deduplicate import minhash_shard, near_duplicates
 from nextlong.stages.ingest import check_rejects, ingest_split
 from nextlong.stages.select import select_documents
 from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
@@ -99,14 +100,43 @@ def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile
     return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks)
 
 
-def chunk_step(recipe: Recipe, ingest: Step, select: Step) -> Step:
-    """DOCUMENTS → CHUNKS."""
+def minhash_step(ingest: Step, select: Step) -> Step:
+    """Selected documents → their signatures."""
 
     def tasks(done: Finished) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
+        return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
+
+    return Step("minhash", 1, {}, (ingest, select), tasks)
+
+
+def neardup_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
+    """Signatures → which documents stay: of nearly equal ones the longest."""
+    threshold = recipe.ingest.dedup_threshold
+
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                near_duplicates,
+                signatures=done["minhash"].files(".signatures.npy"),
+                keep=done["select"].files(".keep.npy"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+                threshold=threshold,
+            )
+        ]
+
+    return Step("neardup", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
+
+
+def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
+    """DOCUMENTS → CHUNKS; `keep` is the step that says which documents stay."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
         return [
             partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
             for documents, keep in shards
         ]
 
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, select), tasks)
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks)

@@ -16,9 +16,14 @@ def token_store(done: Finished) -> TokenStore:
     )
 
 
+def chunks_of(done: Finished) -> Done:
+    """Return the step whose CHUNKS everything below reads: the cleaned ones, where there are any."""
+    return done["clean"] if "clean" in done else done["chunk"]
+
+
 def corpus(done: Finished) -> Corpus:
     """Return the text of a finished run."""
-    return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(done["chunk"].files(".chunks.arrow")))
+    return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
 
 
 def special_ids(done: Finished) -> SpecialIds:

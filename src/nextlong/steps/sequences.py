@@ -21,7 +21,7 @@ from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, sequence_limit
-from nextlong.steps.finished import corpus, sequences_per_part, special_ids, token_store
+from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -38,7 +38,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
                 tokenizer=recipe.tokenizer,
                 joint=recipe.compose.joint,
                 documents=done["ingest"].files(".documents.arrow"),
-                chunks=done["chunk"].files(".chunks.arrow"),
+                chunks=chunks_of(done).files(".chunks.arrow"),
                 seed=recipe.seed,
             )
         ]
@@ -82,7 +82,7 @@ def draft_step(
                 candidates=candidates,
                 documents=done["ingest"].files(".documents.arrow"),
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
-                chunks=done["chunk"].files(".chunks.arrow"),
+                chunks=chunks_of(done).files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
                 weights=done["weights"].file(".weights.npy") if "weights" in done else None,
                 rules=rules,
@@ -137,7 +137,7 @@ def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Ste
     limit = sequence_limit(recipe, attempt)
 
     def tasks(done: Finished) -> list[Task]:
-        drafts, chunks = done["draft"].files(".drafts.arrow"), done["chunk"].files(".chunks.arrow")
+        drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
         return [partial(refer, drafts=drafts, chunks=chunks, limit=limit)]
 
     return Step("refer", 1, {"limit": limit}, (chunk, draft), tasks)
@@ -153,7 +153,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         earlier = _earlier_tokens(done["tokenizer"].folder.parent, inputs, version=version, config=config)
         shards = zip(
             done["ingest"].files(".documents.arrow"),
-            done["chunk"].files(".chunks.arrow"),
+            chunks_of(done).files(".chunks.arrow"),
             done["refer"].files(".rows.npy"),
             strict=True,
         )
@@ -224,7 +224,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         drafts, (counts,) = done["draft"].files(".drafts.arrow"), done["refer"].counts
         common: dict[str, Any] = {
             "tokens": token_store(done),
-            "chunks": done["chunk"].files(".chunks.arrow"),
+            "chunks": chunks_of(done).files(".chunks.arrow"),
             "rules": rules,
         }
         if max_uses is not None:

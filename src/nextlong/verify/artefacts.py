@@ -90,11 +90,7 @@ class Artefacts:
     @property
     def is_filtered(self) -> bool:
         """Whether candidates may be passed over for another reason than being used already."""
-        return (
-            self.setting("mine", "max_similarity") is not None
-            or self.setting("compose", "max_uses") is not None
-            or any("contamin" in name for name in self.steps)
-        )
+        return self.setting("mine", "max_similarity") is not None or self.setting("compose", "max_uses") is not None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -124,14 +120,17 @@ class Artefacts:
 
     @cached_property
     def shards(self) -> list[tuple[Path, Path]]:
-        """DOCUMENTS and CHUNKS of each shard."""
-        return list(zip(self.files("ingest", ".documents.arrow"), self.files("chunk", ".chunks.arrow"), strict=True))
+        """DOCUMENTS and the CHUNKS in use of each shard."""
+        chunks = self.files("clean" if "clean" in self.steps else "chunk", ".chunks.arrow")
+        return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
 
     def chunks(self, shard: int) -> Columns:
         """Return the CHUNKS of a shard as arrays, shape (rows,)."""
-        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][1]))) as reader:
-            table = reader.read_all()
-        return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "joint")}
+        return _read_chunks(self.shards[shard][1])
+
+    def cut_chunks(self, shard: int) -> Columns:
+        """Return the CHUNKS of a shard as they were cut, before any were left out."""
+        return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
@@ -290,6 +289,12 @@ class Artefacts:
             for shard, rows in self.by_shard(sequence.chunk):
                 used[shard][rows[rows < len(used[shard])]] = True
         return used
+
+
+def _read_chunks(path: Path) -> Columns:
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        table = reader.read_all()
+    return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "joint")}
 
 
 _NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}

@@ -20,8 +20,10 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
     is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
     for shard in range(len(run.shards)):
         own_hashes, own_chars, keep = (np.load(paths[shard]) for paths in (hashes, chars, keeps))
-        table = run.chunks(shard)
+        table = run.cut_chunks(shard)
         chunks.checked += len(table["start"])
+        if problem := _cleaning_problem(table, run.chunks(shard)):
+            chunks.breach(f"shard {shard}: {problem}")
         if np.any(np.diff(table["doc_row"]) < 0):
             chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
@@ -39,6 +41,14 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
                 if problem := _tiling_problem(text, row, table, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
     return [documents, chunks]
+
+
+def _cleaning_problem(cut: Columns, used: Columns) -> str:
+    """Return what is wrong with the chunks in use if they are not some of those that were cut, in their order."""
+    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, cut))
+    rest = iter(known)
+    strange = next((name for name in names if name not in rest), None)  # an iterator goes on where the last was found
+    return "" if strange is None else f"the chunk {strange} in use was not cut, or stands out of order"
 
 
 def _keep_files(run: Artefacts) -> list[Path]:
