@@ -57,13 +57,11 @@ def screen(
 ) -> list[Screened]:
     """Return the screened offers of each METAS row; near-copies share `threshold` of their words, by `weights`."""
     done: dict[int, Screened] = {}
-    examined = [
-        [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in draft(number, offered)]
-        for number, offered in enumerate(offers)
-    ]
+    drafted = [draft(number, offered) for number, offered in enumerate(offers)]
+    examined = [[math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in own] for own in drafted]
     while pending := [number for number in range(len(offers)) if number not in done]:
         own_ids = [chunk_ids_of(metas[number : number + 1]) for number in pending]
-        walked = [_walked(offers[number], examined[number]) for number in pending]
+        walked = [_walked(offers[number], drafted[number], examined[number]) for number in pending]
         ids = np.unique(np.concatenate([*own_ids, *walked]))
         texts = _Texts(ids, corpus.texts(ids))
         for number, own, walk in zip(pending, own_ids, walked, strict=True):
@@ -79,20 +77,30 @@ def screen(
     return [done[number] for number in range(len(offers))]
 
 
-def _walked(offers: Candidates, examined: Sequence[int]) -> Ids:
-    """Return the distinct candidates to look at, in the order in which composing walks: group by group, as offered."""
-    ids = np.concatenate([own[:most] for own, most in zip(offers.ids, examined, strict=True)])
-    first = np.unique(ids, return_index=True)[1]
-    walked: Ids = ids[np.sort(first)]
+def _walked(offers: Candidates, drafted: Sequence[int], examined: Sequence[int]) -> Ids:
+    """Return the distinct candidates to look at, in the order in which composing presumably walks.
+
+    Group by group, as offered: first what a draft of unscreened lists takes, so that nothing in it gives way to what is not.
+    """
+    parts = [own[:length] for own, length in zip(offers.ids, drafted, strict=True)]
+    parts += [own[length:most] for own, length, most in zip(offers.ids, drafted, examined, strict=True)]
+    ids = np.concatenate(parts)
+    walked: Ids = ids[np.sort(np.unique(ids, return_index=True)[1])]
     return walked
 
 
 def _copies(
     candidates: list[str], *, document: list[str], weights: NDArray[np.float16], threshold: float
 ) -> NDArray[np.bool_]:
+    """Return which candidates are near-copies of the document, of one before them, or a part of one behind them.
+
+    Both directions, because a candidate of several meta-chunks may serve later than where it first stands.
+    """
     found = shingles(candidates)
-    of_document = copies_of(found, document=shingles(document), weights=weights, threshold=threshold)
-    return of_document | copies_among(found, weights=weights, threshold=threshold, taken=~of_document)
+    copies = copies_of(found, document=shingles(document), weights=weights, threshold=threshold)
+    copies |= copies_among(found, weights=weights, threshold=threshold, taken=~copies)
+    back = copies_among(shingles(candidates[::-1]), weights=weights, threshold=threshold, taken=~copies[::-1])
+    return copies | back[::-1]
 
 
 def _passed_over(ids: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> int:

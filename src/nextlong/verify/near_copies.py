@@ -105,7 +105,7 @@ def repeats_draft(
     words: dict[str, int] = {}
     sources = ["".join(texts[chunk] for chunk in whole.tolist()), *(texts[chunk] for chunk in draft.tolist())]
     known = [_word_ids(text, words) for text in sources]
-    distinct = [np.unique(_run_hashes(ids)) for ids in known]
+    distinct = [np.unique(_run_hashes(ids)) for ids in known if len(ids) >= _RUN_WORDS]
     short = {tuple(ids.tolist()) for ids in known if len(ids) < 2 * _RUN_WORDS}
     found = np.zeros(len(chunks), np.bool_)
     for place, chunk in enumerate(chunks.tolist()):
