@@ -21,7 +21,7 @@ def keys_of(model):
         yield name
         if isinstance(value, BaseModel):
             yield from keys_of(value)
-        elif isinstance(value, tuple) and isinstance(value[0], BaseModel):
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             yield from (key for item in value for key in keys_of(item))
 
 

@@ -54,7 +54,7 @@ def test_near_copies_of_the_meta_document_are_no_negatives(recipe_for, small_cor
     plain = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_copies=null"))
     planted = own_copies(plain)
     assert measure(plain).near_copies is None
-    screened = nextlong.run(recipe_for(tmp_path / "run", sources))
+    screened = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_copies=0.8"))
     left = own_copies(screened)
     assert planted > 20
     assert left <= planted // 20
