@@ -1,0 +1,122 @@
+"""Recipe text: YAML and `--set` into plain data, and pydantic's complaints into the user's words.
+
+In:  parsed YAML, overrides such as `compose.target_tokens=65536`, a ValidationError.
+Out: merged data for the models of `recipe.py`; one line a mistake: where, which value, what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from nextlong.errors import RecipeError
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a deep copy of `data` with each `a.b.0.c=value` put in; values are YAML."""
+    merged: dict[str, Any] = _copy(data)
+    for override in overrides:
+        dotted, equals, raw = override.partition("=")
+        if not equals or not dotted:
+            raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set compose.target_tokens=65536")
+        try:
+            value = yaml.safe_load(raw)
+        except (yaml.YAMLError, ValueError):
+            raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
+        _put(merged, dotted.split("."), value, override)
+    return merged
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(below) for key, below in value.items()}
+    return [_copy(below) for below in value] if isinstance(value, list | tuple) else value
+
+
+def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
+    for depth, key in enumerate(keys):
+        place: Any = key
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                where = ".".join(keys[:depth])
+                raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
+            place = int(key)
+        if depth == len(keys) - 1:
+            node[place] = value
+            return
+        below = node[place] if isinstance(node, list) else node.get(place)
+        if not isinstance(below, dict | list):
+            # A shorthand such as `tokenizer: path` gives way to the keys set below it.
+            node[place] = {"source": below} if key == "tokenizer" and isinstance(below, str) else {}
+        node = node[place]
+
+
+# pydantic's words for what YAML calls otherwise
+_PLAIN_WORDS = {
+    "model_type": "must be a section of keys",
+    "tuple_type": "must be a list",
+    "invalid_key": "is no key; keys are words",
+}
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """Return one line a mistake: where, which value, what to do."""
+    mistakes: dict[str, list[Any]] = {}
+    for item in error.errors():
+        # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
+        keys = [
+            str(part)
+            for part in item["loc"]
+            if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
+        ]
+        mistakes.setdefault(".".join(keys), []).append(item)
+    return [_explain_one(where, items, root) for where, items in mistakes.items()]
+
+
+def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel]) -> str:
+    first = items[0]
+    if first["type"] == "extra_forbidden":
+        return _explain_unknown(first["loc"], root)
+    if first["type"] == "missing":
+        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+    value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}{value}".removeprefix(": ")
+    reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
+    reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
+    return f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
+
+
+def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
+    model: Any = root
+    for part in loc[:-1]:
+        model = _section_below(model, part)
+    known = sorted(model.model_fields)
+    key = str(loc[-1])
+    near = difflib.get_close_matches(key, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    return f"unknown key {'.'.join(map(str, loc))!r}; {advice}"
+
+
+def _section_below(model: Any, part: int | str) -> Any:
+    """Return the model that key `part` of `model` holds; an index stays at the list's element model."""
+    if isinstance(part, int):
+        return model
+    annotation = model.model_fields[part].annotation
+    return get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
