@@ -6,7 +6,8 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -99,12 +100,18 @@ def row_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A block of n sequences, looked up: S tokens and P spans in all; `token_offsets` and `span_offsets` have shape (n + 1,)."""
+    """A block of n rows, looked up: S tokens, P spans, D synthesised documents in all; offsets have shape (n + 1,).
+
+    A row is one sequence, its only synthesised document, or several packed together (`packed`).
+    """
 
     sequence_ids: list[str]
     methods: list[str]
+    domains: list[str]  # the source of each sequence's meta-document or first document
     token_offsets: NDArray[np.int64]
     input_ids: NDArray[np.int32]  # (S,)
+    document_offsets: NDArray[np.int64]
+    document_lengths: NDArray[np.int32]  # (D,) in tokens
     span_offsets: NDArray[np.int64]
     chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for joints and special tokens
     doc_ids: NDArray[np.int64]
@@ -113,9 +120,31 @@ class Resolved:
     char_ends: NDArray[np.int64]
     roles: NDArray[np.int8]
     groups: NDArray[np.int32]
-    token_starts: NDArray[np.int32]  # within its sequence
+    token_starts: NDArray[np.int32]  # within its row
     token_ends: NDArray[np.int32]
     scores: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
+
+
+def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
+    """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
+
+    Names of several are joined: ids by a blank, methods and domains, each once, by a plus sign.
+    """
+    groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
+    token_offsets = block.token_offsets[row_offsets]
+    moved = block.token_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(row_offsets))
+    moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
+    return replace(
+        block,
+        sequence_ids=[" ".join(block.sequence_ids[group]) for group in groups],
+        methods=["+".join(dict.fromkeys(block.methods[group])) for group in groups],
+        domains=["+".join(dict.fromkeys(block.domains[group])) for group in groups],
+        token_offsets=token_offsets,
+        document_offsets=block.document_offsets[row_offsets],
+        span_offsets=block.span_offsets[row_offsets],
+        token_starts=block.token_starts + moved_spans,
+        token_ends=block.token_ends + moved_spans,
+    )

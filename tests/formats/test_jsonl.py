@@ -24,6 +24,9 @@ def block():
     return Resolved(
         sequence_ids=["nextlong-1", "nextlong-2"],
         methods=["nextlong", "nextlong"],
+        domains=["wiki", "law"],
+        document_offsets=np.array([0, 1, 2]),
+        document_lengths=np.array([6, 3], np.int32),
         token_offsets=np.array([0, 6, 9]),
         input_ids=np.arange(9, dtype=np.int32),
         span_offsets=np.array([0, 4, 5]),
@@ -45,8 +48,9 @@ def test_a_row_is_an_object_a_line(block, tmp_path):
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])
-    assert list(first) == ["sequence_id", "method", "length", "text", "spans"]
+    assert list(first) == ["sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans"]
     assert (first["sequence_id"], first["method"], first["length"]) == ("nextlong-1", "nextlong", 6)
+    assert (first["domain"], first["seq_lengths"]) == ("wiki", [6])
     assert first["text"] == "<s>meta\nné🎉\n"
     assert (second["length"], second["text"]) == (3, "third")
     assert first["spans"][2] == {

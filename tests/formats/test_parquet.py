@@ -11,6 +11,7 @@ from nextlong.schemas import Resolved
 SCHEMA = {
     "sequence_id": "string",
     "method": "string",
+    "domain": "string",
     "input_ids": "list<element: int32>",
     "length": "int32",
     "seq_lengths": "list<element: int32>",
@@ -25,6 +26,9 @@ def block_of(first, count, tokens=4):
     return Resolved(
         sequence_ids=[f"nextlong-{first + number}" for number in range(count)],
         methods=["nextlong"] * count,
+        domains=["wiki"] * count,
+        document_offsets=np.arange(count + 1),
+        document_lengths=np.full(count, tokens, np.int32),
         token_offsets=np.arange(count + 1) * tokens,
         input_ids=np.arange(first * tokens, (first + count) * tokens, dtype=np.int32),
         span_offsets=np.arange(count + 1) * 2,

@@ -31,14 +31,16 @@ def write(path: Path, blocks: Iterable[Resolved], *, text_of: TextOf, special_te
 
 
 def to_rows(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -> Iterable[dict[str, Any]]:
-    """Yield one dictionary a sequence: sequence_id, method, length, text, spans."""
+    """Yield one dictionary a sequence: sequence_id, method, domain, length, seq_lengths, text, spans."""
     texts = span_texts(block, text_of=text_of, special_text=special_text)
     for number in range(len(block)):
         first, last = block.span_offsets[number : number + 2].tolist()
         yield {
             "sequence_id": block.sequence_ids[number],
             "method": block.methods[number],
+            "domain": block.domains[number],
             "length": int(block.token_offsets[number + 1] - block.token_offsets[number]),
+            "seq_lengths": block.document_lengths[slice(*block.document_offsets[number : number + 2])],
             "text": "".join(texts[first:last]),
             "spans": [span_row(block, place) for place in range(first, last)],
         }

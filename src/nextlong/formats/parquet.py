@@ -33,6 +33,7 @@ SCHEMA: Final = pa.schema(
     [
         ("sequence_id", pa.string()),
         ("method", pa.string()),
+        ("domain", pa.string()),
         ("input_ids", pa.list_(pa.int32())),
         ("length", pa.int32()),
         ("seq_lengths", pa.list_(pa.int32())),
@@ -46,7 +47,13 @@ def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> in
     options = {
         "compression": "zstd",
         "compression_level": 1,
-        "use_dictionary": ["sequence_id", "method", "spans.list.element.source_id", "spans.list.element.role"],
+        "use_dictionary": [
+            "sequence_id",
+            "method",
+            "domain",
+            "spans.list.element.source_id",
+            "spans.list.element.role",
+        ],
         "write_statistics": False,
     }
     rows, held = 0, SCHEMA.empty_table()
@@ -79,14 +86,16 @@ def to_table(block: Resolved) -> pa.Table:
     ]
     spans = pa.StructArray.from_arrays([pa.array(column) for column in columns], fields=list(SPAN))
     lengths = pa.array((block.token_offsets[1:] - block.token_offsets[:-1]).astype("int32"))
-    one_each = pa.array(range(len(block) + 1), pa.int32())
     return pa.Table.from_arrays(
         [
             pa.array(block.sequence_ids, pa.string()),
             pa.array(block.methods, pa.string()),
+            pa.array(block.domains, pa.string()),
             pa.ListArray.from_arrays(pa.array(block.token_offsets.astype("int32")), pa.array(block.input_ids)),
             lengths,
-            pa.ListArray.from_arrays(one_each, lengths),
+            pa.ListArray.from_arrays(
+                pa.array(block.document_offsets.astype("int32")), pa.array(block.document_lengths)
+            ),
             pa.ListArray.from_arrays(pa.array(block.span_offsets.astype("int32")), spans),
         ],
         schema=SCHEMA,

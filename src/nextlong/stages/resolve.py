@@ -114,8 +114,11 @@ def _resolve_block(
     return Resolved(
         table.column("sequence_id").to_pylist(),
         table.column("method").to_pylist(),
+        _domains(roles, spans[0], span_offsets, corpus),
         token_offsets,
         input_ids,
+        np.arange(table.num_rows + 1),
+        np.diff(token_offsets).astype(np.int32),
         span_offsets,
         chunk_ids,
         *spans,
@@ -149,6 +152,21 @@ def _locate(
     doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
     source_ids[is_chunk] = gather.source_ids(docs, corpus.documents)
     return doc_ids, source_ids, char_starts, char_ends
+
+
+def _domains(
+    roles: NDArray[np.int8], doc_ids: NDArray[np.int64], span_offsets: NDArray[np.int64], corpus: Corpus
+) -> list[str]:
+    """Return the source of each sequence's meta-document, or of its first document."""
+    firsts = span_offsets[:-1]
+    chunks = np.flatnonzero(doc_ids >= 0)
+    leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
+    leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
+    if len(leading):
+        found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
+        leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
+    sources: list[str] = gather.document_columns(doc_ids[leaders], corpus.documents, ("source",))[0].tolist()
+    return sources
 
 
 def _chars_of(text: str, tokens: int, tokenizer: Tokenizer) -> int:

@@ -286,4 +286,4 @@ def export_step(recipe: Recipe, name: Literal["parquet", "jsonl"], inputs: tuple
     config: dict[str, Any] = {"format": name, "sequences": recipe.compose.sequences}
     if name == "parquet":
         config["row_group_mb"] = recipe.export.row_group_mb
-    return Step(name, 1, config, inputs, tasks)
+    return Step(name, 2, config, inputs, tasks)
