@@ -297,3 +297,45 @@ def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_di
         run([numbers_step(log)], run_dir)
     manifest.unlink()
     assert run([numbers_step(log)], run_dir)["numbers"].total("number") == 6
+
+
+def close_numbers(out, *, counts, log):
+    (out.parent / "index.json").write_text(json.dumps([own["number"] for own in counts]))
+    with log.open("a") as lines:
+        lines.write(f"closed {out.name}\n")
+    return {"closed": len(counts)}
+
+
+def closed_step(log):
+    numbers = numbers_step(log)
+    return Step("closed", 1, {}, (), numbers.tasks, close=lambda counts: partial(close_numbers, counts=counts, log=log))
+
+
+def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
+    (done,) = runner.run_steps([closed_step(log)], run_dir=run_dir, executor=InOrder()).values()
+    assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
+    assert json.loads((done.folder / "index.json").read_text()) == [1, 2, 3]
+    assert done.counts == [{"number": 1}, {"number": 2}, {"number": 3}]
+    runner.run_steps([closed_step(log)], run_dir=run_dir, executor=InOrder())
+    assert ran(log) == []
+
+
+def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_dir):
+    step = closed_step(log)
+    broken = Step("closed", 1, {}, (), step.tasks, close=lambda counts: partial(fail, error=CorpusError("stop")))
+    with pytest.raises(CorpusError, match="stop"):
+        runner.run_steps([broken], run_dir=run_dir, executor=InOrder())
+    assert ran(log) == ["closed 0", "closed 1", "closed 2"]
+    (done,) = runner.run_steps([step], run_dir=run_dir, executor=InOrder()).values()
+    assert ran(log) == ["closed part-00003"]
+    assert (done.folder / "index.json").exists()
+
+
+def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
+    numbers = numbers_step(log)
+    planned = runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=InOrder())
+    ran(log)
+    known = Step.of(planned["numbers"])
+    again = runner.run_steps([known, sum_step(log, known)], run_dir=run_dir, executor=InOrder())
+    assert ran(log) == []
+    assert again["sum"].folder == planned["sum"].folder

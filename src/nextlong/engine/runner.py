@@ -87,12 +87,20 @@ def _run_step(step: Step, folder: Path, finished: Finished, executor: Executor, 
     folder.mkdir(exist_ok=True)
     store.remove_leftovers(folder)
     tasks = step.tasks({done.name: finished[done.name] for done in step.inputs})
-    parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < len(tasks)}
+    total = len(tasks) + (step.close is not None)
+    parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < total}
     missing = [(task, folder, index) for index, task in enumerate(tasks) if index not in parts]
-    with reporter.step(step.name, done=len(parts), total=len(tasks)) as advance:
+    with reporter.step(step.name, done=len(parts), total=total) as advance:
         for part in executor.map(_run_task, missing, lanes=step.lanes() if missing else None):
             parts[part["index"]] = part
             advance()
+        if step.close is not None and len(tasks) not in parts:
+            closing = step.close([parts[index]["counts"] for index in range(len(tasks))])
+            for part in executor.map(_run_task, [(closing, folder, len(tasks))]):
+                parts[len(tasks)] = part
+                advance()
+    if step.close is not None:
+        parts[len(tasks)]["closes"] = True
     manifest = {
         "step": step.name,
         "version": step.version,

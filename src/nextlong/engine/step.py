@@ -20,11 +20,16 @@ from typing import Any
 Counts = dict[str, Any]
 Task = Callable[[Path], Counts]  # takes the stem of its output files
 TaskMaker = Callable[["Finished"], Sequence[Task]]
+Closer = Callable[[Sequence[Counts]], Task]  # from what every task counted
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error."""
+    """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error.
+
+    `close` makes one more task for when all others are done, for an index over their files. A step that is finished
+    already may be known by its manifest alone (`Step.of`).
+    """
 
     name: str
     version: int
@@ -34,10 +39,27 @@ class Step:
     check: Callable[[Done], None] | None = field(default=None, compare=False)
     # Says, when the step starts, at most how many tasks run at once; None: as many as there are workers.
     lanes: Callable[[], int | None] = field(default=lambda: None, compare=False)
+    close: Closer | None = field(default=None, compare=False)
+    known_fingerprint: str | None = None
+
+    @classmethod
+    def of(cls, done: Done) -> Step:
+        """Return the step that is done, to build on; it cannot run again."""
+        manifest = done.manifest
+        return cls(
+            done.name,
+            manifest["version"],
+            manifest["config"],
+            (),
+            lambda _: (),
+            known_fingerprint=manifest["fingerprint"],
+        )
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the step's name, version and config and of its inputs' fingerprints."""
+        if self.known_fingerprint is not None:
+            return self.known_fingerprint
         identity = [self.name, self.version, self.config, [step.fingerprint for step in self.inputs]]
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -72,8 +94,8 @@ class Done:
 
     @property
     def counts(self) -> list[Counts]:
-        """What each task returned, in task order."""
-        return [part["counts"] for part in self.manifest["parts"]]
+        """What each task returned, in task order, without the one that closed the step."""
+        return [part["counts"] for part in self.manifest["parts"] if not part.get("closes")]
 
     def total(self, key: str) -> int:
         """Return the sum of one count over all tasks."""
