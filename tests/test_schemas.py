@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nextlong.schemas import Resolved, packed
+from nextlong.schemas import Resolved, joined, packed
 
 BLOCK = Resolved(
     sequence_ids=["a", "b", "c"],
@@ -47,3 +47,13 @@ def test_one_row_each_changes_nothing():
     assert rows.sequence_ids == BLOCK.sequence_ids
     assert rows.token_starts.tolist() == BLOCK.token_starts.tolist()
     assert rows.token_offsets.tolist() == BLOCK.token_offsets.tolist()
+
+
+def test_joined_blocks_hold_the_rows_of_each_in_turn():
+    twice = joined([BLOCK, packed(BLOCK, np.array([0, 3]))])
+    assert twice.sequence_ids == ["a", "b", "c", "a b c"]
+    assert twice.token_offsets.tolist() == [0, 4, 6, 9, 18]
+    assert twice.document_offsets.tolist() == [0, 1, 2, 3, 6]
+    assert twice.span_offsets.tolist() == [0, 2, 3, 4, 8]
+    assert twice.token_starts.tolist() == [0, 3, 0, 0, 0, 3, 4, 6]
+    assert twice.source_ids.tolist() == list("wxyzwxyz")

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · peek · stats · compare · sweep.
+"""Command line: demo · init · plan · run · export · peek · verify · stats · compare · sweep.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -84,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     peek.set_defaults(command=_peek)
     _add_reports(commands)
 
+    _add_export(commands)
+
     verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
     verify.add_argument("run", type=Path)
     verify.add_argument(
@@ -109,6 +111,26 @@ def _add_recipe(sub: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="e.g. compose.target_tokens=65536",
     )
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser("export", help="write finished runs in other formats, packed, split, mixed")
+    export.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="as for stats; several are mixed")
+    export.add_argument(
+        "--to", type=_words, default=[], metavar="FORMAT,…", help="parquet, jsonl (default: the recipe's)"
+    )
+    export.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"
+    )
+    export.add_argument("--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2")
+    export.add_argument(
+        "--by", choices=("sequences", "tokens"), default="sequences", help="what --mix counts (default: sequences)"
+    )
+    export.set_defaults(command=_export)
+
+
+def _words(listed: str) -> list[str]:
+    return listed.split(",")
 
 
 def _add_reports(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -205,6 +227,30 @@ def _peek(asked: argparse.Namespace) -> None:
         return
     show = peek.show_text if asked.text else peek.show_sequence
     show(run.sequence(asked.number), console)
+
+
+def _export(asked: argparse.Namespace) -> None:
+    from nextlong import exports
+    from nextlong.engine.progress import reporter_for
+    from nextlong.report import summary
+
+    console = Console()
+    recipe, done = exports.export(
+        asked.runs,
+        formats=asked.to,
+        overrides=asked.overrides,
+        mix=[_proportion(word) for word in asked.mix],
+        by=asked.by,
+        reporter=reporter_for(console),
+    )
+    summary.tell(summary.exported(recipe, done), console)
+
+
+def _proportion(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise NextlongError(f"--mix: {word!r} is no number; write the proportions as 1,2") from None
 
 
 def _stats(asked: argparse.Namespace) -> None:

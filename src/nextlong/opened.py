@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from nextlong.errors import RunError
 from nextlong.formats import jsonl
 from nextlong.recipe import Recipe
 from nextlong.stages.resolve import Corpus, resolve
-from nextlong.steps import finished
+from nextlong.steps import exports, finished
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -119,11 +119,13 @@ class Run:
             number -= take
         raise AssertionError("unreachable: number < len(self)")
 
-    def exported(self, name: str) -> list[Path]:
-        """Return the exported files of a format, in order. Raises RunError if the run did not export it."""
-        if name not in self.steps:
-            raise RunError(f"{self.path} holds no {name} files; run again with --set export.formats=[{name}]")
-        return self.steps[name].files(f".{name}")
+    def exported(self, name: str, *, split: Literal["train", "validation"] = "train") -> list[Path]:
+        """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
+        step = exports.step_name(name, split)
+        if step not in self.steps:
+            more = "" if split == "train" else " --set export.validation=0.01"
+            raise RunError(f"{self.path} holds no {step} files; say nextlong export {self.path} --to {name}{more}")
+        return self.steps[step].files(exports.SUFFIXES[name])
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -1,6 +1,6 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
-ingest → select → chunk → encoder → embed → mine → draft → refer → tokens → compose → one export a format
+ingest → select → chunk → encoder → embed → mine → draft → refer → tokens → compose → rows → files of each format
                       ├→ metas ──────────────┘  ↑      ↑
                       ├→ shingles → weights ────┘      │
                       └→ tokenizer (and E) ────────────┘
@@ -23,7 +23,7 @@ from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.sources import InputFile, list_files
-from nextlong.steps import candidates, clean, corpus, sequences, shingles
+from nextlong.steps import candidates, clean, corpus, exports, sequences, shingles
 from nextlong.steps.finished import sequences_per_part
 
 RUN_FILE = "run.json"
@@ -51,8 +51,7 @@ def run(
         remember = _check_inputs(recipe, files, run_dir, changed_inputs)
         with store.explained(run_dir):
             store.write_text(run_dir / RECIPE_FILE, recipe.dump())
-        preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-        with LocalExecutor(worker_count(recipe), preload=preload) as executor:
+        with executor_for(recipe) as executor:
             for attempt in itertools.count():
                 steps = route(recipe, files, attempt=attempt, when_ingested=remember)
                 done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
@@ -75,6 +74,12 @@ def _is_enough(recipe: Recipe, done: Finished) -> bool:
 def run_dir_of(recipe: Recipe) -> Path:
     """Return where the recipe's run lives."""
     return Path(recipe.run_dir).expanduser()
+
+
+def executor_for(recipe: Recipe) -> LocalExecutor:
+    """Return the processes that carry out a recipe's steps."""
+    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
+    return LocalExecutor(worker_count(recipe), preload=preload)
 
 
 def worker_count(recipe: Recipe) -> int:
@@ -118,9 +123,8 @@ def route(
     refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
     tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
     compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
-    read = (ingest, chunk, tokenizer, refer, tokens, compose)
-    exports = [sequences.export_step(recipe, name, read) for name in recipe.export.formats]
-    return [ingest, select, *deduplicating, cut, *cleaning, tokenizer, *drafted, refer, tokens, compose, *exports]
+    writing = exports.export_steps(recipe, (ingest, chunk, tokenizer, refer, tokens, compose))
+    return [ingest, select, *deduplicating, cut, *cleaning, tokenizer, *drafted, refer, tokens, compose, *writing]
 
 
 def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:

@@ -319,6 +319,19 @@ class Export(_Section):
     """sequences → files that trainers read."""
 
     formats: tuple[Literal["parquet", "jsonl"], ...] = Field(("parquet",), description="any of: parquet, jsonl")
+    pack: Positive | None = Field(
+        None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of the meta-documents whose sequences are a validation split of their own"
+    )
+    split: Literal["meta-documents", "strict"] = Field(
+        "meta-documents",
+        description="what is never in both splits; strict: no chunk either, sequences that share one are left out of train",
+    )
+    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
+        "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256"
+    )
     row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
 
     @field_validator("formats", mode="before")

@@ -6,9 +6,10 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +127,20 @@ class Resolved:
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
+
+
+def joined(blocks: Sequence[Resolved]) -> Resolved:
+    """Return the rows of several blocks as one block."""
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        own = [getattr(block, column.name) for block in blocks]
+        if column.name.endswith("_offsets"):
+            firsts = np.cumsum([0, *(offsets[-1] for offsets in own)])
+            moved = [offsets[1:] + first for offsets, first in zip(own, firsts, strict=False)]
+            columns[column.name] = np.concatenate([own[0][:1], *moved])
+        else:
+            columns[column.name] = list(chain(*own)) if isinstance(own[0], list) else np.concatenate(own)
+    return Resolved(**columns)
 
 
 def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:

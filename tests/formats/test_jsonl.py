@@ -44,7 +44,9 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    count = jsonl.write(tmp_path / "x.jsonl", [block, block], text_of=texts_of, special_text=SPECIAL)
+    count = jsonl.write(
+        tmp_path / "x.jsonl", [(block, jsonl.span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2
+    )
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])
@@ -77,5 +79,5 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):
-    assert jsonl.write(tmp_path / "x.jsonl", [], text_of=texts_of, special_text=SPECIAL) == 0
+    assert jsonl.write(tmp_path / "x.jsonl", []) == 0
     assert (tmp_path / "x.jsonl").read_bytes() == b""

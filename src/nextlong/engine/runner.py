@@ -31,16 +31,21 @@ class Executor(Protocol):
 
 
 def run_steps(
-    steps: Sequence[Step], *, run_dir: Path, executor: Executor, reporter: Reporter | None = None
+    steps: Sequence[Step],
+    *,
+    run_dir: Path,
+    executor: Executor,
+    reporter: Reporter | None = None,
+    known: Finished | None = None,
 ) -> dict[str, Done]:
-    """Bring every step to its finished state, in order; return them by name.
+    """Bring every step to its finished state, in order; return them by name, with those `known` to be.
 
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
     reporter = reporter or Quiet()
-    finished: dict[str, Done] = {}
-    for place, step in enumerate(steps, start=1):
+    finished: dict[str, Done] = dict(known or {})
+    for place, step in enumerate(steps, start=len(finished) + 1):
         with store.explained(run_dir):
             there = find_done(step, run_dir)
             if there is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,19 @@ from nextlong.schemas import Resolved
 TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
-def write(path: Path, blocks: Iterable[Resolved], *, text_of: TextOf, special_text: dict[int, str]) -> int:
-    """Write blocks of sequences; `text_of` gives the texts of chunks by id, `special_text` those of other roles.
-
-    Returns the number of sequences.
-    """
+def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
+    """Write blocks of rows, each with the text of its spans; return the number of rows."""
     rows = 0
     with path.open("wb") as file:
-        for block in blocks:
-            for row in to_rows(block, text_of=text_of, special_text=special_text):
+        for block, texts in blocks:
+            for row in to_rows(block, texts):
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
                 rows += 1
     return rows
 
 
-def to_rows(block: Resolved, *, text_of: TextOf, special_text: dict[int, str]) -> Iterable[dict[str, Any]]:
-    """Yield one dictionary a sequence: sequence_id, method, domain, length, seq_lengths, text, spans."""
-    texts = span_texts(block, text_of=text_of, special_text=special_text)
+def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield one dictionary a row: sequence_id, method, domain, length, seq_lengths, text, spans."""
     for number in range(len(block)):
         first, last = block.span_offsets[number : number + 2].tolist()
         yield {

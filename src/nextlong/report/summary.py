@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -11,14 +12,21 @@ from nextlong import pipeline
 from nextlong.engine.progress import reporter_for
 from nextlong.engine.step import Finished
 from nextlong.recipe import Recipe
+from nextlong.steps import exports
 from nextlong.steps.finished import sequences_per_part
 
 
 def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
     """Carry out a recipe with progress on the console, then print what it made and where."""
     done = pipeline.run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
-    for name, value in lines(recipe, done):
-        console.print(f"{name + ':':<14}{value}", highlight=False, markup=False, soft_wrap=True)
+    tell(lines(recipe, done), console)
+
+
+def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
+    """Print (name, value), one a line."""
+    width = max(len(name) for name, _ in told) + 2
+    for name, value in told:
+        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
 
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
@@ -40,8 +48,28 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         told.insert(2, ("contaminated", _contamination(done)))
     if "weights" in done:
         told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
-    told += [(name, str(done[name].folder)) for name in recipe.export.formats]
+    told += exported(recipe, done)
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
+    return told
+
+
+def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
+    """Return what was exported and where, as (name, value)."""
+    (counts,) = done["rows"].counts
+    told = []
+    for split in exports.splits_of(recipe):
+        own = counts[split]
+        if recipe.export.pack is not None or recipe.export.validation:
+            short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
+            told.append((split, f"{own['rows']:,} rows of {own['sequences']:,} sequences{short}"))
+        told += [
+            (step_name, str(done[step_name].folder))
+            for step_name in (exports.step_name(name, split) for name in recipe.export.formats)
+        ]
+    if counts["left_out"]:
+        told.append(
+            ("left out", f"{counts['left_out']:,} sequences of neither split, for they share a chunk with validation")
+        )
     return told
 
 

@@ -86,13 +86,14 @@ def resolve(
             block.append(reader.get_batch(number))
             held += block[-1].column("token_end").values[-1].as_py()
             if held >= _BLOCK_TOKENS or number == last - 1:
-                yield _resolve_block(pa.Table.from_batches(block), corpus, tokens, special, tokenizer)
+                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, tokenizer)
                 block, held = [], 0
 
 
-def _resolve_block(
+def resolve_table(
     table: pa.Table, corpus: Corpus, tokens: TokenStore, special: SpecialIds, tokenizer: Tokenizer
 ) -> Resolved:
+    """Look up the sequences of a table of SEQUENCES."""
     lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (

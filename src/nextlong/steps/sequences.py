@@ -1,4 +1,4 @@
-"""Sequences: candidates → drafts → tokens → sequences → exported files, as steps."""
+"""Sequences: candidates → drafts → tokens → sequences, as steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nextlong.engine import store
 from nextlong.engine.runner import open_done
@@ -16,12 +16,11 @@ from nextlong.recipe import Recipe
 from nextlong.stages.compose import Rules, compose_block, compose_capped
 from nextlong.stages.draft import DraftRules, draft_block, refer
 from nextlong.stages.draft_documents import draft_documents
-from nextlong.stages.export import export_shard
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, sequence_limit
-from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
+from nextlong.steps.finished import chunks_of, special_ids, token_store
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -260,30 +259,3 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
 def _or_allow_copies(recipe: Recipe) -> str:
     threshold = recipe.mine.screened(recipe.compose.negatives) if recipe.compose.method == "nextlong" else None
     return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"
-
-
-def export_step(recipe: Recipe, name: Literal["parquet", "jsonl"], inputs: tuple[Step, ...]) -> Step:
-    """SEQUENCES → files of one format; `inputs` are the steps that `finished` reads."""
-
-    def tasks(done: Finished) -> list[Task]:
-        files = done["compose"].files(".sequences.arrow")
-        return [
-            partial(
-                export_shard,
-                sequences=path,
-                take=take,
-                format=name,
-                corpus=corpus(done),
-                tokens=token_store(done),
-                special=special_ids(done),
-                tokenizer=done["tokenizer"].file(".tokenizer.json"),
-                row_group_bytes=int(recipe.export.row_group_mb * 1_000_000),
-            )
-            for path, take in zip(files, sequences_per_part(recipe, done["compose"]), strict=True)
-            if take
-        ]
-
-    config: dict[str, Any] = {"format": name, "sequences": recipe.compose.sequences}
-    if name == "parquet":
-        config["row_group_mb"] = recipe.export.row_group_mb
-    return Step(name, 2, config, inputs, tasks)

@@ -1,0 +1,115 @@
+"""Rows: say which sequences stand in each row of a data set, from one run or several.
+
+In:  the SEQUENCES files of finished runs, and how to mix, split and pack them (`arrange`).
+Out: per split the SEQUENCE_INDEX in row order and the offsets of its rows; exporting a shard takes a range of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.stages import arrange
+
+SPLITS = ("train", "validation")
+
+
+class References(NamedTuple):
+    """Where the references of one run lie: SEQUENCES files, how many of each to take, and, one file a shard, CHUNKS and hashes.
+
+    `corpus` is equal for runs whose chunk ids mean the same chunks.
+    """
+
+    sequences: tuple[Path, ...]
+    take: tuple[int, ...]
+    chunks: tuple[Path, ...]
+    hashes: tuple[Path, ...]
+    corpus: Hashable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """How sequences become rows: the recipe's choices, and the proportions of several runs."""
+
+    weights: tuple[float, ...]
+    by: Literal["sequences", "tokens"]
+    validation: float
+    split: Literal["meta-documents", "strict"]
+    pack: int | None
+    seed: int
+
+
+def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangement) -> dict[str, Any]:
+    """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
+    splits, left_out = arranged(runs, arrangement)
+    counts: dict[str, Any] = {"left_out": left_out}
+    for name, index in splits.items():
+        index, offsets = packed(index, row_tokens=arrangement.pack)
+        np.save(f"{out}.{name}.index.npy", index)
+        np.save(f"{out}.{name}.offsets.npy", offsets)
+        tokens = int(index["length"].sum())
+        counts[name] = {"rows": len(offsets) - 1, "sequences": len(index), "tokens": tokens}
+        if arrangement.pack is not None:
+            counts[name]["short_rows"] = int((row_tokens(index, offsets) < arrangement.pack).sum())
+    return counts
+
+
+def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
+    """Return the SEQUENCE_INDEX of each split, mixed, and how many sequences are in none because they share chunks."""
+    indexes = [
+        arrange.read_index(own.sequences, take=own.take, chunks=own.chunks, hashes=own.hashes, run=number)
+        for number, own in enumerate(runs)
+    ]
+    mixed = arrange.mix(indexes, weights=arrangement.weights, by=arrangement.by) if len(runs) > 1 else indexes[0]
+    if not arrangement.validation:
+        return {"train": mixed}, 0
+    share, seed = arrangement.validation, arrangement.seed
+    if arrangement.split == "meta-documents":
+        train, validation = arrange.split(mixed, validation=share, seed=seed)
+        return {"train": train, "validation": validation}, 0
+    chunk_ids, offsets = _references(runs, mixed)
+    train, validation, left_out = arrange.split_strictly(
+        mixed,
+        validation=share,
+        seed=seed,
+        chunk_ids=chunk_ids,
+        offsets=offsets,
+        corpora=[own.corpus for own in runs],
+    )
+    return {"train": train, "validation": validation}, left_out
+
+
+def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the index in row order, and the offsets of the rows, shape (rows + 1,)."""
+    if row_tokens is None:
+        return index, np.arange(len(index) + 1)
+    rows = arrange.pack(index["length"], row_tokens=row_tokens)
+    return index[rows.order], rows.offsets
+
+
+def row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many tokens each row has, shape (rows,)."""
+    ends = np.concatenate([[0], np.cumsum(index["length"])])
+    tokens: NDArray[np.int64] = np.diff(ends[offsets])
+    return tokens
+
+
+def _references(runs: Sequence[References], mixed: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the chunk ids of the mixed sequences, one after the other, and their offsets."""
+    found = [arrange.read_references(own.sequences, take=own.take) for own in runs]
+    ids = np.concatenate([ids for ids, _ in found])
+    sizes = np.concatenate([np.diff(offsets) for _, offsets in found])
+    starts = np.cumsum(sizes) - sizes
+    # Sequences are numbered as they lie: run by run, file by file.
+    takes = np.concatenate([own.take for own in runs])
+    first_file = np.cumsum([0, *(len(own.take) for own in runs)])[:-1]
+    numbers = (np.cumsum(takes) - takes)[first_file[mixed["run"]] + mixed["part"]] + mixed["place"]
+    own_sizes = sizes[numbers]
+    own_starts = np.cumsum(own_sizes) - own_sizes
+    within = np.arange(own_sizes.sum()) - np.repeat(own_starts, own_sizes)
+    return ids[np.repeat(starts[numbers], own_sizes) + within], np.concatenate([own_starts, [own_sizes.sum()]])

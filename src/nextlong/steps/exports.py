@@ -1,0 +1,154 @@
+"""Exports: sequences → rows → files of each format, as steps; of one run, or of several mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
+from nextlong.stages.export import Format, Options, Origin, close_export, export_shard, shards_of
+from nextlong.stages.rows import SPLITS, Arrangement, References, arrange_rows, row_tokens
+from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
+
+# How the files end that hold the rows.
+SUFFIXES: Final[Mapping[str, str]] = {"parquet": ".parquet", "jsonl": ".jsonl"}
+
+_SHARDS = 16  # so that small data sets are written in parallel too, …
+_LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
+_ID_BYTES = 4
+
+
+class Other(NamedTuple):
+    """A finished run that is mixed with the recipe's own."""
+
+    recipe: Recipe
+    finished: Finished
+
+
+class Mix(NamedTuple):
+    """Other runs, and the proportions of all, the recipe's own first."""
+
+    others: tuple[Other, ...] = ()
+    weights: tuple[float, ...] = (1.0,)
+    by: Literal["sequences", "tokens"] = "sequences"
+
+    def runs(self, recipe: Recipe, done: Finished) -> list[Other]:
+        """Return every run of the mix."""
+        return [Other(recipe, done), *self.others]
+
+
+ALONE = Mix()
+
+
+def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> list[Step]:
+    """Return the steps that write every format of `recipe.export`; `read` are those whose files they need, as `read_steps`."""
+    rows = _rows_step(recipe, read, mix)
+    return [
+        rows,
+        *(
+            _format_step(recipe, name, split, rows, read, mix)
+            for name in recipe.export.formats
+            for split in splits_of(recipe)
+        ),
+    ]
+
+
+def read_steps(done: Finished) -> tuple[Step, ...]:
+    """Return the steps of a finished run whose files exporting needs."""
+    names = ("ingest", chunks_of(done).name, "tokenizer", "refer", "tokens", "compose")
+    return tuple(Step.of(done[name]) for name in names)
+
+
+def splits_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the splits that the recipe asks for."""
+    return SPLITS if recipe.export.validation else SPLITS[:1]
+
+
+def step_name(name: str, split: str) -> str:
+    """Return the name of the step that writes one split in one format."""
+    return name if split == "train" else f"{name}-{split}"
+
+
+def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
+    """SEQUENCES → rows."""
+    export = recipe.export
+    arrangement: dict[str, Any] = {
+        "weights": list(mix.weights),
+        "by": mix.by,
+        "validation": export.validation,
+        "split": export.split,
+        "pack": export.pack,
+        "seed": recipe.seed if export.validation else 0,
+    }
+    others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
+    takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
+
+    def tasks(done: Finished) -> list[Task]:
+        runs = [_references(*run) for run in mix.runs(recipe, done)]
+        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement | {"weights": mix.weights}))]
+
+    def check(done: Done) -> None:
+        (counts,) = done.counts
+        if export.validation and not (counts["train"]["rows"] and counts["validation"]["rows"]):
+            empty = "train" if counts["validation"]["rows"] else "validation"
+            raise CorpusError(
+                f"export.validation={export.validation:g} leaves no sequence for {empty} of "
+                f"{counts['train']['sequences'] + counts['validation']['sequences'] + counts['left_out']:,}; "
+                "make more sequences, or choose another share"
+            )
+
+    config = arrangement | {"sequences": takes, "others": others}
+    return Step("rows", 1, config, tuple(read), tasks, check=check)
+
+
+def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+    """Rows → the files of one split in one format."""
+    export = recipe.export
+    options = Options(row_group_bytes=int(export.row_group_mb * 1_000_000))
+    config: dict[str, Any] = {"format": name, "split": split, "shard_mb": export.shard_mb}
+    if name == "parquet":
+        config["row_group_mb"] = export.row_group_mb
+
+    def tasks(done: Finished) -> list[Task]:
+        index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
+        row_bytes = _ID_BYTES * row_tokens(np.load(index), np.load(offsets))
+        origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
+        shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
+        shards = shards_of(row_bytes, shard_bytes=_shard_bytes(recipe, int(row_bytes.sum())))
+        return [partial(export_shard, format=name, shard=shard, **shared) for shard in shards]
+
+    def close(counts: Sequence[Counts]) -> Task:
+        return partial(close_export, format=name, shards=counts)
+
+    return Step(step_name(name, split), 3, config, (rows, *read), tasks, close=close)
+
+
+def _shard_bytes(recipe: Recipe, total_bytes: int) -> int:
+    if recipe.export.shard_mb != "auto":
+        return int(recipe.export.shard_mb * 1_000_000)
+    return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
+
+
+def _references(recipe: Recipe, done: Finished) -> References:
+    return References(
+        sequences=tuple(done["compose"].files(".sequences.arrow")),
+        take=tuple(sequences_per_part(recipe, done["compose"])),
+        chunks=tuple(chunks_of(done).files(".chunks.arrow")),
+        hashes=tuple(done["ingest"].files(".hashes.npy")),
+        corpus=chunks_of(done).manifest["fingerprint"],
+    )
+
+
+def _origin(done: Finished) -> Origin:
+    return Origin(
+        tuple(done["compose"].files(".sequences.arrow")),
+        corpus(done),
+        token_store(done),
+        special_ids(done),
+        done["tokenizer"].file(".tokenizer.json"),
+    )

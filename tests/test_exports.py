@@ -1,0 +1,151 @@
+"""Exports of finished runs: packed, split, mixed, and never made twice."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import nextlong
+from nextlong import exports, pipeline
+from nextlong.errors import NextlongError
+
+T = 2048
+
+
+def rows_of(folder):
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def ids_by_name(rows):
+    """Return the tokens of each sequence by its id, rows taken apart at their boundaries."""
+    found = {}
+    for row in rows:
+        pieces = np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1])
+        found |= dict(zip(row["sequence_id"].split(), (piece.tolist() for piece in pieces), strict=True))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sequences(shared_run):
+    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
+
+
+@pytest.fixture(scope="module")
+def shorter_run(recipe_for, tmp_path_factory):
+    """A run of half the length, of the same corpus and tokenizer."""
+    run_dir = tmp_path_factory.mktemp("shorter") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
+    return run_dir
+
+
+def test_what_a_run_exported_is_not_written_again(own_run):
+    before = {path.name for path in own_run.iterdir()}
+    exports.export([own_run], formats=["parquet"])
+    assert {path.name for path in own_run.iterdir()} == before
+
+
+def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, sequences):
+    _, done = exports.export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
+    rows = rows_of(done["parquet"].folder)
+    assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
+    assert [row["length"] for row in rows] == [3 * T] * 4
+    assert ids_by_name(rows) == sequences
+    spans = rows[0]["spans"]
+    assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
+    assert all(a["token_end"] == b["token_start"] for a, b in zip(spans, spans[1:], strict=False))
+    assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
+
+
+def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
+    _, done = exports.export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
+    (path,) = done["jsonl"].files(".jsonl")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
+    assert done["rows"].counts[0]["train"] == {"rows": 3, "sequences": 12, "tokens": 12 * T, "short_rows": 1}
+    texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
+    assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
+
+
+def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, sequences):
+    split = ["export.validation=0.4", "workers=1"]
+    _, done = exports.export([own_run], formats=["parquet"], overrides=split)
+    train, validation = (ids_by_name(rows_of(done[name].folder)) for name in ("parquet", "parquet-validation"))
+    assert train
+    assert validation
+    assert train | validation == sequences
+    _, done = exports.export([shorter_run], formats=["parquet"], overrides=split)
+    shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
+    common = set(sequences) & {name for name in ids_by_name(rows_of(done["parquet"].folder))} | set(sequences) & set(
+        shorter
+    )
+    assert common
+    assert all((name in validation) == (name in shorter) for name in common)
+
+
+def test_a_strict_split_shares_no_chunk(own_run):
+    _, done = exports.export(
+        [own_run], formats=["parquet"], overrides=["export.validation=0.15", "export.split=strict", "workers=1"]
+    )
+    used = [
+        {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}
+        for name in ("parquet", "parquet-validation")
+    ]
+    assert used[0]
+    assert used[1]
+    assert not used[0] & used[1]
+    counts = done["rows"].counts[0]
+    assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
+
+
+def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
+    shorter = {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shorter_run).sequences()}
+    _, done = exports.export(
+        [own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"]
+    )
+    rows = rows_of(done["parquet"].folder)
+    pieces = [
+        (name, piece.tolist())
+        for row in rows
+        for name, piece in zip(
+            row["sequence_id"].split(),
+            np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1]),
+            strict=True,
+        )
+    ]
+    long = [(name, ids) for name, ids in pieces if len(ids) == T]
+    short = [(name, ids) for name, ids in pieces if len(ids) == 1024]
+    assert (len(long), len(short), len(pieces)) == (12, 24, 36)
+    assert all(sequences[name] == ids for name, ids in long)
+    assert all(shorter[name] == ids for name, ids in short)
+    assert all(row["length"] <= 4096 for row in rows)
+    assert "mixed" not in nextlong.open(own_run).steps
+    by_tokens = exports.export(
+        [own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"]
+    )
+    assert by_tokens[1]["rows"].counts[0]["train"]["sequences"] == 24
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"formats": ["parkett"]}, "must be 'parquet'"),
+        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
+        ({"overrides": ["export.pack=1000"]}, "pack=1,000 tokens a row cannot hold sequence 0, which has 2,048"),
+        (
+            {"overrides": ["export.validation=0.00001"]},
+            "export.validation=1e-05 leaves no sequence for validation of 12",
+        ),
+        ({"mix": [1, 2]}, "the mix has 2 proportions for 1 runs"),
+    ],
+)
+def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
+    with pytest.raises(NextlongError, match=message):
+        exports.export([own_run], **asked)
+
+
+def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
+    other = tmp_path / "other"
+    pipeline.run(recipe_for(other, "tokenizer.train=600", "compose.sequences=2", "workers=1"))
+    with pytest.raises(NextlongError, match="another tokenizer, so their token ids do not mix"):
+        exports.export([own_run, other])
