@@ -29,3 +29,7 @@ class TokenizerError(NextlongError):
 
 class RunError(NextlongError):
     """The run directory is locked, unwritable, incomplete or altered."""
+
+
+class ExportError(NextlongError):
+    """An export could not be written or published where it was asked for."""

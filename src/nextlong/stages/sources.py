@@ -12,7 +12,6 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import fsspec
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
+from nextlong.stages import file_systems
 
 _FORMATS: Final = {
     ".jsonl": "jsonl",
@@ -37,9 +37,6 @@ _KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson,
 # What `datasets` and the hub put beside data: about the documents, none of them.
 _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
 _ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
-
-_EXTRAS: Final = {"s3": "nextlong[s3]", "s3a": "nextlong[s3]", "gs": "nextlong[gcs]", "gcs": "nextlong[gcs]"}
-_PACKAGES: Final = {"hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs"}
 
 # Content marks first: they agree between a listing and a look at one file, where times may differ in precision.
 _VERSION_KEYS: Final = (
@@ -67,7 +64,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     Raises CorpusError, naming `where` (the recipe key, e.g. `ingest.sources[0].path`), if there is none or the file
     system cannot be reached.
     """
-    fs, root = _file_system(source.path, where)
+    fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
     try:
         base, found, asked_for = _match(fs, root)
     except (CorpusError, MemoryError):
@@ -99,21 +96,6 @@ def split_inputs(files: Iterable[InputFile], *, shard_bytes: int) -> list[tuple[
         tasks[-1].append(file)
         held_bytes += file.bytes
     return [tuple(task) for task in tasks]
-
-
-def _file_system(path: str, where: str) -> tuple[Any, str]:
-    protocol = fsspec.core.split_protocol(path)[0] or "file"
-    try:
-        fs, root = fsspec.core.url_to_fs(
-            str(Path(path).expanduser()) if protocol == "file" and "://" not in path else path
-        )
-    except ImportError as error:
-        package = _EXTRAS.get(protocol) or _PACKAGES.get(protocol)
-        cure = f"pip install '{package}'" if package else str(error)
-        raise CorpusError(f"{where}={path!r} needs a package for {protocol}:// that is not installed; {cure}") from None
-    except ValueError as error:
-        raise CorpusError(f"{where}={path!r}: {error}; use a local path or a URL that fsspec knows") from None
-    return fs, root
 
 
 def _match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
@@ -215,11 +197,7 @@ def _refuse_unknown(source: Source, where: str, found: Mapping[str, Any]) -> NoR
 
 
 def _full_path(fs: Any, path: str) -> str:
-    return path if _is_local(fs) else str(fs.unstrip_protocol(path))
-
-
-def _is_local(fs: Any) -> bool:
-    return "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+    return path if file_systems.is_local(fs) else str(fs.unstrip_protocol(path))
 
 
 def _identity(info: Mapping[str, Any]) -> str:
@@ -243,7 +221,7 @@ def check_unchanged(file: InputFile) -> None:
 def open_file(file: InputFile, source: Source) -> Any:
     """Open a file as an Arrow stream, decompressed where its name says so; Arrow files are mapped, not read."""
     fs, path = fsspec.core.url_to_fs(file.path)
-    if not _is_local(fs):
+    if not file_systems.is_local(fs):
         raw = pa.PythonFile(fs.open(path, "rb"), mode="r")
     elif format_of(file.name, source) == "arrow" and file.bytes:
         raw = pa.memory_map(path)
