@@ -121,8 +121,8 @@ def test_run_tells_what_it_made(call, folder):
     code, out, err = call("run", folder / "r.yaml")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[:13] == [f"{name}: kept" for name in nextlong.open(folder / "run").steps]
-    told = dict(line.split(":", 1) for line in lines[13:])
+    assert lines[:14] == [f"{name}: kept" for name in nextlong.open(folder / "run").steps]
+    told = dict(line.split(":", 1) for line in lines[14:])
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"
     assert told["look"].strip() == f"nextlong peek {folder}/run"
@@ -154,7 +154,7 @@ def test_plan_prints_a_table(call, folder):
     code, out, err = call("plan", folder / "r.yaml")
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == ["step", "state", "time", "disk", "memory"]
-    assert out.count(" done, ") == 13
+    assert out.count(" done, ") == 14
 
 
 def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):

@@ -1,16 +1,23 @@
 """Exports of finished runs: packed, split, mixed, and never made twice."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import nextlong
 from nextlong import exports, pipeline
 from nextlong.errors import NextlongError
 
 T = 2048
+
+
+def export(runs, **asked):
+    """Export and return the finished steps."""
+    return exports.export(runs, **asked).done
 
 
 def rows_of(folder):
@@ -41,24 +48,24 @@ def shorter_run(recipe_for, tmp_path_factory):
 
 def test_what_a_run_exported_is_not_written_again(own_run):
     before = {path.name for path in own_run.iterdir()}
-    exports.export([own_run], formats=["parquet"])
+    export([own_run], formats=["parquet"])
     assert {path.name for path in own_run.iterdir()} == before
 
 
 def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, sequences):
-    _, done = exports.export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
+    done = export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
     rows = rows_of(done["parquet"].folder)
     assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
     assert [row["length"] for row in rows] == [3 * T] * 4
     assert ids_by_name(rows) == sequences
     spans = rows[0]["spans"]
     assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
-    assert all(a["token_end"] == b["token_start"] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a["token_end"] == b["token_start"] for a, b in pairwise(spans))
     assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
 
 
 def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
-    _, done = exports.export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
+    done = export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
     (path,) = done["jsonl"].files(".jsonl")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
@@ -69,22 +76,20 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
 
 def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, sequences):
     split = ["export.validation=0.4", "workers=1"]
-    _, done = exports.export([own_run], formats=["parquet"], overrides=split)
+    done = export([own_run], formats=["parquet"], overrides=split)
     train, validation = (ids_by_name(rows_of(done[name].folder)) for name in ("parquet", "parquet-validation"))
     assert train
     assert validation
     assert train | validation == sequences
-    _, done = exports.export([shorter_run], formats=["parquet"], overrides=split)
+    done = export([shorter_run], formats=["parquet"], overrides=split)
     shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
-    common = set(sequences) & {name for name in ids_by_name(rows_of(done["parquet"].folder))} | set(sequences) & set(
-        shorter
-    )
+    common = sequences.keys() & (shorter | ids_by_name(rows_of(done["parquet"].folder))).keys()
     assert common
     assert all((name in validation) == (name in shorter) for name in common)
 
 
 def test_a_strict_split_shares_no_chunk(own_run):
-    _, done = exports.export(
+    done = export(
         [own_run], formats=["parquet"], overrides=["export.validation=0.15", "export.split=strict", "workers=1"]
     )
     used = [
@@ -100,9 +105,7 @@ def test_a_strict_split_shares_no_chunk(own_run):
 
 def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
     shorter = {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shorter_run).sequences()}
-    _, done = exports.export(
-        [own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"]
-    )
+    done = export([own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"])
     rows = rows_of(done["parquet"].folder)
     pieces = [
         (name, piece.tolist())
@@ -120,10 +123,8 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     assert all(shorter[name] == ids for name, ids in short)
     assert all(row["length"] <= 4096 for row in rows)
     assert "mixed" not in nextlong.open(own_run).steps
-    by_tokens = exports.export(
-        [own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"]
-    )
-    assert by_tokens[1]["rows"].counts[0]["train"]["sequences"] == 24
+    by_tokens = export([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
+    assert by_tokens["rows"].counts[0]["train"]["sequences"] == 24
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,42 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
 )
 def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
     with pytest.raises(NextlongError, match=message):
-        exports.export([own_run], **asked)
+        export([own_run], **asked)
 
 
 def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
     other = tmp_path / "other"
     pipeline.run(recipe_for(other, "tokenizer.train=600", "compose.sequences=2", "workers=1"))
     with pytest.raises(NextlongError, match="another tokenizer, so their token ids do not mix"):
-        exports.export([own_run, other])
+        export([own_run, other])
+
+
+def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
+    written = exports.export([own_run], overrides=["export.validation=0.4", "workers=1"])
+    for name, split in (("parquet", "train"), ("jsonl-validation", "validation")):
+        text = (written.done[name].folder / "README.md").read_text("utf-8")
+        matter = yaml.safe_load(text.split("---\n")[1])
+        assert [own["split"] for own in matter["configs"][0]["data_files"]] == [split]
+        assert "2,048 tokens" in text
+        assert "| small |" in text
+
+
+def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_path):
+    there = tmp_path / "there"
+    asked = {"formats": ["parquet"], "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"]}
+    done = export([own_run], **asked)
+    assert sorted(path.name for path in there.iterdir()) == [".nextlong-push.json", "README.md", "train", "validation"]
+    for name, split in (("parquet", "train"), ("parquet-validation", "validation")):
+        files = done[name].files(".parquet")
+        assert files
+        assert [(there / split / path.name).read_bytes() for path in files] == [path.read_bytes() for path in files]
+    data_files = yaml.safe_load((there / "README.md").read_text("utf-8").split("---\n")[1])["configs"][0]["data_files"]
+    assert [(own["split"], own["path"]) for own in data_files] == [
+        ("train", "train/*.parquet"),
+        ("validation", "validation/*.parquet"),
+    ]
+    (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
+    export([own_run], **asked)
+    assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
+    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+        export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])

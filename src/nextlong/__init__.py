@@ -38,10 +38,10 @@ def run(
     run there. In a script, call it under `if __name__ == "__main__":`, because its worker processes import the script.
     Raises NextlongError for every mistake that a user can mend.
     """
-    from nextlong import pipeline
+    from nextlong import exports
 
-    pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs)
-    return open(pipeline.run_dir_of(recipe))
+    (finished,) = exports.run(recipe, reporter=reporter, changed_inputs=changed_inputs).runs
+    return finished
 
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should

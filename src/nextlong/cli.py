@@ -126,6 +126,10 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export.add_argument(
         "--by", choices=("sequences", "tokens"), default="sequences", help="what --mix counts (default: sequences)"
     )
+    export.add_argument("--into", metavar="DIR-or-URL", help="put the files there too (export.push)")
+    export.add_argument(
+        "--replace", action="store_true", help="delete what another push put there and this one does not"
+    )
     export.set_defaults(command=_export)
 
 
@@ -201,10 +205,10 @@ def _plan(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    from nextlong.report import summary
+    from nextlong import exports
 
     recipe = Recipe.load(asked.recipe, overrides=asked.overrides)
-    summary.run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
+    exports.run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
 
 
 def _peek(asked: argparse.Namespace) -> None:
@@ -235,15 +239,16 @@ def _export(asked: argparse.Namespace) -> None:
     from nextlong.report import summary
 
     console = Console()
-    recipe, done = exports.export(
+    written = exports.export(
         asked.runs,
         formats=asked.to,
-        overrides=asked.overrides,
+        overrides=[*asked.overrides, *([f"export.push={json.dumps(asked.into)}"] if asked.into else [])],
         mix=[_proportion(word) for word in asked.mix],
         by=asked.by,
+        stale="replace" if asked.replace else "refuse",
         reporter=reporter_for(console),
     )
-    summary.tell(summary.exported(recipe, done), console)
+    summary.tell(summary.exported(written.recipe, written.done), console)
 
 
 def _proportion(word: str) -> float:

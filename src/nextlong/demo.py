@@ -10,10 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nextlong import template
+from nextlong import exports, template
 from nextlong.demo_corpus import write_demo_corpus
 from nextlong.recipe import Recipe
-from nextlong.report import summary
 
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
 
@@ -43,7 +42,7 @@ def run_demo(folder: Path, console: Console) -> None:
     recipe = demo_recipe(folder)
     heading = "The recipe of `nextlong demo`. Put your own files and tokenizer in, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
-    summary.run_and_tell(recipe, console)
+    exports.run_and_tell(recipe, console)
     console.print(
         f"one of them:  nextlong peek {recipe.run_dir} 0\n"
         f"its text:     nextlong peek {recipe.run_dir} 0 --text\n"

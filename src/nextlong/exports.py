@@ -1,25 +1,61 @@
-"""Exports: write finished runs in further formats, alone or mixed, without the corpus that they were made from.
+"""Exports: write finished runs in further formats, alone or mixed; give each export its card; publish it.
 
 In:  finished run directories, formats, and the recipe's `export` keys.
-Out: one folder a format and split, in the first run's directory.
+Out: one folder a format and split, in the first run's directory, each with a data set card; the same at a destination.
+Nothing of the corpus is read but what spans refer to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
+
+from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.engine import store
-from nextlong.engine.progress import Reporter
+from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Done
+from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
+from nextlong.formats import jsonl, parquet
+from nextlong.formats.card import Facts, Source, Split, card
 from nextlong.opened import Run
 from nextlong.recipe import Recipe
+from nextlong.report import card_statistics, stats, summary
+from nextlong.stages.export import Format
+from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
 from nextlong.steps.finished import special_ids
+
+CARD = "README.md"
+COLUMNS: Final[Mapping[Format, Sequence[str]]] = {"parquet": parquet.SCHEMA.names, "jsonl": jsonl.KEYS}
+
+
+class Exported(NamedTuple):
+    """What a recipe exported: the runs that its rows come from, and the finished steps by name."""
+
+    recipe: Recipe
+    runs: Sequence[Run]
+    done: Finished
+
+
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> Exported:
+    """Carry out a recipe, and complete its exports. Raises NextlongError."""
+    done = pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs)
+    written = Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done)
+    complete(written)
+    return written
+
+
+def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
+    """Carry out a recipe with progress on the console, then print what it made and where."""
+    written = run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
+    summary.tell(summary.lines(recipe, written.done), console)
 
 
 def export(
@@ -29,13 +65,15 @@ def export(
     overrides: Sequence[str] = (),
     mix: Sequence[float] = (),
     by: Literal["sequences", "tokens"] = "sequences",
+    stale: Literal["refuse", "replace"] = "refuse",
     reporter: Reporter | None = None,
-) -> tuple[Recipe, dict[str, Done]]:
-    """Write the sequences of finished runs in `formats` (default: those of the first run's recipe); return recipe and steps.
+) -> Exported:
+    """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
     `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens;
-    the files then lie in the first run's directory. What is there already is kept. In a script, call it under
-    `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
+    the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about files of
+    another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError
+    for every mistake that a user can mend.
     """
     opened = [Run(run) for run in runs]
     first = opened[0]
@@ -48,7 +86,9 @@ def export(
         done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
         if not others:
             _record(first, {step.name: done[step.name] for step in steps})
-    return recipe, done
+    written = Exported(recipe, opened, done)
+    complete(written, stale=stale)
+    return written
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
@@ -98,3 +138,76 @@ def _record(run: Run, written: dict[str, Done]) -> None:
     record["steps"] |= {name: step.folder.name for name, step in written.items()}
     with store.explained(run.record):
         store.write_json(run.record, record)
+
+
+def complete(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
+    """Put a card into every folder, and publish what is to be published. Raises ExportError."""
+    statistics = card_statistics.statistics(stats.measure(written.runs[0])) if len(written.runs) == 1 else {}
+    for name in written.recipe.export.formats:
+        for split in exports.splits_of(written.recipe):
+            folder = written.done[exports.step_name(name, split)].folder
+            text = card(_facts(written, name, {split: ""}, statistics))
+            if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
+                with store.explained(folder):
+                    store.write_text(folder / CARD, text)
+        if written.recipe.export.push is not None:
+            _push(written, name, statistics, stale)
+
+
+def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+    """Publish one format: every split in a folder of its own if there are several, and one card over all."""
+    recipe = written.recipe
+    splits = exports.splits_of(recipe)
+    below = {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+    destination = str(recipe.export.push).rstrip("/")
+    if len(recipe.export.formats) > 1:
+        destination = f"{destination}/{name}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / CARD
+        path.write_text(card(_facts(written, name, below, statistics)), encoding="utf-8")
+        files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
+        for split in splits:
+            step = written.done[exports.step_name(name, split)]
+            files += [
+                ExportFile(step.folder / file, f"{below[split]}{file}", found["bytes"], found["xxh3"])
+                for part in step.manifest["parts"]
+                for file, found in part["files"].items()
+            ]
+        publish(files, destination, others=stale)
+
+
+def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> Facts:
+    """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
+    recipe = written.recipe
+    (rows,) = written.done["rows"].counts
+    splits = [
+        Split(
+            split,
+            exports.files_of(name, folder),
+            rows[split]["rows"],
+            rows[split]["tokens"],
+            written.done[exports.step_name(name, split)].manifest["bytes"],
+        )
+        for split, folder in below.items()
+    ]
+    return Facts(
+        name=Path(recipe.run_dir).name,
+        format=name,
+        splits=splits,
+        columns=COLUMNS[name],
+        method="+".join(dict.fromkeys(run.recipe.compose.method for run in written.runs)),
+        target_tokens=sorted({run.recipe.compose.target_tokens for run in written.runs}),
+        sequences=sum(rows[split]["sequences"] for split in below),
+        tokenizer=recipe.tokenizer.source
+        or f"a byte-level BPE of {recipe.tokenizer.train:,} entries trained on the corpus",
+        sources=_sources(written.runs),
+        recipe=recipe.dump(),
+        version=written.done["rows"].manifest["versions"]["nextlong"],
+        statistics=statistics,
+    )
+
+
+def _sources(runs: Sequence[Run]) -> list[Source]:
+    """Return the sources of all runs, each once."""
+    found = [Source(source.label, source.path, source.license) for run in runs for source in run.recipe.ingest.sources]
+    return list(dict.fromkeys(found))

@@ -41,6 +41,7 @@ class Source(_Section):
     format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field(
         "auto", description="by the file name, if auto"
     )
+    license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
     weight: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
@@ -333,6 +334,9 @@ class Export(_Section):
         "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256"
     )
     row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
+    push: Named | None = Field(
+        None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
+    )
 
     @field_validator("formats", mode="before")
     @classmethod

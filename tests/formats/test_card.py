@@ -19,7 +19,7 @@ FACTS = Facts(
     ),
     columns=("sequence_id", "input_ids", "seq_lengths", "spans"),
     method="nextlong",
-    target_tokens=1024,
+    target_tokens=[1024],
     sequences=100,
     tokenizer="meta-llama/Meta-Llama-3-8B",
     sources=(

@@ -80,7 +80,7 @@ class Facts:
     splits: Sequence[Split]
     columns: Sequence[str]
     method: str
-    target_tokens: int
+    target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     sequences: int
     tokenizer: str
     sources: Sequence[Source]
@@ -143,8 +143,9 @@ def _size_category(rows: int) -> str:
 
 def _what(facts: Facts) -> str:
     tokens = sum(split.tokens for split in facts.splits)
+    lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
     told = (
-        f"{facts.sequences:,} sequences of {facts.target_tokens:,} tokens ({tokens:,} in all), tokenized with "
+        f"{facts.sequences:,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)}."
     )
     if facts.method == "nextlong":

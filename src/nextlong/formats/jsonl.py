@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.schemas import Resolved
 
+KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
@@ -28,7 +29,7 @@ def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
 
 
 def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield one dictionary a row: sequence_id, method, domain, length, seq_lengths, text, spans."""
+    """Yield one dictionary a row, with KEYS."""
     for number in range(len(block)):
         first, last = block.span_offsets[number : number + 2].tolist()
         yield {

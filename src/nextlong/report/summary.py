@@ -1,25 +1,16 @@
-"""Summary: run a recipe and say in a few lines what came of it."""
+"""Summary: say in a few lines what came of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 
-from nextlong import pipeline
-from nextlong.engine.progress import reporter_for
 from nextlong.engine.step import Finished
 from nextlong.recipe import Recipe
 from nextlong.steps import exports
 from nextlong.steps.finished import sequences_per_part
-
-
-def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
-    """Carry out a recipe with progress on the console, then print what it made and where."""
-    done = pipeline.run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
-    tell(lines(recipe, done), console)
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
@@ -66,6 +57,8 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             (step_name, str(done[step_name].folder))
             for step_name in (exports.step_name(name, split) for name in recipe.export.formats)
         ]
+    if recipe.export.push is not None:
+        told.append(("pushed to", recipe.export.push))
     if counts["left_out"]:
         told.append(
             ("left out", f"{counts['left_out']:,} sequences of neither split, for they share a chunk with validation")

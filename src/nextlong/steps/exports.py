@@ -69,6 +69,11 @@ def splits_of(recipe: Recipe) -> tuple[str, ...]:
     return SPLITS if recipe.export.validation else SPLITS[:1]
 
 
+def files_of(name: Format, folder: str) -> str:
+    """Return what a reader is given for the files of a format in `folder`, which is empty or ends in a slash."""
+    return f"{folder}*{SUFFIXES[name]}"
+
+
 def step_name(name: str, split: str) -> str:
     """Return the name of the step that writes one split in one format."""
     return name if split == "train" else f"{name}-{split}"
