@@ -11,8 +11,8 @@ import numpy as np
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
+from nextlong.stages.arrangement import SPLITS, Arrangement, References, arrange_rows, row_tokens
 from nextlong.stages.export import Format, Options, Origin, close_export, export_shard, shards_of
-from nextlong.stages.rows import SPLITS, Arrangement, References, arrange_rows, row_tokens
 from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
 
 # How the files end that hold the rows.

@@ -1,4 +1,4 @@
-"""Rows: say which sequences stand in each row of a data set, from one run or several.
+"""Arrangement: say which sequences stand in each row of a data set, from one run or several.
 
 In:  the SEQUENCES files of finished runs, and how to mix, split and pack them (`arrange`).
 Out: per split the SEQUENCE_INDEX in row order and the offsets of its rows; exporting a shard takes a range of rows.
