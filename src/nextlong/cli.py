@@ -122,7 +122,9 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"
     )
-    export.add_argument("--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2")
+    export.add_argument(
+        "--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
+    )
     export.add_argument(
         "--by", choices=("sequences", "tokens"), default="sequences", help="what --mix counts (default: sequences)"
     )

@@ -70,18 +70,19 @@ def export(
 ) -> Exported:
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
-    `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens;
-    the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about files of
+    `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens
+    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about files of
     another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError
     for every mistake that a user can mend.
     """
     opened = [Run(run) for run in runs]
     first = opened[0]
     recipe = _recipe(first, formats, overrides)
-    weights = tuple(mix) or (1.0,) * len(opened)
     others = tuple(exports.Other(run.recipe, run.steps) for run in opened[1:])
-    _check_mix(opened, weights)
-    steps = exports.export_steps(recipe, exports.read_steps(first.steps), mix=exports.Mix(others, weights, by))
+    _check_mix(opened, mix)
+    steps = exports.export_steps(
+        recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
+    )
     with store.locked(first.path), pipeline.executor_for(recipe) as executor:
         done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
         if not others:
@@ -103,10 +104,10 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
     return Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
 
 
-def _check_mix(runs: Sequence[Run], weights: Sequence[float]) -> None:
+def _check_mix(runs: Sequence[Run], proportions: Sequence[float]) -> None:
     """Raise a user's error if runs do not mix."""
-    if len(weights) != len(runs):
-        raise RecipeError(f"the mix has {len(weights)} proportions for {len(runs)} runs; give one for each")
+    if proportions and len(proportions) != len(runs):
+        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
     first = runs[0]
     for run in runs[1:]:
         for what, own, other in (

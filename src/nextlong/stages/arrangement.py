@@ -34,9 +34,9 @@ class References(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """How sequences become rows: the recipe's choices, and the proportions of several runs."""
+    """How sequences become rows: split, then mixed in the proportions `mix` of several runs, then packed."""
 
-    weights: tuple[float, ...]
+    mix: tuple[float, ...] | None
     by: Literal["sequences", "tokens"]
     validation: float
     split: Literal["meta-documents", "strict"]
@@ -60,28 +60,48 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, mixed, and how many sequences are in none because they share chunks."""
-    indexes = [
-        arrange.read_index(own.sequences, take=own.take, chunks=own.chunks, hashes=own.hashes, run=number)
-        for number, own in enumerate(runs)
-    ]
-    mixed = arrange.mix(indexes, weights=arrangement.weights, by=arrangement.by) if len(runs) > 1 else indexes[0]
-    if not arrangement.validation:
-        return {"train": mixed}, 0
+    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share chunks."""
+    index = np.concatenate(
+        [
+            arrange.read_index(own.sequences, take=own.take, chunks=own.chunks, hashes=own.hashes, run=number)
+            for number, own in enumerate(runs)
+        ]
+    )
+    splits, left_out = _split(index, runs, arrangement)
+    return {name: _mixed(own, len(runs), arrangement) for name, own in splits.items()}, left_out
+
+
+def _split(
+    index: NDArray[Any], runs: Sequence[References], arrangement: Arrangement
+) -> tuple[dict[str, NDArray[Any]], int]:
     share, seed = arrangement.validation, arrangement.seed
+    if not share:
+        return {"train": index}, 0
     if arrangement.split == "meta-documents":
-        train, validation = arrange.split(mixed, validation=share, seed=seed)
+        train, validation = arrange.split(index, validation=share, seed=seed)
         return {"train": train, "validation": validation}, 0
-    chunk_ids, offsets = _references(runs, mixed)
+    found = [arrange.read_references(own.sequences, take=own.take) for own in runs]
+    sizes = np.concatenate([np.diff(offsets) for _, offsets in found])
     train, validation, left_out = arrange.split_strictly(
-        mixed,
+        index,
         validation=share,
         seed=seed,
-        chunk_ids=chunk_ids,
-        offsets=offsets,
+        chunk_ids=np.concatenate([ids for ids, _ in found]),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
         corpora=[own.corpus for own in runs],
     )
     return {"train": train, "validation": validation}, left_out
+
+
+def _mixed(index: NDArray[Any], runs: int, arrangement: Arrangement) -> NDArray[Any]:
+    """Return the sequences of a split, given run by run, in the proportions asked; without any all, evenly interleaved."""
+    if runs == 1 or not len(index):
+        return index
+    of_runs = [index[index["run"] == number] for number in range(runs)]
+    if arrangement.mix is None:
+        present = [own for own in of_runs if len(own)]
+        return arrange.mix(present, weights=[len(own) for own in present], by="sequences")
+    return arrange.mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 
 def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -97,19 +117,3 @@ def row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.in
     ends = np.concatenate([[0], np.cumsum(index["length"])])
     tokens: NDArray[np.int64] = np.diff(ends[offsets])
     return tokens
-
-
-def _references(runs: Sequence[References], mixed: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the chunk ids of the mixed sequences, one after the other, and their offsets."""
-    found = [arrange.read_references(own.sequences, take=own.take) for own in runs]
-    ids = np.concatenate([ids for ids, _ in found])
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in found])
-    starts = np.cumsum(sizes) - sizes
-    # Sequences are numbered as they lie: run by run, file by file.
-    takes = np.concatenate([own.take for own in runs])
-    first_file = np.cumsum([0, *(len(own.take) for own in runs)])[:-1]
-    numbers = (np.cumsum(takes) - takes)[first_file[mixed["run"]] + mixed["part"]] + mixed["place"]
-    own_sizes = sizes[numbers]
-    own_starts = np.cumsum(own_sizes) - own_sizes
-    within = np.arange(own_sizes.sum()) - np.repeat(own_starts, own_sizes)
-    return ids[np.repeat(starts[numbers], own_sizes) + within], np.concatenate([own_starts, [own_sizes.sum()]])

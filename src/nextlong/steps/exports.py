@@ -31,10 +31,10 @@ class Other(NamedTuple):
 
 
 class Mix(NamedTuple):
-    """Other runs, and the proportions of all, the recipe's own first."""
+    """Other runs, and the proportions of all, the recipe's own first; None: all that there is."""
 
     others: tuple[Other, ...] = ()
-    weights: tuple[float, ...] = (1.0,)
+    proportions: tuple[float, ...] | None = None
     by: Literal["sequences", "tokens"] = "sequences"
 
     def runs(self, recipe: Recipe, done: Finished) -> list[Other]:
@@ -83,7 +83,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     """SEQUENCES → rows."""
     export = recipe.export
     arrangement: dict[str, Any] = {
-        "weights": list(mix.weights),
+        "mix": mix.proportions,
         "by": mix.by,
         "validation": export.validation,
         "split": export.split,
@@ -95,7 +95,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
 
     def tasks(done: Finished) -> list[Task]:
         runs = [_references(*run) for run in mix.runs(recipe, done)]
-        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement | {"weights": mix.weights}))]
+        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
     def check(done: Done) -> None:
         (counts,) = done.counts
