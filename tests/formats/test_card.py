@@ -123,11 +123,11 @@ def test_a_recipe_with_fences_stays_in_its_block():
 @pytest.mark.parametrize(
     ("form", "files", "needle"),
     [
-        ("parquet", "*.parquet", "load_dataset(\".\", split='train', streaming=True)"),
-        ("jsonl", "*.jsonl", "load_dataset(\".\", split='train', streaming=True)"),
-        ("arrow", "train", "load_from_disk('train')"),
-        ("mds", "train", "StreamingDataset(local='train'"),
-        ("megatron", "train/tokens", "IndexedDataset('train/tokens')"),
+        ("parquet", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
+        ("jsonl", "*.jsonl", "load_dataset(folder, split='train', streaming=True)"),
+        ("arrow", "train", "load_from_disk(f'{folder}/train')"),
+        ("mds", "train", "StreamingDataset(local=f'{folder}/train'"),
+        ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
     ],
 )
 def test_each_format_says_how_to_load_it(form, files, needle):

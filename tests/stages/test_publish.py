@@ -70,11 +70,15 @@ def data_at(url):
     return {name: content for name, content in held_at(url).items() if name != RECORD}
 
 
-@pytest.fixture(params=["local", "file", "flaky"])
+@pytest.fixture(params=["local", "file", "memory", "flaky"])
 def destination(request, tmp_path, flaky):
-    return {"local": str(tmp_path / "there"), "file": f"file://{tmp_path}/there", "flaky": "flaky://bucket/there"}[
-        request.param
-    ]
+    urls = {
+        "local": str(tmp_path / "there"),
+        "file": f"file://{tmp_path}/there",
+        "memory": f"memory:/{tmp_path}/there",
+        "flaky": "flaky://bucket/there",
+    }
+    return urls[request.param]
 
 
 def test_files_arrive_and_are_not_sent_again(destination, tmp_path):

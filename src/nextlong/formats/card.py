@@ -157,28 +157,24 @@ def _what(facts: Facts) -> str:
 
 
 def _loading(facts: Facts) -> str:
-    """Return Python that reads the export, run in its folder."""
+    """Return Python that reads the first split."""
     first = facts.splits[0]
+    below = f"{{folder}}/{first.files}"
     if facts.format == "arrow":
-        return (
-            f'from datasets import load_from_disk\n\nrows = load_from_disk({first.files!r})\nprint(rows[0]["length"])'
-        )
-    if facts.format == "mds":
-        return (
-            "from streaming import StreamingDataset\n\n"
-            f"rows = StreamingDataset(local={first.files!r}, shuffle=False, batch_size=1)\n"
-            'print(rows[0]["input_ids"].shape, rows[0]["indices"])'
-        )
-    if facts.format == "megatron":
-        return (
-            "from megatron.core.datasets.indexed_dataset import IndexedDataset\n\n"
-            f"rows = IndexedDataset({first.files!r})  # what --data-path takes\nprint(len(rows), rows[0][:8])"
-        )
-    shown = "input_ids" if "input_ids" in facts.columns else "text"
-    return (
-        "from datasets import load_dataset\n\n"
-        f'rows = load_dataset(".", split={first.name!r}, streaming=True)\nprint(len(next(iter(rows))[{shown!r}]))'
-    )
+        package, rows = "from datasets import load_from_disk", f"load_from_disk(f{below!r})"
+        shown = 'rows[0]["length"]'
+    elif facts.format == "mds":
+        package = "from streaming import StreamingDataset"
+        rows = f"StreamingDataset(local=f{below!r}, shuffle=False, batch_size=1)"
+        shown = 'rows[0]["input_ids"].shape, rows[0]["indices"]'
+    elif facts.format == "megatron":
+        package = "from megatron.core.datasets.indexed_dataset import IndexedDataset"
+        rows, shown = f"IndexedDataset(f{below!r})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
+    else:
+        package = "from datasets import load_dataset"
+        rows = f"load_dataset(folder, split={first.name!r}, streaming=True)"
+        shown = f"len(next(iter(rows))[{'input_ids' if 'input_ids' in facts.columns else 'text'!r}])"
+    return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
 
 
 def _splits(facts: Facts) -> str:

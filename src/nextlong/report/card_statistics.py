@@ -28,4 +28,4 @@ def _spread(spread: Spread | None, form: str) -> str:
     if spread is None:
         return ""
     mean, p10, p50, p90 = (form.format(value) for value in (spread.mean, spread.p10, spread.p50, spread.p90))
-    return f"{mean} on average, half of them over {p50}, {p10} to {p90} (p10 to p90)"
+    return f"{mean} on average, median {p50}, {p10} to {p90} (p10 to p90)"

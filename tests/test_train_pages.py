@@ -1,0 +1,45 @@
+"""The pages for trainers: their code compiles, their settings parse, and what can run without the trainer runs."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "train").glob("*.md"))
+NAMES = [page.stem for page in PAGES]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_every_trainer_has_a_page():
+    assert NAMES == ["axolotl", "megatron", "prolong", "torchtitan", "trl"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_blocks_are_well_formed(page):
+    python, settings, shell = (blocks(page, language) for language in ("python", "yaml", "sh"))
+    assert python + settings + shell
+    for block in python:
+        compile(block, page.name, "exec")
+    for block in settings:
+        assert isinstance(yaml.safe_load(block), dict)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("extra", [0, 1], ids=["row of T tokens", "row of T+1 tokens"])
+def test_torchtitan_samples_keep_documents_apart(extra):
+    import torch
+
+    (module,) = blocks(PAGES[NAMES.index("torchtitan")], "python")
+    (function,) = (node for node in ast.parse(module).body if getattr(node, "name", "") == "sample_of")
+    names = {"torch": torch, "IGNORE_INDEX": -100}
+    exec(compile(ast.Module([function], []), "page", "exec"), names)
+    row = {"input_ids": [1, 2, 3, 4, 5, 6, 7][: 6 + extra], "seq_lengths": [2, 4 + extra]}
+    inputs, labels = names["sample_of"](row, 6)
+    assert inputs["input"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert inputs["positions"].tolist() == [0, 1, 0, 1, 2, 3]
+    assert labels.tolist() == [2, -100, 4, 5, 6, 7 if extra else -100]
