@@ -143,7 +143,7 @@ def _record(run: Run, written: dict[str, Done]) -> None:
 
 def complete(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
     """Put a card into every folder, and publish what is to be published. Raises ExportError."""
-    statistics = card_statistics.statistics(stats.measure(written.runs[0])) if len(written.runs) == 1 else {}
+    statistics = _statistics(written)
     for name in written.recipe.export.formats:
         for split in exports.splits_of(written.recipe):
             folder = written.done[exports.step_name(name, split)].folder
@@ -153,6 +153,18 @@ def complete(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse
                     store.write_text(folder / CARD, text)
         if written.recipe.export.push is not None:
             _push(written, name, statistics, stale)
+
+
+def _statistics(written: Exported) -> dict[str, str]:
+    """Return what a run's cards tell in numbers; kept beside its rows, because measuring reads every sequence."""
+    if len(written.runs) > 1:
+        return {}
+    path = written.done["rows"].folder / "statistics.json"
+    if not path.exists():
+        with store.explained(path):
+            store.write_json(path, card_statistics.statistics(stats.measure(written.runs[0])))
+    kept: dict[str, str] = store.read_json(path)
+    return kept
 
 
 def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
