@@ -54,6 +54,7 @@ def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> in
             "spans.list.element.source_id",
             "spans.list.element.role",
         ],
+        "column_encoding": {"input_ids.list.element": "BYTE_STREAM_SPLIT"},
         "write_statistics": False,
     }
     rows, held = 0, SCHEMA.empty_table()
