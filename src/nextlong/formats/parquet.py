@@ -1,20 +1,24 @@
 """Parquet: one row a sequence, for Hugging Face `datasets`, TRL, torchtitan, axolotl.
 
 `seq_lengths` (named as TRL names it) marks synthesised documents, never chunks. Row groups are sized for readers that
-stream; ids are stored plain and zstd-compressed, because a dictionary of them costs time and saves nothing.
+stream. A dictionary of ids costs time and saves nothing. Compressed ids are stored byte by byte (BYTE_STREAM_SPLIT: all
+lowest bytes, then all second ones), which makes zstd half as fast again, and reading faster too, at the same size; readers
+know it of integers since Arrow 16, DuckDB 1.2 and Polars 1.0. Uncompressed ids are plain, which everything reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nextlong import schemas
 from nextlong.schemas import Resolved
+
+Compression = Literal["zstd", "lz4", "snappy", "none"]
 
 SPAN: Final = pa.struct(
     [
@@ -42,11 +46,12 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> int:
+def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int, compression: Compression = "zstd") -> int:
     """Write blocks of sequences to one file, row groups of about `row_group_bytes` of ids; return the number of sequences."""
-    options = {
-        "compression": "zstd",
-        "compression_level": 1,
+    options: dict[str, Any] = {
+        "compression": compression,
+        "compression_level": 1 if compression == "zstd" else None,
+        "column_encoding": None if compression == "none" else {"input_ids.list.element": "BYTE_STREAM_SPLIT"},
         "use_dictionary": [
             "sequence_id",
             "method",
@@ -54,7 +59,6 @@ def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int) -> in
             "spans.list.element.source_id",
             "spans.list.element.role",
         ],
-        "column_encoding": {"input_ids.list.element": "BYTE_STREAM_SPLIT"},
         "write_statistics": False,
     }
     rows, held = 0, SCHEMA.empty_table()
