@@ -1,9 +1,8 @@
 """Parquet: one row a sequence, for Hugging Face `datasets`, TRL, torchtitan, axolotl.
 
 `seq_lengths` (named as TRL names it) marks synthesised documents, never chunks. Row groups are sized for readers that
-stream. A dictionary of ids costs time and saves nothing. Compressed ids are stored byte by byte (BYTE_STREAM_SPLIT: all
-lowest bytes, then all second ones), which makes zstd half as fast again, and reading faster too, at the same size; readers
-know it of integers since Arrow 16, DuckDB 1.2 and Polars 1.0. Uncompressed ids are plain, which everything reads.
+stream. Ids are stored plain: a dictionary of them costs time and saves nothing, and the encoding that would make zstd half as
+fast again (BYTE_STREAM_SPLIT) is one that DuckDB 1.4 cannot read of integers.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def write(path: Path, blocks: Iterable[Resolved], *, row_group_bytes: int, compr
     options: dict[str, Any] = {
         "compression": compression,
         "compression_level": 1 if compression == "zstd" else None,
-        "column_encoding": None if compression == "none" else {"input_ids.list.element": "BYTE_STREAM_SPLIT"},
         "use_dictionary": [
             "sequence_id",
             "method",
