@@ -5,15 +5,12 @@ import random
 
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import nextlong
 from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.stages import resolve as stage
 from nextlong.stages.resolve import SpecialIds, resolve
-from nextlong.stages.tokenizer import train_bpe
 from nextlong.steps import finished
 
 WORDS = [
@@ -153,44 +150,3 @@ def test_texts_of_chunks_come_in_the_order_of_their_ids(run):
 def test_ids_by_role_leave_out_chunks():
     special = SpecialIds(joint=(5,), eos=(2,))
     assert {role: ids.tolist() for role, ids in special.by_role().items()} == {3: [5], 4: [], 5: [2]}
-
-
-# How many characters a cut keeps, for tokenizers that count offsets in ways of their own
-
-
-def wordpiece():
-    vocab = {"[UNK]": 0, "hello": 1, "wor": 2, "##ld": 3, ",": 4}
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-def bytes_only(*, trim):
-    tokenizer = train_bpe([], vocab_size=257)
-    if trim:
-        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    return tokenizer
-
-
-def characters():
-    tokenizer = tokenizers.Tokenizer(models.BPE({"▁": 0, "a": 1, "é": 2, "b": 3}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace()
-    return tokenizer
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "text", "expected"),
-    [
-        (bytes_only(trim=False), "aé🎉", [1, 1, 2, 2, 2, 2, 3]),
-        (bytes_only(trim=False), " a\n", [1, 2, 3]),
-        (bytes_only(trim=True), "ab  cd", [1, 2, 3, 4, 5, 6]),
-        (bytes_only(trim=False), "e\u0301日", [1, 1, 2, 2, 2, 3]),
-        (wordpiece(), "Hello,  WORLD", [5, 6, 11, 13]),
-        (characters(), "aéb", [0, 1, 2, 3]),
-    ],
-)
-def test_a_cut_keeps_whole_characters(tokenizer, text, expected):
-    tokens = len(tokenizer.encode(text).ids)
-    assert [stage._chars_of(text, count, tokenizer) for count in range(1, tokens + 1)] == expected

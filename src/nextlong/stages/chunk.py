@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -174,7 +174,6 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
     """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
     table = read_chunks(chunks)
     doc_row_of = table["doc_row"]
-    numbers = np.arange(len(doc_row_of)) - np.searchsorted(doc_row_of, doc_row_of)
     wanted = np.arange(len(doc_row_of)) if rows is None else rows
     docs_of_wanted = doc_row_of[wanted]
     first_doc = 0
@@ -186,18 +185,15 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
             if low < high:
-                yield _texts_of(reader.get_batch(number), first_doc, wanted[low:high], table, numbers)
+                yield _texts_of(reader.get_batch(number), first_doc, wanted[low:high], table)
             first_doc = last_doc
 
 
 def _texts_of(
-    batch: pa.RecordBatch,
-    first_doc: int,
-    rows: NDArray[np.int64],
-    table: dict[str, NDArray[Any]],
-    numbers: NDArray[np.int64],
+    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]]
 ) -> ChunkTexts:
     doc_rows = table["doc_row"][rows]
+    numbers = rows - np.searchsorted(table["doc_row"], doc_rows)
     distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
     docs = (
         batch.column("text").take(pa.array(distinct)).to_pylist()
@@ -207,11 +203,11 @@ def _texts_of(
     starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
     texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
     hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
-    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers[rows], hashes, texts)
+    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers, hashes, texts)
 
 
-def read_chunks(chunks: Path) -> dict[str, NDArray[Any]]:
-    """Return the columns of a CHUNKS shard as arrays, shape (rows,) each."""
+def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, NDArray[Any]]:
+    """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         table = reader.read_all()
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    return {name: table.column(name).to_numpy() for name in names}

@@ -35,7 +35,7 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
     """Return the named CHUNKS columns of the given chunk ids."""
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        table = read_chunks(chunks[shard])
+        table = read_chunks(chunks[shard], names)
         return [table[name][rows] for name in names]
 
     return by_shard(ids, load)

@@ -3,16 +3,15 @@
 In:  SEQUENCES (references), TOKENS, CHUNKS, DOCUMENTS.
 Out: blocks of `Resolved` sequences: flat arrays over all of a block's tokens and spans, ready for any format.
 
-A chunk that was cut keeps its first n tokens; how many characters these are is asked of the tokenizer itself, whose
-offsets stay right where a token is a part of a character or a normalizer changed the text.
+Everything is looked up for a block at a time, each shard once: opening files costs more than what is read of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +21,13 @@ from nextlong import schemas
 from nextlong.schemas import Resolved
 from nextlong.stages import gather
 from nextlong.stages.chunk import iter_chunk_texts
+from nextlong.stages.cut import kept_chars
 from nextlong.stages.tokens import TokenStore
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_BLOCK_TOKENS = 1 << 21  # resolved at a time: 8 MB of ids
+_BLOCK_TOKENS = 1 << 24  # resolved at a time: 64 MB of ids, as a row group of the default size
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,21 @@ def resolve_table(
     for role, ids in special.by_role().items():
         for place in np.flatnonzero(roles == role):
             input_ids[at[place] : at[place] + lengths[place]] = ids[: lengths[place]]
-    spans = _locate(chunk_ids, is_chunk, lengths, chunk_stops - chunk_starts, corpus, tokenizer)
+    origins = _locate(chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
     return Resolved(
         table.column("sequence_id").to_pylist(),
         table.column("method").to_pylist(),
-        _domains(roles, spans[0], span_offsets, corpus),
+        _domains(roles, origins.sources, is_chunk, span_offsets),
         token_offsets,
         input_ids,
         np.arange(table.num_rows + 1),
         np.diff(token_offsets).astype(np.int32),
         span_offsets,
         chunk_ids,
-        *spans,
+        origins.doc_ids,
+        origins.source_ids,
+        origins.char_starts,
+        origins.char_ends,
         roles,
         groups,
         starts,
@@ -131,47 +134,66 @@ def resolve_table(
     )
 
 
+class _Tokens(NamedTuple):
+    """The tokens of n chunks: those of chunk j are [starts[j], stops[j]) of its shard's."""
+
+    store: TokenStore
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+class _Origins(NamedTuple):
+    """Where the text of P spans comes from, shape (P,) each; -1 and "" for joints and special tokens."""
+
+    doc_ids: NDArray[np.int64]
+    source_ids: NDArray[np.object_]
+    sources: NDArray[np.object_]
+    char_starts: NDArray[np.int64]
+    char_ends: NDArray[np.int64]
+
+
 def _locate(
     chunk_ids: NDArray[np.int64],
     is_chunk: NDArray[np.bool_],
     lengths: NDArray[np.int64],
-    full_lengths: NDArray[np.int64],
+    tokens: _Tokens,
     corpus: Corpus,
     tokenizer: Tokenizer,
-) -> tuple[NDArray[np.int64], NDArray[np.object_], NDArray[np.int64], NDArray[np.int64]]:
-    """Return doc_ids, source_ids, char_starts and char_ends of every span, shape (P,) each."""
-    ids = chunk_ids[is_chunk]
+) -> _Origins:
+    """Return the origins of every span; `tokens` are those of the spans that are chunks."""
+    ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
     doc_rows, start, end = gather.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    cut = np.flatnonzero(lengths[is_chunk] < full_lengths)
-    if len(cut):
-        texts = corpus.texts(ids[cut])
-        for place, text in zip(cut.tolist(), texts.tolist(), strict=True):
-            end[place] = start[place] + _chars_of(text, int(lengths[is_chunk][place]), tokenizer)
-    doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
-    source_ids = np.full(len(chunk_ids), "", object)
-    doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
-    source_ids[is_chunk] = gather.source_ids(docs, corpus.documents)
-    return doc_ids, source_ids, char_starts, char_ends
+    source_id, source = gather.document_columns(docs, corpus.documents, ("source_id", "source"))
+    cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
+    end[cut] = start[cut] + kept_chars(
+        tokens.store.ids(ids[cut], starts=tokens.starts[cut], lengths=(tokens.stops - tokens.starts)[cut]),
+        tokens=kept[cut].tolist(),
+        chars=(end - start)[cut].tolist(),
+        texts_of=lambda places: corpus.texts(ids[cut[places]]).tolist() if len(places) else [],
+        tokenizer=tokenizer,
+    )
+    origins = _Origins(
+        *(
+            np.full(len(chunk_ids), *of)
+            for of in ((-1, np.int64), ("", object), ("", object), (-1, np.int64), (-1, np.int64))
+        )
+    )
+    for column, own in zip(origins, (docs, source_id, source, start, end), strict=True):
+        column[is_chunk] = own
+    return origins
 
 
 def _domains(
-    roles: NDArray[np.int8], doc_ids: NDArray[np.int64], span_offsets: NDArray[np.int64], corpus: Corpus
+    roles: NDArray[np.int8], sources: NDArray[np.object_], is_chunk: NDArray[np.bool_], span_offsets: NDArray[np.int64]
 ) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document."""
     firsts = span_offsets[:-1]
-    chunks = np.flatnonzero(doc_ids >= 0)
+    chunks = np.flatnonzero(is_chunk)
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
     leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
     if len(leading):
         found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
         leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
-    sources: list[str] = gather.document_columns(doc_ids[leaders], corpus.documents, ("source",))[0].tolist()
-    return sources
-
-
-def _chars_of(text: str, tokens: int, tokenizer: Tokenizer) -> int:
-    """Return how many whole characters of `text` its first `tokens` tokens cover."""
-    offsets: Sequence[tuple[int, int]] = tokenizer.encode(text, add_special_tokens=False).offsets
-    # A character of several tokens has the same offsets in each: if it goes on behind the cut, it is not covered.
-    return min(offsets[tokens - 1][1], offsets[tokens][0]) if tokens < len(offsets) else offsets[-1][1]
+    domains: list[str] = sources[leaders].tolist()
+    return domains
