@@ -29,7 +29,7 @@ def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> di
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for block in rows:
             table = to_table(block)
-            writer.write_table(table.cast(schema))
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
             count += len(block)
             for buffer in _buffers(table):
                 content.update(buffer)

@@ -40,15 +40,16 @@ def write(
     """
     del shards
     samples = [sample for block in rows for sample in _samples(block)]
-    data = b"".join(_joined(samples, _header(size_limit, compression)))
+    pieces = list(_pieces(samples, _header(size_limit, compression)))
     name = f"shard.{shard:05}.mds"
-    files = {"raw_data": _file_entry(name, data), "zip_data": None}
+    files = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
     if compression == "zstd":
         # MDSWriter compresses with worker threads: even one of them gives other bytes than none.
-        data = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(data)
+        pieces = [zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(b"".join(pieces))]
         name = f"{name}.zstd"
-        files["zip_data"] = _file_entry(name, data)
-    (out.parent / name).write_bytes(data)
+        files["zip_data"] = _file_entry(name, len(pieces[0]))
+    with (out.parent / name).open("wb") as file:
+        file.writelines(pieces)
     return {"rows": len(samples), "entry": {"samples": len(samples), **files, **_config(size_limit, compression)}}
 
 
@@ -84,7 +85,7 @@ def shard_sizes(
 
 
 def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
-    """Yield each row as the pieces that its bytes are joined from; the ids stay where they are."""
+    """Yield each row as the pieces that its bytes consist of; the ids stay where they are."""
     ids = np.ascontiguousarray(block.input_ids).data.cast("B")  # int32 as uint32: no id is negative
     for row, domain in enumerate(block.domains):
         start, stop = block.token_offsets[row : row + 2].tolist()
@@ -96,7 +97,7 @@ def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
         yield [head, ids[_UINT32_BYTES * start : _UINT32_BYTES * stop], np.int64(stop - start).tobytes()]
 
 
-def _joined(samples: list[list[bytes | memoryview]], header: bytes) -> Iterator[bytes | memoryview]:
+def _pieces(samples: list[list[bytes | memoryview]], header: bytes) -> Iterator[bytes | memoryview]:
     sizes = [sum(map(len, sample)) for sample in samples]
     first = _UINT32_BYTES * (len(samples) + 2) + len(header)
     yield np.uint32(len(samples)).tobytes()
@@ -134,5 +135,5 @@ def _header(size_limit: int, compression: Compression) -> bytes:
     return json.dumps(_config(size_limit, compression), sort_keys=True).encode()
 
 
-def _file_entry(name: str, data: bytes) -> dict[str, Any]:
-    return {"basename": name, "bytes": len(data), "hashes": {}}
+def _file_entry(name: str, size_bytes: int) -> dict[str, Any]:
+    return {"basename": name, "bytes": size_bytes, "hashes": {}}
