@@ -1,6 +1,7 @@
 """Random rows, as a resolver would give them: sequences of spans in blocks, single or packed together."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain
 
 import numpy as np
 
@@ -31,6 +32,20 @@ def documents_of(blocks):
 def rows_of(blocks):
     """Return every row as a block of its own."""
     return [_row(block, number) for block in blocks for number in range(len(block))]
+
+
+def joined(blocks):
+    """Return blocks as one block."""
+    columns = {}
+    for name in (field.name for field in fields(Resolved)):
+        own = [getattr(block, name) for block in blocks]
+        if isinstance(own[0], list):
+            columns[name] = list(chain.from_iterable(own))
+        elif name.endswith("_offsets"):
+            columns[name] = np.cumsum([0, *np.concatenate([np.diff(offsets) for offsets in own])])
+        else:
+            columns[name] = np.concatenate(own)
+    return Resolved(**columns)
 
 
 def _row(block, number):

@@ -54,8 +54,8 @@ def check_exports(run: Artefacts) -> list[Outcome]:
 
 def _eod(run: Artefacts) -> int | None:
     """Return the id that the megatron files were given behind each document."""
-    (eod,) = {part["counts"]["eod"] for part in run.steps["megatron"].manifest["parts"] if "eod" in part["counts"]}
-    return None if eod is None else int(eod)
+    eods = (part["counts"].get("eod") for part in run.steps["megatron"].manifest["parts"])
+    return next(eods, None)
 
 
 @dataclass(frozen=True)
