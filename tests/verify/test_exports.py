@@ -60,7 +60,7 @@ def write_shard(name, folder, blocks, run, **shard):
 
 
 def export(run_dir, finished, name, row_offsets, *, rows=None):
-    """Write the sequences, joined to rows, or the first of these, as two shards of a format into a copy of the run; return the folder."""
+    """Write the sequences, joined to rows, or the first of these, as two shards into a copy of the run."""
     run, block = finished
     shutil.copytree(run.path, run_dir)
     folder = run_dir / f"99-{name}-0123456789ab"
