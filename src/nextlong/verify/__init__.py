@@ -11,7 +11,7 @@ In:  a run directory: run.json, manifests, and the files they name. Out: one `Ou
     near_copies.py  negatives that repeat what they should distract from
     search.py       scores, and neighbours found again by brute force
     vectors.py      vectors encoded again
-    exports.py      exported files against sequences
+    exports.py      exported rows against sequences     export_readers.py   the files of each format
     checks.py       all of them in order              show.py  a table, or JSON
 
 Nothing here imports the stages, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of

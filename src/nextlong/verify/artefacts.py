@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -166,13 +166,13 @@ class Artefacts:
                 found.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
         return found
 
-    def source_ids_of(self, doc_ids: Ids) -> dict[int, str]:
-        """Return the `source_id` of each document id."""
+    def names_of(self, doc_ids: Ids, column: Literal["source", "source_id"]) -> dict[int, str]:
+        """Return the `source` or `source_id` of each document id."""
         found: dict[int, str] = {}
         for shard, rows in self.by_shard(doc_ids):
-            for first, batch in self.documents(shard, "source_id"):
+            for first, batch in self.documents(shard, column):
                 own = rows[(rows >= first) & (rows < first + batch.num_rows)]
-                names = batch.column("source_id").take(pa.array(own - first)).to_pylist()
+                names = batch.column(column).take(pa.array(own - first)).to_pylist()
                 found.update(zip((own | (shard << SHARD_BITS)).tolist(), names, strict=True))
         return found
 

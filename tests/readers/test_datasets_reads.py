@@ -1,0 +1,107 @@
+"""The `datasets` library reads Arrow and Parquet exports, and would save the same Arrow files itself."""
+
+import json
+import re
+
+import pyarrow as pa
+import pytest
+
+from nextlong.formats import arrow, parquet
+from random_rows import documents_of, random_blocks
+
+pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+
+
+@pytest.fixture(params=[1, 4], ids=["single", "packed"])
+def blocks(request):
+    return random_blocks(request.param, rows=50, per_row=request.param)
+
+
+@pytest.fixture
+def folder(blocks, tmp_path):
+    """An Arrow export in three shards."""
+    folder = tmp_path / "arrow"
+    folder.mkdir()
+    counts = [arrow.write(folder / f"part-{shard:05}", blocks[shard::3], shard=shard, shards=3) for shard in range(3)]
+    arrow.close(folder, counts)
+    return folder
+
+
+def taken_apart(rows):
+    """Return the ids of the documents of rows, by their seq_lengths."""
+    found = []
+    for row in rows:
+        ids = iter(row["input_ids"])
+        found += [[next(ids) for _ in range(length)] for length in row["seq_lengths"]]
+        assert next(ids, None) is None
+    return found
+
+
+def test_load_from_disk_gives_the_same_rows(blocks, folder):
+    from datasets import load_from_disk
+
+    loaded = load_from_disk(str(folder))
+    in_shards = [block for shard in range(3) for block in blocks[shard::3]]
+    assert taken_apart(loaded) == documents_of(in_shards)
+    assert loaded.to_list() == [row for block in in_shards for row in parquet.to_table(block).to_pylist()]
+
+
+def test_datasets_would_save_the_same_files(folder, tmp_path):
+    from datasets import Dataset, load_from_disk
+
+    loaded = load_from_disk(str(folder))
+    assert loaded.features == Dataset(loaded.data.table.replace_schema_metadata(None)).features
+    loaded.save_to_disk(str(tmp_path / "saved"), num_shards=3)
+    assert (folder / "dataset_info.json").read_bytes() == (tmp_path / "saved" / "dataset_info.json").read_bytes()
+    # Their shards have the same number of rows, ours those of the run; so the files agree in all but where they end.
+    ours, theirs = (sorted(path.glob("*.arrow")) for path in (folder, tmp_path / "saved"))
+    assert [path.name for path in ours] == [path.name for path in theirs]
+    tables = [[pa.ipc.open_stream(path.read_bytes()).read_all() for path in paths] for paths in (ours, theirs)]
+    assert pa.concat_tables(tables[0]).equals(pa.concat_tables(tables[1]))
+    assert {table.schema.metadata[b"huggingface"] for table in tables[0] + tables[1]} == {
+        tables[0][0].schema.metadata[b"huggingface"]
+    }
+    states = [json.loads((path / "state.json").read_text()) for path in (folder, tmp_path / "saved")]
+    for state in states:
+        assert re.fullmatch("[0-9a-f]{16}", state.pop("_fingerprint"))  # theirs is of the loaded table, so another
+    assert states[0] == states[1]
+
+
+def test_a_shard_of_one_block_is_theirs_byte_for_byte(blocks, tmp_path):
+    from datasets import Dataset
+
+    counts = arrow.write(tmp_path / "part-00000", blocks[:1], shard=0, shards=1)
+    arrow.close(tmp_path, [counts])
+    (tmp_path / "saved").mkdir()
+    Dataset(parquet.to_table(blocks[0])).save_to_disk(str(tmp_path / "saved"), num_shards=1)
+    name = "data-00000-of-00001.arrow"
+    assert (tmp_path / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
+
+
+def test_a_cache_is_used_again_for_the_same_content_only(blocks, folder, tmp_path):
+    from datasets import load_from_disk
+
+    first, again = load_from_disk(str(folder)), load_from_disk(str(folder))
+    counts = arrow.write(folder / "part-00000", blocks[:1], shard=0, shards=1)
+    arrow.close(folder, [counts])
+    other = load_from_disk(str(folder))
+    assert first._fingerprint == again._fingerprint != other._fingerprint
+    heads = [loaded.map(lambda row: {"head": row["input_ids"][0]})["head"] for loaded in (first, other)]
+    assert [len(found) for found in heads] == [first.num_rows, len(blocks[0])]
+
+
+def test_parquet_streams(blocks, tmp_path):
+    from datasets import load_dataset
+
+    for shard in range(2):
+        parquet.write(tmp_path / f"part-{shard:05}.parquet", blocks[shard::2], row_group_bytes=10_000)
+    rows = load_dataset(
+        "parquet",
+        data_files=f"{tmp_path}/part-*.parquet",
+        split="train",
+        streaming=True,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    in_shards = [*blocks[0::2], *blocks[1::2]]
+    assert taken_apart(rows) == documents_of(in_shards)
+    assert [row["domain"] for row in rows] == [domain for block in in_shards for domain in block.domains]

@@ -1,0 +1,66 @@
+"""megatron-core: its `IndexedDataset` reads the pairs, its `IndexedDatasetBuilder` writes the same bytes."""
+
+import numpy as np
+import pytest
+
+from nextlong.formats import megatron
+from random_rows import documents_of, random_blocks
+
+pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+
+SHARD = {"shard": 0, "shards": 1}
+
+
+@pytest.fixture(scope="module")
+def indexed():
+    from megatron.core.datasets import indexed_dataset
+
+    return indexed_dataset
+
+
+@pytest.fixture(params=[1, 4], ids=["single", "packed"])
+def per_row(request):
+    return request.param
+
+
+@pytest.mark.parametrize("eod", [None, 2])
+@pytest.mark.parametrize("vocab_size", [300, 65_499, 65_500, 128_256])
+def test_its_dataset_reads_the_same_documents(indexed, per_row, tmp_path, vocab_size, eod):
+    blocks = random_blocks(vocab_size, rows=50, vocabulary=vocab_size, per_row=per_row)
+    counts = megatron.write(tmp_path / "part-00000", blocks, **SHARD, vocab_size=vocab_size, eod=eod)
+    expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
+    for mmap in (True, False):
+        dataset = indexed.IndexedDataset(str(tmp_path / "part-00000"), mmap=mmap)
+        assert dataset.index.dtype == indexed.DType.optimal_dtype(vocab_size)
+        assert [dataset[number].tolist() for number in range(len(dataset))] == expected
+        assert dataset.sequence_lengths.tolist() == [len(ids) for ids in expected]
+        assert dataset.document_indices.tolist() == list(range(len(expected) + 1))
+        assert counts["tokens"] == dataset.sequence_lengths.sum()
+
+
+@pytest.mark.parametrize("vocab_size", [300, 128_256])
+def test_its_builder_writes_the_same_bytes(indexed, per_row, tmp_path, vocab_size):
+    import torch
+
+    blocks = random_blocks(7, rows=50, vocabulary=vocab_size, per_row=per_row)
+    megatron.write(tmp_path / "ours", blocks, **SHARD, vocab_size=vocab_size)
+    builder = indexed.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), indexed.DType.optimal_dtype(vocab_size))
+    for ids in documents_of(blocks):
+        builder.add_document(torch.tensor(np.array(ids)), [len(ids)])
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"ours{suffix}").read_bytes() == (tmp_path / f"theirs{suffix}").read_bytes()
+
+
+def test_it_takes_the_blend(indexed, tmp_path):
+    from megatron.core.datasets.utils import get_blend_from_list
+
+    blocks = random_blocks(3, rows=30)
+    shards = [(f"part-{shard:05}", blocks[shard::3]) for shard in range(3)]
+    counts = [megatron.write(tmp_path / name, own, **SHARD, vocab_size=128_256) for name, own in shards]
+    megatron.close(tmp_path, counts)
+    prefixes, weights = get_blend_from_list((tmp_path / "blend.txt").read_text().split())
+    found = [indexed.IndexedDataset(str(tmp_path / prefix)) for prefix in prefixes]
+    assert weights == [dataset.sequence_lengths.sum() for dataset in found]
+    in_shards = [block for _, own in shards for block in own]
+    assert [dataset[number].tolist() for dataset in found for number in range(len(dataset))] == documents_of(in_shards)

@@ -1,0 +1,88 @@
+"""MosaicML streaming: its `MDSWriter` writes the same bytes, its `StreamingDataset` reads them."""
+
+import importlib.util
+import sys
+import types
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+
+from nextlong.formats import mds
+from random_rows import documents_of, random_blocks, rows_of
+
+pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+
+COLUMNS = {"input_ids": "ndarray:uint32", "indices": "ndarray:uint32", "length": "int", "domain": "str"}
+
+
+@pytest.fixture(scope="module")
+def streaming():
+    """`streaming.base`, without what `import streaming` adds to it: pictures, which need torchvision."""
+    package = types.ModuleType("streaming")
+    package.__path__ = list(importlib.util.find_spec("streaming").submodule_search_locations)
+    sys.modules["streaming"] = package
+    import streaming.base
+
+    return streaming.base
+
+
+@pytest.fixture(params=[1, 4], ids=["single", "packed"])
+def rows(request):
+    return rows_of(random_blocks(request.param, rows=60, longest=70_000, per_row=request.param))
+
+
+def samples_of(rows):
+    """Return what `MDSWriter` is given for the same rows."""
+    for row in rows:
+        ends = np.cumsum(row.document_lengths)
+        indices = np.column_stack([ends - row.document_lengths, ends]).astype(np.uint32)
+        ids = row.input_ids.astype(np.uint32)
+        yield {"input_ids": ids, "indices": indices, "length": len(ids), "domain": row.domains[0]}
+
+
+def write(folder, rows, **options):
+    folder.mkdir()
+    lengths = np.array([row.token_offsets[-1] for row in rows])
+    documents = np.array([row.document_offsets[-1] for row in rows])
+    sizes = mds.shard_sizes(lengths, documents, [row.domains[0] for row in rows], **options)
+    counts = [
+        mds.write(folder / "part", rows[first:last], shard=shard, shards=len(sizes), **options)
+        for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
+    ]
+    mds.close(folder, counts)
+    return sizes
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("size_limit", [1 << 26, 5_000_000, 700_000, 100_000])
+def test_its_writer_writes_the_same_bytes(streaming, rows, tmp_path, compression, size_limit):
+    sizes = write(tmp_path / "ours", rows, size_limit=size_limit, compression=compression)
+    theirs = tmp_path / "theirs"
+    with streaming.MDSWriter(
+        columns=COLUMNS, out=str(theirs), compression=compression, size_limit=size_limit
+    ) as writer:
+        for sample in samples_of(rows):
+            writer.write(sample)
+    found, expected = (
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path / "ours", theirs)
+    )
+    assert found.keys() == expected.keys()
+    assert len(found) == len(sizes) + 1
+    assert [name for name in found if found[name] != expected[name]] == []
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_its_dataset_reads_the_same_rows(streaming, rows, tmp_path, compression):
+    assert len(write(tmp_path / "ours", rows, size_limit=1_000_000, compression=compression)) > 3
+    dataset = streaming.StreamingDataset(
+        remote=str(tmp_path / "ours"), local=str(tmp_path / "cache"), batch_size=1, shuffle=False
+    )
+    found = [dataset[number] for number in range(len(dataset))]
+    assert [sample["domain"] for sample in found] == [row.domains[0] for row in rows]
+    assert [sample["length"] for sample in found] == [len(row.input_ids) for row in rows]
+    documents = [sample["input_ids"][start:end].tolist() for sample in found for start, end in sample["indices"]]
+    assert documents == documents_of(rows)
+    assert {(sample["input_ids"].dtype.name, sample["indices"].dtype.name) for sample in found} == {
+        ("uint32", "uint32")
+    }
