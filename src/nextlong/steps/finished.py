@@ -12,6 +12,7 @@ from nextlong.engine.step import Done, Finished
 from nextlong.recipe import Recipe
 from nextlong.stages.arrange import read_index, read_references
 from nextlong.stages.resolve import Corpus, SpecialIds
+from nextlong.stages.rows import RowSource
 from nextlong.stages.tokens import TokenStore
 
 
@@ -64,3 +65,8 @@ def sequence_index(done: Finished, take: Sequence[int], *, run: int = 0) -> NDAr
 def sequence_references(done: Finished, take: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the chunk ids that each of these sequences names, and their offsets."""
     return read_references(done["compose"].files(".sequences.arrow"), take=take)
+
+
+def row_source(done: Finished) -> RowSource:
+    """Return what the rows of a finished run are read from."""
+    return RowSource(tuple(done["compose"].files(".sequences.arrow")), token_store(done), special_ids(done))
