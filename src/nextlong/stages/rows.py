@@ -41,7 +41,7 @@ class Rows:
 
     def __init__(self, sources: Sequence[RowSource], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         self._sources = list(sources)
-        self._index = index
+        self.index = index
         self._offsets = offsets
         self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
 
@@ -54,24 +54,24 @@ class Rows:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of which sequences stand in which row."""
-        state = hashlib.blake2b(np.ascontiguousarray(self._index).tobytes(), digest_size=8)
+        state = hashlib.blake2b(np.ascontiguousarray(self.index).tobytes(), digest_size=8)
         state.update(self._offsets.tobytes())
         return state.hexdigest()
 
     @property
     def longest(self) -> int:
         """The tokens of the longest sequence."""
-        return int(self._index["length"].max())
+        return int(self.index["length"].max())
 
     def lengths(self, row: int) -> NDArray[np.int64]:
         """Return the tokens of each sequence of a row."""
-        lengths: NDArray[np.int64] = self._index["length"][self._offsets[row] : self._offsets[row + 1]]
+        lengths: NDArray[np.int64] = self.index["length"][self._offsets[row] : self._offsets[row + 1]]
         return lengths
 
     def copy_into(self, target: NDArray[np.int64], row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
         at = 0
-        for run, part, place, length, _ in self._index[self._offsets[row] : self._offsets[row + 1]].tolist():
+        for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
             self._read(run, part, place, target[at : at + length])
             at += length
 

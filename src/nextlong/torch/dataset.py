@@ -81,12 +81,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         lengths = self.rows.lengths(row)
         ends = np.cumsum(lengths)
         wide = self._token_columns(row, lengths, ends)
-        narrow = {
-            "cu_seqlens": lambda: torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
-            "max_seqlen": lambda: int(lengths.max()),
-            "seq_lengths": lambda: torch.from_numpy(lengths.copy()),
-        }
-        return {name: wide[name] if name in wide else narrow[name]() for name in self.columns}
+        return {name: wide[name] if name in wide else _boundaries(name, lengths, ends) for name in self.columns}
 
     def _token_columns(self, row: int, lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         names = [name for name in ("input_ids", "labels", "position_ids") if name in self.columns]
@@ -128,3 +123,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             rank=rank,
             world_size=world_size,
         )
+
+
+def _boundaries(name: str, lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> Any:
+    if name == "max_seqlen":
+        return int(lengths.max())
+    return torch.from_numpy(lengths.copy() if name == "seq_lengths" else np.concatenate([[0], ends]).astype(np.int32))
