@@ -6,11 +6,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 
-def losses(rows, *, steps, vocabulary):
-    """Train from one fixed initialisation, one row a step, again from the first when they end; return the loss of each step.
-
-    A row is a mapping with `input_ids`, and `labels` where these differ.
-    """
+def tiny_llama(vocabulary):
+    """Return the model, always with the same weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -20,7 +17,15 @@ def losses(rows, *, steps, vocabulary):
         num_attention_heads=2,
         max_position_embeddings=1 << 17,
     )
-    model = LlamaForCausalLM(config)
+    return LlamaForCausalLM(config)
+
+
+def losses(rows, *, steps, vocabulary):
+    """Train a new one, one row a step, again from the first when they end; return the loss of each step.
+
+    A row is a mapping with `input_ids`, and `labels` where these differ.
+    """
+    model = tiny_llama(vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return [_step(model, optimizer, row) for row in islice(cycle(rows), steps)]
 
