@@ -202,6 +202,7 @@ def test_a_batch_is_stacked_padded_or_flat():
     assert padded["cu_seqlens"].dtype == torch.int32
     assert padded["max_seqlen"] == 3
     assert padded["seq_lengths"].tolist() == [2, 1, 2, 3]
+    assert collate([row(1), row(2, 2)])["max_seqlen"] == 3  # of padding
     flat = collate(rows, layout="flat")
     assert flat["input_ids"].tolist() == [[7, 8, 9, 7, 8, 7, 8, 9]]
     assert flat["cu_seqlens"].tolist() == [0, 2, 3, 5, 8]

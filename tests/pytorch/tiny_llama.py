@@ -16,6 +16,7 @@ def tiny_llama(vocabulary):
         num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=1 << 17,
+        use_cache=False,  # with a cache, position_ids do not keep attention within a sequence
     )
     return LlamaForCausalLM(config)
 
