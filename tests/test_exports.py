@@ -132,7 +132,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     [
         ({"formats": ["parkett"]}, "must be 'parquet'"),
         ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
-        ({"overrides": ["export.pack=1000"]}, "pack=1,000 tokens a row cannot hold sequence 0, which has 2,048"),
+        ({"overrides": ["export.pack=1000"]}, "pack=1000 tokens a row cannot hold sequence 0, which has 2048"),
         (
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",

@@ -62,7 +62,7 @@ def read_index(
 
 
 def read_references(sequences: Sequence[Path], *, take: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i+1]]."""
+    """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
     found = []
     for path, count in zip(sequences, take, strict=True):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -99,10 +99,11 @@ def mix(
     """
     _check_weights(indexes, weights)
     ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
-    scale = min(Fraction(int(end[-1])) / Fraction(weight) for end, weight in zip(ends, weights, strict=True))
+    shares = [Fraction(str(weight)) for weight in weights]  # 0.1 as it was written
+    scale = min(int(end[-1]) / share for end, share in zip(ends, shares, strict=True))
     chosen, moments = [], []
-    for index, end, weight in zip(indexes, ends, weights, strict=True):
-        count = int(np.searchsorted(end, int(scale * Fraction(weight)), side="right"))
+    for index, end, share in zip(indexes, ends, shares, strict=True):
+        count = int(np.searchsorted(end, int(scale * share), side="right"))
         chosen.append(index[:count])
         # A sequence stands where its middle lies on its own run's way from 0 to 1.
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
@@ -151,7 +152,7 @@ def split_strictly(
     """
     held_out = _is_validation(index, validation, seed)
     owners = np.repeat(np.arange(len(index)), np.diff(offsets))
-    corpus_of_run = np.unique([hash(corpus) for corpus in corpora], return_inverse=True)[1]
+    corpus_of_run = np.array([list(corpora).index(corpus) for corpus in corpora])
     corpus = corpus_of_run[index["run"]][owners]
     is_shared = np.zeros(len(index), np.bool_)
     for number in np.unique(corpus):
@@ -205,8 +206,8 @@ def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
         raise RecipeError(
-            f"pack={row_tokens:,} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest]):,}; "
-            f"raise it to at least that (a multiple leaves no gap)"
+            f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}; "
+            "raise it to at least that (a multiple leaves no gap)"
         )
     row_of = np.empty(len(lengths), np.int64)
     rows = _OpenRows(row_tokens)

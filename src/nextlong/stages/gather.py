@@ -7,6 +7,7 @@ Out: arrays aligned with the ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ Ids = NDArray[np.int64]
 def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
     """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
     distinct, back = np.unique(ids, return_inverse=True)
-    shards = schemas.shard_of(distinct)
-    cuts = np.flatnonzero(np.diff(shards)) + 1
-    pieces = [
-        load(int(schemas.shard_of(part[:1])[0]), schemas.row_of(part)) for part in np.split(distinct, cuts) if len(part)
-    ]
+    shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
+    firsts = np.flatnonzero(np.diff(shards, prepend=-1))
+    bounds = pairwise([*firsts.tolist(), len(distinct)])
+    pieces = [load(int(shards[first]), rows[first:last]) for first, last in bounds]
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,15 @@ class SpecialIds:
         named = {schemas.JOINT: self.joint, schemas.BOS: self.bos, schemas.EOS: self.eos}
         return {role: np.array(ids, np.int32) for role, ids in named.items()}
 
+    def copy_into(
+        self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> None:
+        """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
+        for role, ids in self.by_role().items():
+            own = np.flatnonzero(roles == role)
+            for number, token in enumerate(ids):
+                target[at[own[lengths[own] > number]] + number] = token
+
 
 def resolve(
     sequences: Path,
@@ -108,9 +117,7 @@ def resolve_table(
     tokens.copy_into(
         input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
     )
-    for role, ids in special.by_role().items():
-        for place in np.flatnonzero(roles == role):
-            input_ids[at[place] : at[place] + lengths[place]] = ids[: lengths[place]]
+    special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
     origins = _locate(chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
     return Resolved(
         table.column("sequence_id").to_pylist(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ class TokenStore:
     def __init__(self, *, rows: Sequence[Path], offsets: Sequence[Path], ids: Sequence[Path]) -> None:
         self._paths = list(zip(rows, offsets, ids, strict=True))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}  # a process that gets a copy maps the files itself
+
     def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tokens each chunk has, shape (n,)."""
         starts, stops = self.bounds(chunk_ids)
@@ -45,7 +48,7 @@ class TokenStore:
         def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
-            assert np.array_equal(shard.rows[places], wanted), "a chunk was composed that was never tokenized"
+            assert (shard.rows[places] == wanted).all(), "a chunk was composed that was never tokenized"
             return [shard.offsets[places], shard.offsets[places + 1]]
 
         starts, stops = gather.by_shard(chunk_ids, load)
@@ -53,7 +56,7 @@ class TokenStore:
 
     def copy_into(
         self,
-        target: NDArray[np.int32],
+        target: NDArray[Any],
         *,
         chunk_ids: NDArray[np.int64],
         starts: NDArray[np.int64],

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from nextlong.engine.step import Done, Finished
 from nextlong.recipe import Recipe
+from nextlong.stages.arrange import read_index, read_references
 from nextlong.stages.resolve import Corpus, SpecialIds
+from nextlong.stages.rows import RowSource
 from nextlong.stages.tokens import TokenStore
 
 
@@ -41,3 +49,24 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
         take.append(min(left, there))
         left -= take[-1]
     return take
+
+
+def sequence_index(done: Finished, take: Sequence[int], *, run: int = 0) -> NDArray[Any]:
+    """Return where each sequence of a data set lies (SEQUENCE_INDEX): the first `take[i]` of each SEQUENCES file."""
+    return read_index(
+        done["compose"].files(".sequences.arrow"),
+        take=take,
+        chunks=chunks_of(done).files(".chunks.arrow"),
+        hashes=done["ingest"].files(".hashes.npy"),
+        run=run,
+    )
+
+
+def sequence_references(done: Finished, take: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the chunk ids that each of these sequences names, and their offsets."""
+    return read_references(done["compose"].files(".sequences.arrow"), take=take)
+
+
+def row_source(done: Finished) -> RowSource:
+    """Return what the rows of a finished run are read from."""
+    return RowSource(tuple(done["compose"].files(".sequences.arrow")), token_store(done), special_ids(done))

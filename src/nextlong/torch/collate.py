@@ -1,0 +1,55 @@
+"""Collate: rows of a data set to one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from nextlong.torch.choose import check_word
+
+_PADDING = {"input_ids": 0, "labels": -100, "position_ids": 0}
+
+
+def collate(
+    rows: Sequence[dict[str, Any]], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0
+) -> dict[str, Any]:
+    """Return one batch of B rows.
+
+    `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
+    with `pad_id`, label −100 and position 0. `flat`: they have shape (1, all tokens), and nothing is ever padded.
+    `cu_seqlens`, int32, counts through the whole batch as it is laid out, padding as a sequence of its own; `max_seqlen` is
+    the batch's; `seq_lengths` are joined.
+    """
+    check_word("layout", layout, ("padded", "flat"))
+    batch: dict[str, Any] = {}
+    for name in rows[0]:
+        own = [row[name] for row in rows]
+        if name in _PADDING and len(own) == 1:
+            batch[name] = own[0][None]
+        elif name in _PADDING and layout == "flat":
+            batch[name] = torch.cat(own)[None]
+        elif name in _PADDING:
+            value = pad_id if name == "input_ids" else _PADDING[name]
+            batch[name] = torch.nn.utils.rnn.pad_sequence(own, batch_first=True, padding_value=value)
+        elif name == "cu_seqlens":
+            batch[name] = _joined(own, longest=0 if layout == "flat" else max(int(ends[-1]) for ends in own))
+        else:
+            batch[name] = max(own) if name == "max_seqlen" else torch.cat(own)
+    if {"cu_seqlens", "max_seqlen"} <= batch.keys():
+        batch["max_seqlen"] = int(batch["cu_seqlens"].diff().max())  # padding may be longer than any sequence
+    return batch
+
+
+def _joined(rows: Sequence[torch.Tensor], *, longest: int) -> torch.Tensor:
+    """Return the rows' cu_seqlens as one, each row `longest` tokens if it has fewer."""
+    ends, at = [rows[0][:1]], 0
+    for row in rows:
+        ends.append(row[1:] + at)
+        at += int(row[-1])
+        gap = longest - int(row[-1])
+        if gap > 0:
+            at += gap
+            ends.append(torch.tensor([at], dtype=row.dtype))
+    return torch.cat(ends)

@@ -1,0 +1,264 @@
+"""SequenceStream: every row once over ranks and workers, in one order; interrupted epochs go on exactly."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain, islice, zip_longest
+
+import pytest
+
+from nextlong.errors import RecipeError, RunError
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+]
+
+ROWS = 12
+TORCHDATA_WARNS = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 beside torch 2.13
+
+
+@pytest.fixture(scope="module")
+def dataset(shared_run):
+    from nextlong.torch import SequenceDataset
+
+    return SequenceDataset(shared_run, columns=["input_ids"])
+
+
+@pytest.fixture(scope="module")
+def number_of(dataset):
+    """A function of a row's token ids that returns its number."""
+    numbers = {dataset[row]["input_ids"].numpy().tobytes(): row for row in range(ROWS)}
+    assert len(numbers) == ROWS
+    return lambda ids: numbers[ids.numpy().tobytes()]
+
+
+@pytest.fixture
+def loaded(number_of):
+    """A function that returns the row numbers of each batch of a plain DataLoader, or of the loader given."""
+    from torch.utils.data import DataLoader
+
+    def numbers(stream, *, workers=0, batch_size=1, loader=DataLoader, **options):
+        return batches_of(loader(stream, batch_size=batch_size, num_workers=workers, **options))
+
+    def batches_of(batches):
+        return [[number_of(ids) for ids in batch["input_ids"]] for batch in batches]
+
+    numbers.batches_of = batches_of
+    return numbers
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_the_order_does_not_depend_on_the_workers(dataset, loaded, batch_size):
+    expected = loaded(dataset.stream(batch_size=batch_size), batch_size=batch_size)
+    flat = list(chain.from_iterable(expected))
+    assert sorted(flat) == list(range(ROWS))
+    assert flat != sorted(flat)
+    for workers in (1, 2, 3):
+        assert loaded(dataset.stream(batch_size=batch_size), workers=workers, batch_size=batch_size) == expected
+
+
+def test_spawned_workers_read_the_same(dataset, loaded):
+    expected = loaded(dataset.stream())
+    assert loaded(dataset.stream(), workers=2, multiprocessing_context="spawn") == expected
+
+
+def test_arranged_rows_come_as_they_are(dataset, loaded):
+    assert loaded(dataset.stream(order="arranged")) == [[row] for row in range(ROWS)]
+
+
+def test_ranks_share_the_rows(dataset, loaded):
+    whole = list(chain.from_iterable(loaded(dataset.stream())))
+    ranks = [chain.from_iterable(loaded(dataset.stream(rank=rank, world_size=5), workers=2)) for rank in range(5)]
+    dealt = [row for step in zip_longest(*ranks) for row in step if row is not None]
+    assert dealt == whole
+
+
+@pytest.mark.parametrize(("remainder", "rows"), [("keep", [3, 3, 2, 2, 2]), ("drop", [2] * 5), ("repeat", [3] * 5)])
+def test_what_does_not_go_evenly_into_the_ranks(dataset, loaded, remainder, rows):
+    streams = [dataset.stream(remainder=remainder, rank=rank, world_size=5) for rank in range(5)]
+    assert [len(stream) for stream in streams] == rows
+    assert [len(loaded(stream)) for stream in streams] == rows
+
+
+def test_another_epoch_is_another_order_also_for_workers_that_live_on(dataset, loaded):
+    from torch.utils.data import DataLoader
+
+    expected = []
+    for epoch in range(3):
+        stream = dataset.stream(seed=1)
+        stream.set_epoch(epoch)
+        expected.append(loaded(stream))
+    assert sorted(map(sorted, expected)) == [[[row] for row in range(ROWS)]] * 3
+    assert expected[0] != expected[1] != expected[2]
+    stream = dataset.stream(seed=1)
+    loader = DataLoader(stream, batch_size=1, num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        assert loaded.batches_of(loader) == expected[epoch]
+
+
+# going on
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 3), (3, 0)])
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_a_plain_loader_goes_on_with_any_number_of_workers(dataset, loaded, before, after, taken):
+    from torch.utils.data import DataLoader
+
+    def stream_of_epoch_4():
+        stream = dataset.stream(batch_size=4)
+        stream.set_epoch(4)
+        return stream
+
+    expected = loaded(stream_of_epoch_4(), batch_size=4)
+    stream = stream_of_epoch_4()
+    loader = DataLoader(stream, batch_size=4, num_workers=before)
+    assert loaded.batches_of(islice(loader, taken)) == expected[:taken]
+    state = json.loads(json.dumps(stream.state_dict(rows=taken * 4)))
+    resumed = dataset.stream(batch_size=4)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(4)  # as a training loop says at the top of an epoch
+    assert loaded(resumed, workers=after, batch_size=4) == expected[taken:]
+    resumed.set_epoch(5)
+    assert len(loaded(resumed, batch_size=4)) == 3
+
+
+def test_a_state_of_a_resumed_epoch_counts_on(dataset, loaded):
+    whole = loaded(dataset.stream())
+    stream = dataset.stream()
+    for _ in range(3):
+        resumed = dataset.stream()
+        resumed.load_state_dict(stream.state_dict(rows=2))
+        stream = resumed
+    assert loaded(stream) == whole[6:]
+
+
+def test_without_workers_the_stream_counts_by_itself(dataset, loaded, number_of):
+    whole = loaded(dataset.stream())
+    stream = dataset.stream()
+    rows = iter(stream)
+    assert [[number_of(row["input_ids"])] for row in islice(rows, 5)] == whole[:5]
+    resumed = dataset.stream()
+    resumed.load_state_dict(stream.state_dict())
+    assert loaded(resumed) == whole[5:]
+
+
+def test_another_number_of_ranks_goes_on(dataset, loaded):
+    whole = list(chain.from_iterable(loaded(dataset.stream())))
+    first = dataset.stream(rank=1, world_size=3)
+    states = first.state_dict(rows=2)  # all three have taken two
+    ranks = []
+    for rank in range(2):
+        stream = dataset.stream(rank=rank, world_size=2)
+        stream.load_state_dict(states)
+        ranks.append(chain.from_iterable(loaded(stream)))
+    assert [row for step in zip_longest(*ranks) for row in step if row is not None] == whole[6:]
+
+
+@TORCHDATA_WARNS
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("taken", [1, 3, 5])
+def test_torchdata_keeps_the_state(dataset, loaded, workers, taken):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        return StatefulDataLoader(dataset.stream(batch_size=2), batch_size=2, num_workers=workers)
+
+    expected = loaded.batches_of(loader())
+    interrupted = loader()
+    assert loaded.batches_of(islice(interrupted, taken)) == expected[:taken]
+    state = interrupted.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert loaded.batches_of(resumed) == expected[taken:]
+    resumed.dataset.set_epoch(1)
+    assert sorted(chain.from_iterable(loaded.batches_of(resumed))) == list(range(ROWS))
+
+
+@TORCHDATA_WARNS
+def test_torchdata_keeps_the_state_of_the_map_style_set(dataset, loaded):
+    import torch
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        generator = torch.Generator().manual_seed(3)
+        return StatefulDataLoader(dataset, batch_size=2, shuffle=True, num_workers=2, generator=generator)
+
+    expected = loaded.batches_of(loader())
+    interrupted = loader()
+    assert loaded.batches_of(islice(interrupted, 2)) == expected[:2]
+    state = interrupted.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert loaded.batches_of(resumed) == expected[2:]
+
+
+# where the ranks come from
+
+
+RANK = """
+import json, os, sys
+import torch.distributed as dist
+from nextlong.torch import SequenceDataset
+run, meeting = sys.argv[1:]
+before = SequenceDataset(run).stream()
+place = [before.rank, before.world_size]
+os.environ.update(RANK="7", WORLD_SIZE="9")
+dist.init_process_group("gloo", init_method="file://" + meeting, rank=place[0], world_size=place[1])
+after = SequenceDataset(run).stream()
+print(json.dumps([place, [after.rank, after.world_size]]))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(shared_run), str(tmp_path / "meeting")],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [json.loads(one.communicate()[0]) for one in started] == [[[0, 2], [0, 2]], [[1, 2], [1, 2]]]
+
+
+# what cannot be met
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 2, "world_size": 2}, "rank=2 of world_size=2; ranks go from 0 to world_size - 1"),
+        ({"rank": 0}, "rank=0 and world_size=None: give both, or neither"),
+        ({"order": "random"}, "order='random' is not known; it must be one of 'shuffled', 'arranged'"),
+        ({"remainder": "pad"}, "remainder='pad' is not known"),
+        ({"batch_size": 0}, "batch_size=0 rows; give 1 or more"),
+    ],
+)
+def test_arguments_that_cannot_be_met(dataset, arguments, message):
+    with pytest.raises(RecipeError, match=message):
+        dataset.stream(**arguments)
+
+
+def test_a_state_that_only_workers_know(dataset, loaded):
+    stream = dataset.stream()
+    loaded(stream, workers=2)
+    with pytest.raises(
+        RunError, match=r"this process has read no row itself; .* state_dict\(rows=batches \* batch_size\)"
+    ):
+        stream.state_dict()
+
+
+def test_a_state_of_another_order(dataset):
+    with pytest.raises(RunError, match="this state is of another data set, seed or order"):
+        dataset.stream(seed=1).load_state_dict(dataset.stream().state_dict(rows=0))
+
+
+def test_a_state_of_one_of_several_workers(dataset):
+    state = dataset.stream().state_dict(rows=0) | {"workers": 3}
+    with pytest.raises(RunError, match="one of 3 workers, but there are 1"):
+        dataset.stream().load_state_dict(state)
