@@ -100,9 +100,13 @@ def resolve(
 
 
 def resolve_table(
-    table: pa.Table, corpus: Corpus, tokens: TokenStore, special: SpecialIds, tokenizer: Tokenizer
+    table: pa.Table,
+    corpus: Corpus,
+    tokens: TokenStore,
+    special: SpecialIds,
+    tokenizer: Tokenizer | None,
 ) -> Resolved:
-    """Look up the sequences of a table of SEQUENCES."""
+    """Look up the sequences of a table of SEQUENCES; without a tokenizer, not where the text of their spans lies."""
     lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
@@ -118,11 +122,13 @@ def resolve_table(
         input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
     )
     special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
-    origins = _locate(chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
+    origins = _Origins(*(np.full(len(chunk_ids), *blank) for blank in _BLANKS))
+    if tokenizer is not None:
+        _locate(origins, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
     return Resolved(
         table.column("sequence_id").to_pylist(),
         table.column("method").to_pylist(),
-        _domains(roles, origins.sources, is_chunk, span_offsets),
+        domains_of(chunk_ids, roles, span_offsets, corpus),
         token_offsets,
         input_ids,
         np.arange(table.num_rows + 1),
@@ -154,24 +160,27 @@ class _Origins(NamedTuple):
 
     doc_ids: NDArray[np.int64]
     source_ids: NDArray[np.object_]
-    sources: NDArray[np.object_]
     char_starts: NDArray[np.int64]
     char_ends: NDArray[np.int64]
 
 
+_BLANKS = ((-1, np.int64), ("", object), (-1, np.int64), (-1, np.int64))
+
+
 def _locate(
+    origins: _Origins,
     chunk_ids: NDArray[np.int64],
     is_chunk: NDArray[np.bool_],
     lengths: NDArray[np.int64],
     tokens: _Tokens,
     corpus: Corpus,
     tokenizer: Tokenizer,
-) -> _Origins:
-    """Return the origins of every span; `tokens` are those of the spans that are chunks."""
+) -> None:
+    """Fill in the origins of the spans that are chunks, whose `tokens` these are."""
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
     doc_rows, start, end = gather.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    source_id, source = gather.document_columns(docs, corpus.documents, ("source_id", "source"))
+    (source_id,) = gather.document_columns(docs, corpus.documents, ("source_id",))
     cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
     end[cut] = start[cut] + kept_chars(
         tokens.store.ids(ids[cut], starts=tokens.starts[cut], lengths=(tokens.stops - tokens.starts)[cut]),
@@ -180,27 +189,23 @@ def _locate(
         texts_of=lambda places: corpus.texts(ids[cut[places]]).tolist() if len(places) else [],
         tokenizer=tokenizer,
     )
-    origins = _Origins(
-        *(
-            np.full(len(chunk_ids), *of)
-            for of in ((-1, np.int64), ("", object), ("", object), (-1, np.int64), (-1, np.int64))
-        )
-    )
-    for column, own in zip(origins, (docs, source_id, source, start, end), strict=True):
+    for column, own in zip(origins, (docs, source_id, start, end), strict=True):
         column[is_chunk] = own
-    return origins
 
 
-def _domains(
-    roles: NDArray[np.int8], sources: NDArray[np.object_], is_chunk: NDArray[np.bool_], span_offsets: NDArray[np.int64]
+def domains_of(
+    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: Corpus
 ) -> list[str]:
-    """Return the source of each sequence's meta-document, or of its first document."""
+    """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
     firsts = span_offsets[:-1]
-    chunks = np.flatnonzero(is_chunk)
+    chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
     leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
     if len(leading):
         found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
         leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
-    domains: list[str] = sources[leaders].tolist()
-    return domains
+    ids = chunk_ids[leaders]
+    (doc_rows,) = gather.chunk_columns(ids, corpus.chunks, ("doc_row",))
+    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
+    sources: list[str] = gather.document_columns(docs, corpus.documents, ("source",))[0].tolist()
+    return sources

@@ -34,9 +34,6 @@ class TokenStore:
     def __init__(self, *, rows: Sequence[Path], offsets: Sequence[Path], ids: Sequence[Path]) -> None:
         self._paths = list(zip(rows, offsets, ids, strict=True))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}}  # a process that gets a copy maps the files itself
-
     def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tokens each chunk has, shape (n,)."""
         starts, stops = self.bounds(chunk_ids)
@@ -65,8 +62,10 @@ class TokenStore:
     ) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        held = {number: self._shard(number).ids.view(np.int32).data for number in np.unique(shards).tolist()}
-        into = target.data  # slices of it cost half as much as an array's
+        held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
+        into: Any = target
+        if target.dtype == np.int32:  # slices of plain memory cost half as much as an array's, but convert nothing
+            held, into = {number: ids.data for number, ids in held.items()}, target.data
         columns = (shards, starts, at, lengths)
         for number, start, place, length in zip(*(column.tolist() for column in columns), strict=True):
             into[place : place + length] = held[number][start : start + length]
