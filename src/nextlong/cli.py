@@ -117,7 +117,11 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export = commands.add_parser("export", help="write finished runs in other formats, packed, split, mixed")
     export.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="as for stats; several are mixed")
     export.add_argument(
-        "--to", type=_words, default=[], metavar="FORMAT,…", help="parquet, jsonl (default: the recipe's)"
+        "--to",
+        type=_words,
+        default=[],
+        metavar="FORMAT,…",
+        help="parquet, arrow, jsonl, mds, megatron, torchtitan, axolotl, prolong (default: the recipe's)",
     )
     export.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"

@@ -20,18 +20,29 @@ from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
-from nextlong.formats import jsonl, parquet
+from nextlong.formats import jsonl
 from nextlong.formats.card import Facts, Source, Split, card
+from nextlong.formats.card import Format as Layout
 from nextlong.opened import Run
 from nextlong.recipe import Recipe
 from nextlong.report import card_statistics, stats, summary
-from nextlong.stages.export import Format
+from nextlong.stages.export import COLUMNS, Format
 from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
 from nextlong.steps.finished import special_ids
 
 CARD = "README.md"
-COLUMNS: Final[Mapping[Format, Sequence[str]]] = {"parquet": parquet.SCHEMA.names, "jsonl": jsonl.KEYS}
+_MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
+_COLUMNS: Final[Mapping[Format, Sequence[str]]] = {
+    **COLUMNS,
+    "arrow": COLUMNS["parquet"],
+    "jsonl": jsonl.KEYS,
+    "mds": _MDS_COLUMNS,
+    "prolong": _MDS_COLUMNS,
+    "megatron": (),
+}
+# What a card calls the formats that go by the name of their trainer.
+_LAYOUTS: Final[Mapping[Format, Layout]] = {"torchtitan": "parquet", "axolotl": "parquet", "prolong": "mds"}
 
 
 class Exported(NamedTuple):
@@ -71,9 +82,9 @@ def export(
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
     `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens
-    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about files of
-    another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError
-    for every mistake that a user can mend.
+    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale`
+    says what to do about files of another export that lie at `export.push`. In a script, call it under
+    `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
     """
     opened = [Run(run) for run in runs]
     first = opened[0]
@@ -205,9 +216,9 @@ def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics
     ]
     return Facts(
         name=Path(recipe.run_dir).name,
-        format=name,
+        format=_LAYOUTS.get(name, name),  # type: ignore[arg-type]
         splits=splits,
-        columns=COLUMNS[name],
+        columns=_COLUMNS[name],
         method="+".join(dict.fromkeys(run.recipe.compose.method for run in written.runs)),
         target_tokens=sorted({run.recipe.compose.target_tokens for run in written.runs}),
         sequences=sum(rows[split]["sequences"] for split in below),

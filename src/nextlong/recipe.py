@@ -319,7 +319,12 @@ class Quest(_Section):
 class Export(_Section):
     """sequences → files that trainers read."""
 
-    formats: tuple[Literal["parquet", "jsonl"], ...] = Field(("parquet",), description="any of: parquet, jsonl")
+    formats: tuple[Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"], ...] = (
+        Field(
+            ("parquet",),
+            description="any of: parquet, arrow, jsonl, mds, megatron; as a trainer wants it: torchtitan, axolotl, prolong",
+        )
+    )
     pack: Positive | None = Field(
         None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
     )
@@ -331,9 +336,16 @@ class Export(_Section):
         description="what is never in both splits; strict: no chunk either, sequences that share one are left out of train",
     )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256"
+        "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256 (megatron: 16,000)"
     )
     row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
+    compression: Literal["auto", "zstd", "lz4", "snappy", "none"] = Field(
+        "auto", description="of Parquet (auto: zstd) and MDS (auto: none; zstd) files"
+    )
+    megatron_eod: str | None = Field(
+        None,
+        description="megatron: this token after each document that does not end in it; not counted in target_tokens",
+    )
     push: Named | None = Field(
         None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
     )
@@ -347,6 +359,10 @@ class Export(_Section):
     def _some_format(self) -> Self:
         if not self.formats or len(set(self.formats)) != len(self.formats):
             raise ValueError("formats must name at least one format, each once")
+        if "axolotl" in self.formats and self.pack is not None:
+            raise ValueError(
+                f"pack is {self.pack} but axolotl takes a packed row for one document; leave it null, or choose another format"
+            )
         return self
 
 

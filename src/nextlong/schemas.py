@@ -155,11 +155,16 @@ def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
     return replace(
         block,
         sequence_ids=[" ".join(block.sequence_ids[group]) for group in groups],
-        methods=["+".join(dict.fromkeys(block.methods[group])) for group in groups],
-        domains=["+".join(dict.fromkeys(block.domains[group])) for group in groups],
+        methods=[joined_names(block.methods[group]) for group in groups],
+        domains=[joined_names(block.domains[group]) for group in groups],
         token_offsets=token_offsets,
         document_offsets=block.document_offsets[row_offsets],
         span_offsets=block.span_offsets[row_offsets],
         token_starts=block.token_starts + moved_spans,
         token_ends=block.token_ends + moved_spans,
     )
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return the names of several sequences, each once, as that of the row that they share."""
+    return "+".join(dict.fromkeys(names))

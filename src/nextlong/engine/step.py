@@ -78,8 +78,8 @@ class Done:
     folder: Path
     manifest: Mapping[str, Any]
 
-    def files(self, suffix: str) -> list[Path]:
-        """Return the step's files that end in `suffix`, in shard order."""
+    def files(self, suffix: str | tuple[str, ...]) -> list[Path]:
+        """Return the step's files that end in `suffix`, or in one of several, in shard order."""
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         return [self.folder / name for name in sorted(names, key=_by_numbers)]
 

@@ -11,23 +11,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.formats import jsonl, parquet
+from nextlong.errors import TokenizerError
+from nextlong.formats import arrow, jsonl, mds, megatron, parquet
 from nextlong.schemas import Resolved
-from nextlong.stages.resolve import Corpus, SpecialIds, resolve_table
+from nextlong.stages.resolve import Corpus, SpecialIds, domains_of, resolve_table
 from nextlong.stages.tokens import TokenStore
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Format = Literal["parquet", "jsonl"]
+Format = Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
+# The formats that say where the text of every span lies; to the others only its tokens matter.
+_LOCATED = ("parquet", "arrow", "jsonl")
+# The columns of those that are written as Parquet.
+COLUMNS: Final[Mapping[Format, tuple[str, ...]]] = {
+    "parquet": tuple(parquet.SCHEMA.names),
+    "torchtitan": ("input_ids", "seq_lengths"),
+    "axolotl": ("input_ids", "attention_mask", "labels"),
+}
 _BLOCK_TOKENS = 1 << 21  # resolved at a time: 8 MB of ids
+_SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
 
 
 class Origin(NamedTuple):
@@ -41,9 +51,12 @@ class Origin(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The recipe's choices that shape the files of a format."""
+    """The recipe's choices that shape the files; `shard_bytes` is the size limit of an MDS shard, `eod` a token of Megatron's."""
 
+    shard_bytes: int
     row_group_bytes: int
+    compression: parquet.Compression | None  # None: the format's own default
+    eod: str | None
 
 
 class Shard(NamedTuple):
@@ -77,24 +90,96 @@ def export_shard(
 ) -> dict[str, Any]:
     """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
     asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
-    path = Path(f"{out}.{format}")
-    if format == "parquet":
-        count = parquet.write(path, read_rows(*asked), row_group_bytes=options.row_group_bytes)
-    else:
-        count = jsonl.write(path, read_rows_and_texts(*asked))
+    if format == "jsonl":
+        return {"rows": jsonl.write(Path(f"{out}.jsonl"), read_rows_and_texts(*asked))}
+    rows = read_rows(*asked, spans="located" if format in _LOCATED else "bare")
+    place = {"shard": shard.number, "shards": shard.total}
+    if format == "arrow":
+        return arrow.write(out, rows, **place)
+    if format in ("mds", "prolong"):
+        return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
+    if format == "megatron":
+        tokenizer = _tokenizer(origins[0].tokenizer)
+        vocab_size = max(tokenizer.get_vocab().values()) + 1
+        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(tokenizer, options.eod))
+    count = parquet.write(
+        Path(f"{out}.parquet"),
+        rows,
+        columns=COLUMNS[format],
+        row_group_bytes=options.row_group_bytes,
+        compression=options.compression or "zstd",
+    )
     return {"rows": count}
 
 
 def close_export(out: Path, *, format: Format, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:  # noqa: A002
     """Write what stands once beside all shards of a format, from what each of them counted."""
-    if format not in ("parquet", "jsonl"):
-        raise AssertionError(format)
+    if format == "arrow":
+        arrow.close(out.parent, shards)
+    elif format in ("mds", "prolong"):
+        mds.close(out.parent, shards)
+    elif format == "megatron":
+        megatron.close(out.parent, shards)
     return {}
 
 
-def read_rows(index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]) -> Iterator[Resolved]:
-    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about two million tokens."""
-    for pieces, row_offsets in _pieces(index, offsets, origins):
+def mds_shards(
+    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin], options: Options
+) -> list[Shard]:
+    """Return which rows make one MDS shard by the rule of streaming's own writer, which counts the bytes of domains too."""
+    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
+    domains = _domains(index, origins)
+    sizes = mds.shard_sizes(
+        np.diff(ends),
+        np.diff(offsets),
+        [schemas.joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())],
+        size_limit=options.shard_bytes,
+        compression=_mds_compression(options),
+    )
+    bounds = np.cumsum([0, *sizes]).tolist()
+    return [Shard(number, len(sizes), *own) for number, own in enumerate(pairwise(bounds))]
+
+
+def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
+    """Return the domain of every sequence of a SEQUENCE_INDEX."""
+    domains = np.empty(len(index), object)
+    for number, origin in enumerate(origins):
+        places = np.flatnonzero(index["run"] == number)
+        for own in np.array_split(places, max(1, len(places) // _SEQUENCES_HELD)):
+            lists = [_table(index[own], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
+            chunk_ids, roles = (column.values.to_numpy() for column in lists)
+            domains[own] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
+    found: list[str] = domains.tolist()
+    return found
+
+
+def _mds_compression(options: Options) -> mds.Compression:
+    return "zstd" if options.compression == "zstd" else None
+
+
+def _eod_id(tokenizer: Tokenizer, eod: str | None) -> int | None:
+    if eod is None:
+        return None
+    found: int | None = tokenizer.token_to_id(eod)
+    if found is None:
+        raise TokenizerError(
+            f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"
+        )
+    return found
+
+
+def read_rows(
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[Origin],
+    *,
+    spans: Literal["located", "bare"] = "located",
+) -> Iterator[Resolved]:
+    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about two million tokens.
+
+    Of bare spans is not looked up where their text lies.
+    """
+    for pieces, row_offsets in _pieces(index, offsets, origins, spans=spans):
         blocks = [block for block, _ in pieces]
         yield schemas.packed(blocks[0] if len(blocks) == 1 else schemas.joined(blocks), row_offsets)
 
@@ -103,13 +188,17 @@ def read_rows_and_texts(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]
 ) -> Iterator[tuple[Resolved, list[str]]]:
     """Yield the same with the text of every span."""
-    for pieces, row_offsets in _pieces(index, offsets, origins):
+    for pieces, row_offsets in _pieces(index, offsets, origins, spans="located"):
         texts = [text for block, origin in pieces for text in span_texts(block, origin)]
         yield schemas.packed(schemas.joined([block for block, _ in pieces]), row_offsets), texts
 
 
 def _pieces(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[Origin],
+    *,
+    spans: Literal["located", "bare"],
 ) -> Iterator[tuple[list[tuple[Resolved, Origin]], NDArray[np.int64]]]:
     """Yield blocks of whole rows as the blocks of one run each that make them, and where in these the rows begin."""
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
@@ -119,7 +208,7 @@ def _pieces(
         sequences = index[offsets[first] : offsets[last]]
         of_runs = [(own, origins[own["run"][0]]) for own in _runs_of_equal(sequences, "run")]
         yield (
-            [(_resolve(own, origin), origin) for own, origin in of_runs],
+            [(_resolve(own, origin, spans=spans), origin) for own, origin in of_runs],
             offsets[first : last + 1] - offsets[first],
         )
         first = last
@@ -129,14 +218,18 @@ def _runs_of_equal(sequences: NDArray[Any], column: str) -> list[NDArray[Any]]:
     return np.split(sequences, np.flatnonzero(np.diff(sequences[column])) + 1)
 
 
-def _resolve(sequences: NDArray[Any], origin: Origin) -> Resolved:
+def _resolve(sequences: NDArray[Any], origin: Origin, *, spans: Literal["located", "bare"]) -> Resolved:
     """Look up sequences of one run."""
+    tokenizer = _tokenizer(origin.tokenizer) if spans == "located" else None
+    return resolve_table(_table(sequences, origin), origin.corpus, origin.tokens, origin.special, tokenizer)
+
+
+def _table(sequences: NDArray[Any], origin: Origin) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     for part in _runs_of_equal(sequences, "part"):
         with pa.ipc.open_file(pa.memory_map(str(origin.sequences[part["part"][0]]))) as reader:
             batches += [reader.get_batch(place) for place in part["place"].tolist()]
-    table = pa.Table.from_batches(batches)
-    return resolve_table(table, origin.corpus, origin.tokens, origin.special, _tokenizer(origin.tokenizer))
+    return pa.Table.from_batches(batches)
 
 
 def span_texts(block: Resolved, origin: Origin) -> list[str]:

@@ -12,14 +12,21 @@ from nextlong.engine.step import Counts, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.stages.arrangement import SPLITS, Arrangement, References, arrange_rows, row_tokens
-from nextlong.stages.export import Format, Options, Origin, close_export, export_shard, shards_of
+from nextlong.stages.export import COLUMNS, Format, Options, Origin, close_export, export_shard, mds_shards, shards_of
 from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
 
 # How the files end that hold the rows.
-SUFFIXES: Final[Mapping[str, str]] = {"parquet": ".parquet", "jsonl": ".jsonl"}
+SUFFIXES: Final[Mapping[str, str | tuple[str, ...]]] = {
+    **dict.fromkeys(COLUMNS, ".parquet"),
+    "arrow": ".arrow",
+    "jsonl": ".jsonl",
+    **dict.fromkeys(("mds", "prolong"), (".mds", ".mds.zstd")),
+    "megatron": ".bin",
+}
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
 _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
+_MEGATRON_SHARD_MB = 16_000  # its users name each file
 _ID_BYTES = 4
 
 
@@ -71,7 +78,11 @@ def splits_of(recipe: Recipe) -> tuple[str, ...]:
 
 def files_of(name: Format, folder: str) -> str:
     """Return what a reader is given for the files of a format in `folder`, which is empty or ends in a slash."""
-    return f"{folder}*{SUFFIXES[name]}"
+    if name in COLUMNS or name == "jsonl":
+        return f"{folder}*{SUFFIXES[name]}"
+    if name == "megatron":
+        return f"{folder}part-00000"
+    return folder or "."
 
 
 def step_name(name: str, split: str) -> str:
@@ -114,17 +125,29 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
 def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
     """Rows → the files of one split in one format."""
     export = recipe.export
-    options = Options(row_group_bytes=int(export.row_group_mb * 1_000_000))
     config: dict[str, Any] = {"format": name, "split": split, "shard_mb": export.shard_mb}
-    if name == "parquet":
+    if name in COLUMNS:
         config["row_group_mb"] = export.row_group_mb
+    if export.compression != "auto" and name in (*COLUMNS, "mds", "prolong"):
+        config["compression"] = export.compression
+    if name == "megatron":
+        config["eod"] = export.megatron_eod
 
     def tasks(done: Finished) -> list[Task]:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         row_bytes = _ID_BYTES * row_tokens(np.load(index), np.load(offsets))
         origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
+        options = Options(
+            shard_bytes=_shard_bytes(recipe, name, int(row_bytes.sum())),
+            row_group_bytes=int(export.row_group_mb * 1_000_000),
+            compression=None if export.compression == "auto" else export.compression,
+            eod=export.megatron_eod,
+        )
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
-        shards = shards_of(row_bytes, shard_bytes=_shard_bytes(recipe, int(row_bytes.sum())))
+        if name in ("mds", "prolong"):
+            shards = mds_shards(np.load(index), np.load(offsets), origins, options)
+        else:
+            shards = shards_of(row_bytes, shard_bytes=options.shard_bytes)
         return [partial(export_shard, format=name, shard=shard, **shared) for shard in shards]
 
     def close(counts: Sequence[Counts]) -> Task:
@@ -133,9 +156,11 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
     return Step(step_name(name, split), 3, config, (rows, *read), tasks, close=close)
 
 
-def _shard_bytes(recipe: Recipe, total_bytes: int) -> int:
+def _shard_bytes(recipe: Recipe, name: Format, total_bytes: int) -> int:
     if recipe.export.shard_mb != "auto":
         return int(recipe.export.shard_mb * 1_000_000)
+    if name == "megatron":
+        return _MEGATRON_SHARD_MB * 1_000_000
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
 
 
