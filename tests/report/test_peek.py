@@ -50,7 +50,7 @@ def printed(show, what, *, terminal=False, width=100):
 
 def test_the_list_has_one_line_a_sequence(run):
     title, heading, *rows = printed(peek.show_run, run).splitlines()
-    assert title.strip() == f"3 sequences in {run.path}"
+    assert title.strip() == f"3 sequences by nextlong in {run.path}"
     told = "# tokens meta-chunks negatives meta share mean cosine documents meta-document"
     assert " ".join(heading.split()) == told
     assert [row.split()[:2] for row in rows] == [["0", "400"], ["1", "400"], ["2", "400"]]

@@ -27,7 +27,8 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.compose.target_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    tables.show_line(Text(tables.visible(f"{len(run)} sequences in {run.path}"), style="italic"), console)
+    title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"
+    tables.show_line(Text(tables.visible(title), style="italic"), console)
     heading = tables.line((*_HEADINGS, "meta-document"), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
