@@ -80,6 +80,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
             tables.cell(text[:_SNIPPET_CHARS]),
         )
+    tables.shrink(table, console, columns=(6, 4))
     tables.show(table, console)
 
 
