@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from nextlong import pipeline
+from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
 settings.register_profile("nextlong", deadline=None)  # time is never a verdict here
@@ -55,7 +56,15 @@ def small_corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def recipe_for(small_corpus):
+def warm_workers():
+    """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
+    preload = ["nextlong.pipeline", "nextlong.encoders.lsa", "faiss", "pyarrow.parquet", "sklearn.utils.extmath"]
+    with LocalExecutor(1, preload=preload) as executor:
+        assert list(executor.map(len, [("warm",)])) == [4]
+
+
+@pytest.fixture(scope="session")
+def recipe_for(small_corpus, warm_workers):
     """A function of run_dir and overrides that returns a recipe: the small corpus in eight shards, twelve sequences."""
 
     def recipe(run_dir, *overrides):

@@ -1,12 +1,14 @@
 """Every method and every choice of negatives, end to end on the small corpus: what each promises, read from its output."""
 
+import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import nextlong
-from nextlong import pipeline
+from nextlong import cli, pipeline
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
 METHODS = ("standard", "knn", "iclm", "quest")
@@ -50,6 +52,42 @@ def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
         assert starts == [0, *(span.token_end for span in sequence.spans[:-1])]
         doc_ids = [next(s.doc_id for s in documents if s.group == group) for group in order]
         assert len(set(doc_ids)) == len(doc_ids)
+
+
+def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
+    run = one_run("compose.method=iclm", "compose.sequences=6", "iclm.max_similarity=null")
+    vectors = [np.load(path).astype(np.float32) for path in run.steps["docvectors"].files(".docvectors.npy")]
+    docs = np.load(run.steps["documents"].file(".docs.npy"))
+    chunk_docs = {int(first): place for place, first in enumerate(docs["first_chunk"])}
+    known = 0
+    for sequence in run.sequences():
+        firsts = [span for span in sequence.spans if span.chunk_id in chunk_docs]
+        assert math.isnan(firsts[0].score)
+        for before, span in pairwise(firsts):
+            if not math.isnan(span.score):
+                own, other = (np.concatenate(vectors)[chunk_docs[one.chunk_id]] for one in (span, before))
+                assert span.score == pytest.approx(float(own @ other), abs=2e-3)
+                known += 1
+    assert known > 10
+    assert cli.main(["verify", str(one_run.run_dir)]) == 0
+
+
+def test_every_report_names_the_stand_in_for_queries(one_run, capsys):
+    sets = ["compose.method=quest", "compose.sequences=6"]
+    run = one_run(*sets)
+    recipe = one_run.run_dir.parent / "quest.yaml"
+    recipe.write_text(run.recipe.dump(), encoding="utf-8")
+    folder = str(one_run.run_dir)
+    for words in (
+        ["run", str(recipe)],
+        ["plan", str(recipe), "--set", "compose.sequences=5"],
+        ["peek", folder],
+        ["stats", folder],
+        ["compare", folder],
+        ["sweep", str(recipe), "--over", "compose.seed=0"],
+    ):
+        assert cli.main(words) == 0
+        assert "extractive stand-in" in capsys.readouterr().out, words
 
 
 @pytest.mark.parametrize("method", ["standard", "iclm"])

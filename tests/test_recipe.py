@@ -40,6 +40,10 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("ingest.sources=a", "recipe: ingest.sources must be a list (it is 'a')"),
         ("ingest.sources=[a]", "recipe: ingest.sources.0 must be a section of keys (it is 'a')"),
         ("ingest.sources=[]", "recipe: ingest: sources is empty; name at least one file, folder or URL"),
+        ("decontaminate=[a, a]", "recipe: decontaminate: files names 'a' twice; name it once"),
+        ("decontaminate=['']", "recipe: decontaminate.files.0 must have at least 1 character (it is '')"),
+        ("decontaminate.ngram=0", "recipe: decontaminate.ngram must be greater than 0 (it is 0)"),
+        ("decontaminate=3", "recipe: decontaminate must be a section of keys (it is 3)"),
         ("ingest.sources.0.weight=0", "recipe: ingest.sources.0.weight must be greater than 0 (it is 0)"),
         ("ingest.shard_mb=.inf", "recipe: ingest.shard_mb must be a finite number or 'auto' (it is inf)"),
         ("ingest.max_reject_share=2", "recipe: ingest.max_reject_share must be less than or equal to 1 (it is 2)"),
@@ -73,6 +77,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
         ("compse.fit=paper", "unknown key 'compse'; did you mean 'compose'?"),
         ("encoder.lsa.dimension=4", "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?"),
         ("ingest.sources.0.pth=b", "unknown key 'ingest.sources.0.pth'; did you mean 'path'?"),
+        ("decontaminate.file=a", "unknown key 'decontaminate.file'; did you mean 'files'?"),
         ("mine.xyz=1", "unknown key 'mine.xyz'; known here: fetch, max_similarity, near_copies, pool"),
     ],
 )

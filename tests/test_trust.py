@@ -1,12 +1,14 @@
 """What is kept out of a data set: near-copies, nearly equal documents and evaluation texts, end to end."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import nextlong
 from nextlong import pipeline
 from nextlong.errors import CorpusError
+from nextlong.recipe import Decontaminate
 from nextlong.report import summary
 from nextlong.report.stats import measure
 from nextlong.verify.checks import verify
@@ -83,9 +85,10 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     assert breaches(tmp_path / "run") == {}
 
 
-@pytest.fixture
-def contaminated(recipe_for, small_corpus, tmp_path):
+@pytest.fixture(scope="module")
+def contaminated(recipe_for, small_corpus, tmp_path_factory):
     """A recipe whose corpus holds a question in the middle of three documents and alone in a fourth, and a clean run of it."""
+    tmp_path = tmp_path_factory.mktemp("contaminated")
     rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 600]
     for row in rows[:3]:
         lines = row["text"].split("\n")
@@ -95,18 +98,19 @@ def contaminated(recipe_for, small_corpus, tmp_path):
     return recipe_for(tmp_path / "run", sources, f"decontaminate=[{tmp_path / 'eval.jsonl'}]", "compose.sequences=all")
 
 
-def test_chunks_with_evaluation_text_are_nowhere(contaminated, tmp_path):
+def test_chunks_with_evaluation_text_are_nowhere(contaminated):
+    (evaluation,) = contaminated.decontaminate.files
     run = nextlong.run(contaminated)
     assert not any("brass telescope" in sequence.text for sequence in run.sequences())
-    assert measure(run).contaminated == {str(tmp_path / "eval.jsonl"): 4}
+    assert measure(run).contaminated == {evaluation: 4}
     told = dict(summary.lines(run.recipe, run.steps))["contaminated"]
-    assert told == f"4 chunks left out (4 of them with {tmp_path / 'eval.jsonl'})"
-    assert breaches(tmp_path / "run") == {}
+    assert told == f"4 chunks left out (4 of them with {evaluation})"
+    assert breaches(Path(contaminated.run_dir)) == {}
 
 
 def test_a_document_that_lost_a_chunk_is_no_meta_document(contaminated):
     run = nextlong.run(contaminated)
-    clean = nextlong.run(contaminated.model_copy(update={"decontaminate": type(contaminated.decontaminate)()}))
+    clean = nextlong.run(contaminated.model_copy(update={"decontaminate": Decontaminate()}))
     metas = [
         {s.source_id for sequence in found.sequences() for s in sequence.spans if s.role == "meta"}
         for found in (run, clean)
@@ -125,17 +129,22 @@ def test_other_methods_never_see_them_either(contaminated, method):
 
 
 def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
-    first = pipeline.run(contaminated)
-    (tmp_path / "eval.jsonl").write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
-    second = pipeline.run(contaminated)
+    evaluation = tmp_path / "eval.jsonl"
+    recipe = contaminated.model_copy(update={"decontaminate": Decontaminate(files=(str(evaluation),))})
+    evaluation.write_text(json.dumps({"question": QUESTION}))
+    first = pipeline.run(recipe)
+    evaluation.write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
+    second = pipeline.run(recipe)
     assert first["evalgrams"].folder != second["evalgrams"].folder
+    assert first["contaminated"].total("contaminated") == 4
     assert second["contaminated"].total("contaminated") == 0
 
 
 def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contaminated, tmp_path):
-    (tmp_path / "eval.jsonl").unlink()
+    missing = Decontaminate(files=(str(tmp_path / "eval.jsonl"),))
+    changed = {"run_dir": str(tmp_path / "run"), "decontaminate": missing}
     with pytest.raises(
         CorpusError, match=r"decontaminate: .*eval\.jsonl does not exist; correct the path or remove it"
     ):
-        pipeline.run(contaminated)
+        pipeline.run(contaminated.model_copy(update=changed))
     assert not [*(tmp_path / "run").glob("[0-9]*")]

@@ -33,7 +33,7 @@ _INPUTS_FILE = "inputs.json"
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("scipy.sparse",)
+_PRELOAD_LSA = ("nextlong.encoders.lsa",)
 
 
 def run(

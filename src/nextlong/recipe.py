@@ -437,6 +437,14 @@ class Recipe(_Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
 
     @property
+    def method_name(self) -> str:
+        """The method as reports name it: of quest, what made the queries is part of the name."""
+        if self.compose.method != "quest":
+            return self.compose.method
+        extractive = self.quest.queries == "extractive"
+        return f"quest ({'extractive stand-in for queries' if extractive else f'queries by {self.quest.queries}'})"
+
+    @property
     def compose_seed(self) -> int:
         """The seed of everything after the vectors."""
         return self.seed if self.compose.seed is None else self.compose.seed

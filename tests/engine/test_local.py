@@ -57,6 +57,12 @@ def count_neighbours(folder, number):
     return beside
 
 
+def hold_mb(megabytes):
+    """Touch so much memory for a moment; return which process it was."""
+    bytearray(b"x" * (megabytes * 1_000_000))
+    return os.getpid()
+
+
 def say_pid_and_wait(folder, number):
     path = Path(folder) / f"{number}.pid"
     path.with_suffix(".tmp").write_text(str(os.getpid()))
@@ -108,6 +114,13 @@ def test_executor_that_maps_nothing_starts_nothing():
     with LocalExecutor(2) as executor:
         assert list(executor.map(square, [])) == []
         assert multiprocessing.active_children() == before
+
+
+def test_worker_serves_the_next_step_until_it_has_grown():
+    with LocalExecutor(1) as executor:
+        first, second, third = (list(executor.map(hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
+    assert first == second
+    assert second != third
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])

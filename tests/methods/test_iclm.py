@@ -22,7 +22,7 @@ def table(*rows):
 def path(neighbours, cosines, ranks=None, kept=None, k=10):
     ranks = np.arange(len(neighbours)) if ranks is None else np.array(ranks)
     kept = np.ones(len(neighbours), np.bool_) if kept is None else np.array(kept)
-    return iclm.walk(iclm.build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept).tolist()
+    return iclm.walk(iclm.build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)[0].tolist()
 
 
 #   0 ──.9── 1        5 stands alone
@@ -42,6 +42,15 @@ def test_the_walk_starts_at_the_least_degree_and_goes_to_the_highest_weight():
 def test_an_edge_counts_in_both_directions_and_a_stuck_walk_jumps_to_the_least_degree():
     # 0 never lists 2 or 3, yet the walk leaves it for 2; there it is stuck and jumps to 3.
     assert path(*STAR) == [1, 0, 2, 3]
+
+
+def test_each_document_has_the_weight_of_the_edge_to_it_and_none_after_a_jump():
+    graph = iclm.build_graph(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
+    _, weights = iclm.walk(graph, np.arange(6), kept=np.ones(6, np.bool_))
+    np.testing.assert_array_equal(weights, np.array([np.nan, np.nan, 0.6, 0.7, 0.8, 0.9], np.float32))
+    hashes, chars = np.arange(6, dtype=np.uint64), np.full(6, 10)
+    _, by_document = iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=1, seed=0)
+    np.testing.assert_array_equal(by_document, np.array([0.9, 0.8, 0.7, 0.6, np.nan, np.nan], np.float32))
 
 
 def test_equal_degrees_are_decided_by_the_keyed_order():
@@ -87,10 +96,10 @@ def test_of_near_copies_the_first_in_keyed_order_stays():
 
 def test_sequences_are_stretches_of_the_path_in_random_order():
     hashes, chars = np.arange(6, dtype=np.uint64), np.full(6, 10)
-    drafts = iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=None, seed=0)
+    drafts, _ = iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=None, seed=0)
     assert sorted(draft.tolist() for draft in drafts) == [[1, 0], [3, 2], [5, 4]]
-    assert len(iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=2, seed=0)) == 2
-    without = iclm.draft(*CHAIN, hashes, chars, drafted_chars=10, sequences=None, seed=0, max_similarity=0.85)
+    assert len(iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=2, seed=0)[0]) == 2
+    without, _ = iclm.draft(*CHAIN, hashes, chars, drafted_chars=10, sequences=None, seed=0, max_similarity=0.85)
     assert len(without) == 5  # one of 0 and 1 is gone
 
 
@@ -146,7 +155,7 @@ def test_no_document_twice_and_the_order_of_documents_does_not_matter(corpus, ne
     sequences = []
     for order in (np.arange(len(hashes)), rng.permutation(len(hashes))):
         neighbours, found = nearest(cosines[np.ix_(order, order)], k)
-        drafts = iclm.draft(
+        drafts, _ = iclm.draft(
             neighbours,
             found,
             hashes[order],

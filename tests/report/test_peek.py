@@ -50,7 +50,7 @@ def printed(show, what, *, terminal=False, width=100):
 
 def test_the_list_has_one_line_a_sequence(run):
     title, heading, *rows = printed(peek.show_run, run).splitlines()
-    assert title.strip() == f"3 sequences in {run.path}"
+    assert title.strip() == f"3 sequences by nextlong in {run.path}"
     told = "# tokens meta-chunks negatives meta share mean cosine documents meta-document"
     assert " ".join(heading.split()) == told
     assert [row.split()[:2] for row in rows] == [["0", "400"], ["1", "400"], ["2", "400"]]
@@ -146,3 +146,21 @@ def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, 
     opened = nextlong.open(tmp_path / "run")
     assert [span for span in opened.sequence(0).spans if span.role == "meta"] == []
     assert len(printed(peek.show_run, opened).splitlines()) == 2 + len(opened)
+
+
+def test_on_a_narrow_terminal_text_and_source_give_way_and_numbers_stay(run):
+    file = io.StringIO()
+    sequence = next(run.sequences())
+    peek.show_sequence(sequence, Console(file=file, width=80, force_terminal=True, color_system=None))
+    *_, last = [line for line in file.getvalue().splitlines() if "–" in line and "negative" in line]
+    negative = [span for span in sequence.spans if span.role == "negative"][-1]
+    assert f"{negative.token_start:,}–{negative.token_end:,}" in last
+    assert f"{negative.score:.3f}" in last
+    assert f"{negative.char_start:,}–{negative.char_end:,}" in last
+    assert "…" in last
+
+
+def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run):
+    file = io.StringIO()
+    peek.show_sequence(next(run.sequences()), Console(file=file))
+    assert not [line for line in file.getvalue().splitlines() if line != line.rstrip()]

@@ -54,7 +54,7 @@ def state_of(row):
 def test_before_a_run_everything_is_to_do_and_costs_something(recipe):
     (summary,), rows = shown(recipe)
     assert summary.startswith("80 documents, 0.0 MB of text, ")
-    assert summary.endswith(" characters per token; 1 workers")
+    assert summary.endswith(" characters per token; method nextlong; 1 workers")
     *steps, whole = rows
     assert [row[0] for row in steps] == STEPS
     assert {state_of(row) for row in steps} == {"to do"}
@@ -62,6 +62,23 @@ def test_before_a_run_everything_is_to_do_and_costs_something(recipe):
     assert whole[:3] == ["all", "to", "do"]
     seconds = [float(row[3]) for row in rows]
     assert seconds[-1] >= max(seconds[:-1]) > 0
+
+
+def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
+    (tmp_path / "eval.txt").write_text("What is the airspeed of an unladen swallow?\n")
+    sets = [f"decontaminate=[{tmp_path / 'eval.txt'}]", "ingest.dedup=minhash"]
+    _, rows = shown(recipe_in(tmp_path, *sets))
+    told = {row[0]: row[3:] for row in rows}
+    for step in ("minhash", "neardup", "evalgrams", "contaminated", "clean"):
+        assert told[step][1::2] == ["s", "MB", "MB"]
+
+
+def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
+    assert len(shown(recipe)[0]) == 1
+    _, warning = shown(recipe_in(tmp_path, "compose.target_tokens=1000000"))[0]
+    assert warning.startswith(
+        "no sequence can be made: compose.target_tokens=1,000,000, but all documents together are"
+    )
 
 
 def test_a_plan_writes_nothing(recipe, tmp_path):
@@ -118,7 +135,7 @@ def test_times_are_told_in_the_unit_that_fits(seconds, told):
 RATES = plan_sample.Rates(
     read_s_per_byte=1e-8, chunk_s_per_char=1e-8, encode_s_per_chunk=1e-3, fit_base_s=0.5, fit_s_per_chunk=1e-3,
     fit_terms=900, fit_measured_chunks=1024, dimensions=8, search_s_per_pair=1e-9, tokenize_s_per_char=1e-7,
-    chars_per_token=4.0,
+    words_s_per_char=2e-8, chars_per_token=4.0,
 )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
 from nextlong.schemas import CHUNKS, DOCUMENTS
-from nextlong.stages.decontaminate import contaminated_shard, evaluation_grams, read_evaluation
+from nextlong.stages.chunk import read_chunks
+from nextlong.stages.decontaminate import clean_shard, contaminated_shard, evaluation_grams, read_evaluation
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
 QUESTION = "What is the airspeed of an unladen swallow?"
@@ -228,3 +229,29 @@ def test_the_chunks_found_are_those_of_a_plain_loop(tmp_path_factory, evaluation
         expected.append(met)
     texts = [[" ".join(chunk) + " " for chunk in chunks] for chunks in documents]
     assert decontaminate(folder, [path], texts, ngram=ngram)[0] == expected
+
+
+# The chunks that stay
+
+
+def test_clean_chunks_are_the_others_in_their_order(tmp_path):
+    write_shard(tmp_path / "0", [["one\n", "two\n", "three"], ["four"], ["five\n", "six"]])
+    np.save(tmp_path / "which.npy", np.array([False, True, False, True, True, False]))
+    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    assert counts == {"documents": 2, "chunks": 3, "chars": 4 + 5 + 3}
+    kept = read_chunks(tmp_path / "1.chunks.arrow")
+    assert {name: column.tolist() for name, column in kept.items()} == {
+        "doc_row": [0, 0, 2],
+        "start": [0, 8, 5],
+        "end": [4, 13, 8],
+        "joint": [False, False, False],
+    }
+
+
+@pytest.mark.parametrize("which", [[True, True], []])
+def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, which):
+    write_shard(tmp_path / "0", [["one"]] * len(which))
+    np.save(tmp_path / "which.npy", np.array(which, np.bool_))
+    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    assert counts == {"documents": 0, "chunks": 0, "chars": 0}
+    assert len(read_chunks(tmp_path / "1.chunks.arrow")["start"]) == 0

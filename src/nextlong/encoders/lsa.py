@@ -9,7 +9,6 @@ randomized one (Halko, Martinsson and Tropp 2011). One thread gives the same bit
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import sys
 import unicodedata
@@ -196,9 +195,9 @@ def _words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
     """
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
-    codes = _lowered()[np.frombuffer(characters, np.uint32)]
+    codes = _LOWERED[np.frombuffer(characters, np.uint32)]
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    if _unspaced()[codes[codes >= UNSPACED[0][0]]].any():
+    if _UNSPACED[codes[codes >= UNSPACED[0][0]]].any():
         codes, bounds = _pair_unspaced(codes, bounds)
     inside = codes != SPACE
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
@@ -214,7 +213,7 @@ def _pair_unspaced(
     codes: NDArray[np.uint32], bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds."""
-    unspaced = _unspaced()[codes]
+    unspaced = _UNSPACED[codes]
     letter = codes != SPACE
     pair = np.concatenate([[False], unspaced[:-1] & unspaced[1:], [False]])  # pair[i]: characters i - 1 and i
     inner = pair[:-1] & pair[1:]
@@ -228,9 +227,8 @@ def _pair_unspaced(
     return spread, starts[bounds]
 
 
-@functools.cache
 def _lowered() -> NDArray[np.uint32]:
-    """What becomes of each code point: its lower case if it can stand in a word, else a space."""
+    """Return what becomes of each code point: its lower case if it can stand in a word, else a space."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     for code in range(0x20000):
         letter = chr(code)
@@ -244,9 +242,13 @@ def _lowered() -> NDArray[np.uint32]:
     return table
 
 
-@functools.cache
 def _unspaced() -> NDArray[np.bool_]:
     table = np.zeros(sys.maxunicode + 1, np.bool_)
     for first, last in UNSPACED:
         table[first : last + 1] = True
     return table
+
+
+# Made where the module is imported: once, by the server that workers are forked from.
+_LOWERED: Final = _lowered()
+_UNSPACED: Final = _unspaced()

@@ -2,14 +2,17 @@
 
 Workers are forked from a server process that has imported the heavy libraries once, so they share that memory and start
 in milliseconds. Each runs on one thread: parallelism comes from tasks, and the last bits of a matrix product must not
-depend on how many cores there are. Workers die with the process that started them, even if that one is killed.
+depend on how many cores there are. Workers die with the process that started them, even if that one is killed. A step's
+workers serve the next one too, unless what they loaded and cached has made them grow: then new ones take over.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -32,6 +35,11 @@ _ONE_THREAD = {
 }
 
 
+# What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
+# than its steps; in a large one it is lost in minutes of work, and models of several steps would add up.
+_CARRIED_MB = 50
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of getrusage
+
 _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
 
@@ -42,6 +50,7 @@ class LocalExecutor:
         self.workers = workers
         self._preload = list(preload)
         self._pool: ProcessPoolExecutor | None = None
+        self._grown_mb = 0.0  # the worker that has grown most since it started
 
     def __enter__(self) -> LocalExecutor:
         return self
@@ -57,7 +66,7 @@ class LocalExecutor:
     def _close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+            self._pool, self._grown_mb = None, 0.0
 
     def map(
         self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None
@@ -66,20 +75,23 @@ class LocalExecutor:
         # One spare, so that no worker idles between tasks; but a spare would run at once where lanes are fewer than workers.
         limit = lanes if lanes is not None and lanes < self.workers else self.workers + 1
         waiting = iter(arguments)
-        running: set[Future[T]] = set()
+        running: set[Future[tuple[T, float]]] = set()
         try:
             while True:
                 for item in waiting:
                     with _interrupts_held_back():
-                        running.add(self._started().submit(call, *item))
+                        running.add(self._started().submit(_with_growth, call, item))
                     if len(running) >= limit:
                         break
                 if not running:
-                    self._close()  # new workers for the next step: what this one cached must not add up
+                    if self._grown_mb > _CARRIED_MB:
+                        self._close()
                     return
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    yield future.result()
+                    result, grown_mb = future.result()
+                    self._grown_mb = max(self._grown_mb, grown_mb)
+                    yield result
         except BrokenProcessPool:
             cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             raise RunError(
@@ -128,7 +140,22 @@ def _interrupts_held_back() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def _with_growth(call: Callable[..., T], arguments: tuple[Any, ...]) -> tuple[T, float]:
+    """Return the task's result, and by how many MB this worker's peak has grown since it started."""
+    result = call(*arguments)
+    return result, _peak_mb() - _mb_at_start
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES / 1e6
+
+
+_mb_at_start = 0.0
+
+
 def _prepare_worker() -> None:
+    global _mb_at_start
+    _mb_at_start = _peak_mb()
     # Both for a server that somebody else's code has started: ours is deaf to Ctrl-C and has one thread already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(_ONE_THREAD)

@@ -92,7 +92,9 @@ class Bars:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "", style="dim")
+        # A step of one task has no rate to speak of; the time that it has taken stands beside.
+        shows = task.speed and (task.total or 0) > 1
+        return Text(f"{task.speed:.1f}/s" if shows else "", style="dim")
 
 
 Reporter = Quiet | Lines | Bars

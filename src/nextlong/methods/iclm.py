@@ -52,9 +52,10 @@ def draft(
     k: int = 10,
     max_similarity: float | None = None,
     near_copies: NDArray[np.int64] | None = None,
-) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions of `drafted_chars` each, in random order.
+) -> tuple[list[NDArray[np.int64]], NDArray[np.float32]]:
+    """Return at most `sequences` (None: all) lists of positions of `drafted_chars` each, in random order; and weights.
 
+    The weights, shape (n,), are those of the edges by which the walk came to each document; NaN where it jumped there.
     `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer; K above `k`
     leaves each document k neighbours when near-copies fall out. `near_copies`: pairs of positions, shape (m, 2).
     Source: arXiv 2310.10638 §2.
@@ -63,10 +64,12 @@ def draft(
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     kept = drop_near_copies(neighbours, cosines, ranks, max_similarity=max_similarity, near_copies=near_copies)
-    path = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)
+    path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)
     pieces = stretches(path, chars, drafted_chars=drafted_chars)
     shuffle = rng_for(seed, "iclm.stretches").permutation(len(pieces))[:sequences]
-    return [pieces[place] for place in shuffle.tolist()]
+    weight_of = np.full(len(order), np.nan, np.float32)
+    weight_of[path] = weights
+    return [pieces[place] for place in shuffle.tolist()], weight_of
 
 
 def drop_near_copies(
@@ -116,12 +119,15 @@ def build_graph(
     return Graph(offsets, targets[best_first], weights[best_first])
 
 
-def walk(graph: Graph, ranks: NDArray[np.int64], *, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return all kept documents in the order of the walk, shape (kept,)."""
+def walk(
+    graph: Graph, ranks: NDArray[np.int64], *, kept: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return all kept documents in the order of the walk, and the weight of the edge to each, NaN for a jump; (kept,)."""
     offsets, targets = graph.offsets, graph.targets
     degrees = np.diff(offsets)
     unvisited = kept.copy()
     path = np.empty(int(kept.sum()), np.int64)
+    weights = np.full(len(path), np.nan, np.float32)
     done = 0
     for start in np.lexsort((ranks, degrees)).tolist():
         here = start if unvisited[start] else -1
@@ -129,7 +135,9 @@ def walk(graph: Graph, ranks: NDArray[np.int64], *, kept: NDArray[np.bool_]) -> 
             path[done] = here
             done += 1
             unvisited[here] = False
-            row = targets[offsets[here] : offsets[here + 1]]
-            free = row[unvisited[row]]
-            here = int(free[0]) if len(free) else -1
-    return path
+            first = int(offsets[here])
+            free = np.flatnonzero(unvisited[targets[first : offsets[here + 1]]])
+            if len(free):
+                weights[done] = graph.weights[first + free[0]]
+            here = int(targets[first + free[0]]) if len(free) else -1
+    return path, weights

@@ -251,13 +251,16 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
         torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
         raise EncoderError(
-            f"quest.queries={name}: {error}; pip install torch transformers sentencepiece, or take "
+            f"quest.queries={name}: {error}; pip install 'nextlong[quest]', or take "
             "quest.queries: extractive, which needs no model"
         ) from None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
+    except ImportError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; pip install 'nextlong[quest]'") from None
+    except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EncoderError(
             f"quest.queries={name} cannot be loaded: {reason}; give the path of a folder with a T5 and its tokenizer, or "

@@ -27,7 +27,8 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.compose.target_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    tables.show_line(Text(tables.visible(f"{len(run)} sequences in {run.path}"), style="italic"), console)
+    title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"
+    tables.show_line(Text(tables.visible(title), style="italic"), console)
     heading = tables.line((*_HEADINGS, "meta-document"), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
@@ -79,6 +80,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
             tables.cell(text[:_SNIPPET_CHARS]),
         )
+    tables.shrink(table, console, columns=(6, 4))
     tables.show(table, console)
 
 

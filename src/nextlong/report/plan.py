@@ -45,6 +45,8 @@ def show(recipe: Recipe, console: Console) -> None:
             earlier=plan_costs.earlier_rates(recipe, run_dir),
         )
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
+        if warning := _too_long(recipe, corpus, rates):
+            console.print(warning, style="bold red", highlight=False, soft_wrap=True)
     _print(steps, states, costs, console)
 
 
@@ -57,7 +59,19 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; {pipeline.worker_count(recipe)} workers"
+        f"{rates.chars_per_token:.2f} characters per token; method {recipe.method_name}; {pipeline.worker_count(recipe)} workers"
+    )
+
+
+def _too_long(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
+    """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
+    tokens, asked = corpus.kept_chars / rates.chars_per_token, recipe.compose.target_tokens
+    # Only there may a chunk stand in a sequence twice.
+    if tokens >= asked or recipe.compose.negatives == "self-repeat":
+        return ""
+    return (
+        f"no sequence can be made: compose.target_tokens={asked:,}, but all documents together are about {tokens:,.0f} "
+        "tokens; add documents or lower it"
     )
 
 

@@ -47,6 +47,11 @@ _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
     1e-5,
 )  # a document, chunk, candidate, chunk, span
 _SHINGLE_S = 1e-7  # a character read, shingled and compared
+# Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
+_MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
+_WORD_TABLES_S = 0.2  # once a worker
+_SIGNATURE_BYTES, _NEARDUP_S = 512, 2e-5  # a document
+_EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _SHINGLE_FILE_BYTES, _WEIGHTS_BYTES, _WEIGHTS_S = 4e6, 8.4e6, 0.1
 _SAMPLED_CHARS, _EXAMINED = 48e6, 1.5  # as stages/near_copies.py and screen.py have them
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
@@ -101,6 +106,7 @@ def _works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[st
     drafts = _plan_drafts(recipe, corpus, rates)
     return {
         **_corpus_works(recipe, corpus, rates, shards),
+        **_clean_works(recipe, corpus, rates, shards),
         **_search_works(recipe, corpus, rates, drafts.queries),
         **_sequence_works(recipe, corpus, rates, shards, drafts),
     }
@@ -138,6 +144,25 @@ def _plan_drafts(recipe: Recipe, corpus: Corpus, rates: Rates) -> _Drafts:
     # Drafts share chunks: so many different ones if each were drawn from all.
     named = corpus.chunks * -math.expm1(-named_drafts * a_draft / max(1.0, corpus.chunks))
     return _Drafts(sequences, drawn, queries, drawn * a_draft, named)
+
+
+def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
+    """Return the steps that leave documents and chunks out."""
+    workers = pipeline.worker_count(recipe)
+    lanes = min(workers, shards)
+    hashed_s = corpus.kept_chars * rates.words_s_per_char
+    tables_s = _WORD_TABLES_S * lanes
+    chunk_bytes = corpus.chunks * _CHUNK_BYTES
+    return {
+        "minhash": Work(hashed_s * _SIGN_WORDS + tables_s, corpus.documents * _SIGNATURE_BYTES, lanes=lanes),
+        "neardup": Work(corpus.documents * _NEARDUP_S, corpus.documents),
+        "evalgrams": Work(
+            corpus.evaluation_bytes * rates.words_s_per_char * _EVALUATION_WORDS + _WORD_TABLES_S,
+            corpus.evaluation_bytes * _EVALUATION_SHARE,
+        ),
+        "contaminated": Work(hashed_s * _MATCH_WORDS + tables_s, corpus.chunks, lanes=lanes),
+        "clean": Work(corpus.chunks * _REFER_S, chunk_bytes, lanes=lanes),
+    }
 
 
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:

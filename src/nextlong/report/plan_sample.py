@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe, Source
 from nextlong.stages.chunk import chunk_text
 from nextlong.stages.ingest import content_hash
+from nextlong.stages.near_copies import hash_words
 from nextlong.stages.records import Record, read_records
 from nextlong.stages.sizes import estimate_text_bytes
 from nextlong.stages.sources import InputFile
@@ -35,6 +37,8 @@ _MEASURED_CHUNKS = {"lsa": 1024, "sentence-transformers": 32}  # a second or so 
 _FIT_SLOPE_SHARE = 4  # the fit is timed on all measured chunks and on a quarter of them, for its slope
 _WARM_UP_CHUNKS = 16  # imports and tables are paid for once, and not by the measured call
 _TOKENIZED_CHUNKS = 512
+_HASHED_CHUNKS = 256
+_COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _TRAINED_ENTRIES = 4096  # trained in a second, and within a tenth of the characters per token of 32,000 entries
 _SEARCH_ROWS, _SEARCH_QUERIES, _SEARCH_WIDTH = 8192, 256, 1024
 _OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
@@ -53,6 +57,7 @@ class Corpus:
     chunks: float
     eligible: float  # documents with at least compose.min_meta_chunks chunks
     meta_chunks: float  # the chunks of these
+    evaluation_bytes: float = 0.0  # of decontaminate.files
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Rates:
     dimensions: int
     search_s_per_pair: float
     tokenize_s_per_char: float
+    words_s_per_char: float  # to tell words apart and hash them
     chars_per_token: float
 
 
@@ -106,7 +112,10 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
     ]
     stored_share, compress_s = _timed(lambda: _stored_share(looks))
     counts = [[len(own) for own in of_texts] for of_texts in spans]
-    corpus = size(recipe, looks, counts, stored_share=stored_share)
+    corpus = replace(size(recipe, looks, counts, stored_share=stored_share), evaluation_bytes=_evaluation_bytes(recipe))
+    few = "\n".join(chunks[:_HASHED_CHUNKS])
+    hash_words(few[:1])  # makes its tables
+    _, words_s = _timed(lambda: hash_words(few))
     encode_s, fit, dimensions = _measure_encoder(recipe, chunks)
     tokenize_s, chars_per_token = _measure_tokenizer(recipe, chunks)
     rates = Rates(
@@ -120,6 +129,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
         dimensions=dimensions,
         search_s_per_pair=_measure_search(dimensions),
         tokenize_s_per_char=tokenize_s,
+        words_s_per_char=words_s / max(1, len(few)),
         chars_per_token=chars_per_token,
     )
     return corpus, rates
@@ -164,6 +174,16 @@ def _kept_shares(looks: Sequence[_Look], documents: Sequence[float], chars: Sequ
         scale * weight / own if weight and own else share
         for share, own, weight in zip(shares, chars, weights, strict=True)
     ]
+
+
+def _evaluation_bytes(recipe: Recipe) -> float:
+    """Return how much there is to read in the evaluation files; those that are missing are the run's to refuse."""
+    total = 0.0
+    for file in recipe.decontaminate.files:
+        system, path = fsspec.core.url_to_fs(file)
+        if system.exists(path):
+            total += (system.size(path) or 0) / (_COMPRESSED_SHARE if file.endswith((".gz", ".zst")) else 1)
+    return total
 
 
 def _look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[_Look]:

@@ -91,13 +91,15 @@ class Reuse:
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
-    `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `queries` names the model that made
-    those of quest. `chars_per_token` is over whole chunks. `near_copies` is what the run's steps
-    counted, None if they did not look; `contaminated` says how many chunks each evaluation file had left out.
+    `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
+    pages name it, `queries` names the model that made those of quest. `chars_per_token` is over whole chunks. `near_copies`
+    is what the run's steps counted, None if they did not look; `contaminated` says how many chunks each evaluation file
+    had left out.
     """
 
     run: str
     method: str
+    method_name: str
     negatives: str | None
     position: str | None
     fit: str | None
@@ -186,6 +188,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     return Stats(
         run=str(run.path if run.record.parent == run.path else run.record),
         method=compose.method,
+        method_name=run.recipe.method_name,
         negatives=compose.negatives if is_nextlong else None,
         position=compose.position if is_nextlong else None,
         fit=compose.fit if is_nextlong else None,

@@ -58,7 +58,7 @@ def spread_rows(spread: Spread | None, form: str) -> list[tuple[str, str]]:
 
 def _what(stats: Stats) -> Rows:
     rows = [
-        ("method", stats.method),
+        ("method", stats.method_name),
         ("negatives", stats.negatives or ""),
         ("position", stats.position or ""),
         ("fit", stats.fit or ""),
@@ -96,7 +96,9 @@ def _yield(stats: Stats) -> Rows:
 def _similarity_title(stats: Stats) -> str:
     if stats.method == "nextlong":
         return "Cosine of negatives to their meta-chunk, by their place beside it"
-    return "Cosine of documents, by their place behind the first of the sequence"
+    if stats.method == "iclm":
+        return "Cosine of documents to the one before, by their place behind the first of the sequence"
+    return "Cosine of documents to the first of the sequence, by their place behind it"
 
 
 def _similarity(stats: Stats) -> Rows:

@@ -30,6 +30,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             "chunks",
             f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
         ),
+        ("method", recipe.method_name),
         (
             "sequences",
             f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
@@ -86,16 +87,19 @@ def dropped(done: Finished) -> dict[str, int]:
 
 def _why_less(done: Finished) -> str:
     (counts,) = done["select"].counts
-    reasons = {
-        "exact duplicates": counts["duplicates"],
-        "over a cap": counts["capped"],
-        "over their weight": counts["weighted_out"],
-    }
-    if "neardup" in done:
-        reasons["near-duplicates"] = done["neardup"].total("near_duplicates")
-    reasons["rejected"] = done["ingest"].total("rejects")
-    told = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+    reasons = [
+        (counts["duplicates"], "exact duplicate"),
+        (counts["capped"], "over a cap"),
+        (counts["weighted_out"], "over their weight"),
+        (done["neardup"].total("near_duplicates") if "neardup" in done else 0, "near-duplicate"),
+        (done["ingest"].total("rejects"), "rejected"),
+    ]
+    told = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
     return f" ({', '.join(told)})" if told else ""
+
+
+def _plural(reason: str, count: int) -> str:
+    return "s" if reason.endswith("duplicate") and count > 1 else ""
 
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:

@@ -179,11 +179,16 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         cells = [compare.text_of(row.get(key)) for key in _TABLE]
         if outcome.stats is None:
             cells[0] = "failed"
-        table.add_row(tables.cell(outcome.variant.name), *cells, f"{outcome.new_seconds:,.1f}")
+        table.add_row(tables.cell(_named(outcome.variant)), *cells, f"{outcome.new_seconds:,.1f}")
     tables.show(table, console)
     for outcome in outcomes:
         if outcome.error:
             console.print(f"{outcome.variant.name}: {outcome.error}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _named(variant: Variant) -> str:
+    is_quest = variant.recipe.compose.method == "quest"
+    return f"{variant.name}: {variant.recipe.method_name}" if is_quest else variant.name
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Text of the user's comes into a cell by `cell`, so that neither its markup nor i
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.text import Text
 
 # What moves the cursor or colours the screen; tabs and newlines do no harm.
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
+_LEAST_CELLS = 8  # of a column that gives way
 _PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
 
 
@@ -54,9 +56,27 @@ def show_line(row: Text, console: Console) -> None:
         console.print(row, soft_wrap=True)
 
 
+def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
+    """Let only `columns`, in this order, give way on a narrow terminal: numbers cut to an ellipsis tell nothing."""
+    if not console.is_terminal:
+        return
+    gaps = 2 * (len(filled.columns) - 1)
+    for column in filled.columns:
+        widest = max(console.measure(text).maximum for text in (column.header, *column.cells))
+        column.width = min(widest, column.max_width or widest)
+    excess = gaps + sum(column.width or 0 for column in filled.columns) - console.width
+    for place in columns:
+        width = filled.columns[place].width or 0
+        filled.columns[place].width = min(width, max(_LEAST_CELLS, width - max(0, excess)))
+        excess -= width - (filled.columns[place].width or 0)
+
+
 def show(filled: Table, console: Console) -> None:
-    """Print a table, as wide as it needs to be where there is no terminal."""
+    """Print a table; where there is no terminal, as wide as its text, without blanks at the ends of lines."""
     if console.is_terminal:
         console.print(filled)
-    else:
-        PipeConsole(file=console.file, width=_PIPE_CELLS, no_color=True, highlight=False).print(filled)
+        return
+    wide = Console(file=io.StringIO(), width=_PIPE_CELLS, no_color=True, highlight=False)
+    with wide.capture() as captured:
+        wide.print(filled)
+    console.file.writelines(f"{row.rstrip()}\n" for row in captured.get().splitlines())

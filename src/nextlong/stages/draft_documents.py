@@ -108,7 +108,7 @@ def draft_documents(
         }
     elif isinstance(options, Iclm):
         _, near, scores = _read_neighbours(neighbours, documents)
-        drafts = iclm.draft(
+        drafts, weights = iclm.draft(
             _padded(near, -1, np.int64),
             _padded(scores, -1.0, np.float32),
             hashes,
@@ -118,6 +118,11 @@ def draft_documents(
             max_similarity=options.max_similarity,
             **common,
         )
+        cosines = {
+            (number, position): float(weights[position])
+            for number, positions in enumerate(drafts)
+            for position in positions[1:].tolist()
+        }
     elif isinstance(options, Quest):
         index = quest.draw_keywords(_read_keywords(keywords), hashes, seed=seed)
         rarity: dict[str, Any] = {"split_ratio": options.split_ratio, "oversample": options.oversample}

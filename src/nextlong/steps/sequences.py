@@ -128,7 +128,7 @@ def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, t
             )
 
     inputs = (documents, tokenizer) if source is None else (documents, source, tokenizer)
-    return Step("draft", 1, config, inputs, tasks, check=check)
+    return Step("draft", 2, config, inputs, tasks, check=check)
 
 
 def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
