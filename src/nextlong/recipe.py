@@ -200,8 +200,8 @@ class Mine(_Section):
         512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
     )
     near_copies: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="say 0.8: no negative shares this much of its words with its meta-document or another; null: as they come",
+        0.8,
+        description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
     )
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="no negative has a higher cosine to its meta-chunk"

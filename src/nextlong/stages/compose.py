@@ -229,8 +229,18 @@ def _compose_one(
         rng=rng_for(rules.seed, "position", sequence_id),
         reuse=rules.reuse,
         blocked=blocked,
+        near_copies=_near_copies(draft),
         **lengths,
     )
+
+
+def _near_copies(draft: pa.RecordBatch) -> dict[int, list[int]]:
+    """Return for each chunk of a draft that repeats others which these are."""
+    found: dict[int, list[int]] = {}
+    for one, other in draft.column("near_copies").values.to_numpy().reshape(-1, 2).tolist():
+        found.setdefault(one, []).append(other)
+        found.setdefault(other, []).append(one)
+    return found
 
 
 def _drafts_and_pieces(

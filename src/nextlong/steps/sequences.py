@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, sequence_limit
 from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
+from nextlong.steps.shingles import shingle_store
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -54,9 +55,9 @@ def draft_step(
     metas: Step,
     mine: Step,
     tokenizer: Step,
-    weights: Step | None,
+    screening: Sequence[Step],
 ) -> Step:
-    """CANDIDATES → DRAFTS of the method nextlong; `weights`, of shingles, screens out near-copies."""
+    """CANDIDATES → DRAFTS of the method nextlong; `screening`, shingles and their weights, finds near-copies."""
     compose = recipe.compose
     config: dict[str, Any] = {
         "target_tokens": compose.target_tokens,
@@ -73,6 +74,7 @@ def draft_step(
     def tasks(done: Finished) -> list[Task]:
         ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
             partial(
                 draft_block,
@@ -84,14 +86,14 @@ def draft_step(
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
                 chunks=chunks_of(done).files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
-                weights=done["weights"].file(".weights.npy") if "weights" in done else None,
+                measure=measure,
                 rules=rules,
             )
             for (first, last), candidates in ranges
         ]
 
-    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *(() if weights is None else (weights,)))
-    return Step("draft", 1, {"method": "nextlong", **config}, inputs, tasks)
+    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
+    return Step("draft", 2, {"method": "nextlong", **config}, inputs, tasks)
 
 
 def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
@@ -129,7 +131,7 @@ def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, t
             )
 
     inputs = (documents, tokenizer) if source is None else (documents, source, tokenizer)
-    return Step("draft", 1, config, inputs, tasks, check=check)
+    return Step("draft", 2, config, inputs, tasks, check=check)
 
 
 def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
@@ -235,7 +237,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         ]
 
     config_and_cap = config | {"max_uses": max_uses}
-    return Step("compose", 1, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
+    return Step("compose", 2, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
 
 
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
