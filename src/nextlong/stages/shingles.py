@@ -26,6 +26,7 @@ U32 = NDArray[np.uint32]
 Offsets = NDArray[np.int64]
 
 SHINGLE_WORDS: Final = 3
+LEAST_WORDS: Final = 10  # of a text that may be a copy in part
 SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
 _SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
@@ -37,7 +38,7 @@ _LEAST_WEIGHT: Final = 2.0**-10  # above 0, so that a chunk of nothing but stock
 class Shingles(NamedTuple):
     """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
-    A text of fewer than five words is too short to have a share of its words changed: it is one shingle (repeated, so
+    A text of fewer than ten words is too short to have a share of its words changed: it is one shingle (repeated, so
     that no text has fewer than three), equal to that of the same words and to nothing else.
     """
 
@@ -50,7 +51,7 @@ def shingles(texts: Sequence[str]) -> Shingles:
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
-    is_long = counts >= 2 * SHINGLE_WORDS - 1
+    is_long = counts >= LEAST_WORDS
     sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, np.where(counts > 0, SHINGLE_WORDS, 0))
     of_long = np.repeat(is_long, sizes)
     hashes = np.empty(len(of_long), np.uint32)

@@ -1,6 +1,6 @@
 """Near-copies: does a negative repeat the meta-document, or another negative, instead of distracting from it?
 
-In:  the texts of a sequence. A text's measure is the share of its words that stand in a run of five words that the other
+In:  the texts of a sequence. A text's measure is the share of its words that stand in a run of three words that the other
 text has too: about the share of words left unchanged, whether single words were changed or a whole passage. Runs that
 stand in many documents of the corpus (licence notes, footers) weigh `limit / documents`.
 
@@ -24,12 +24,12 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
 
-_RUN_WORDS = 5
-_FILTER_RUN_WORDS = 3  # the run's own
+_RUN_WORDS = 3
+_LEAST_WORDS = 10  # fewer are a copy of the same words only
 _LIKELIEST = 8  # negatives that a chunk which was passed over is compared with
 _THRESHOLD = 0.8
 _MARGIN = 0.05
-_SUSPECT_SHARE = 0.15  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 16 %
+_SUSPECT_SHARE = 0.25  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 27 %
 _COMMON_LEAST = 16
 _COMMON_SHARE = 0.001
 _WORD = re.compile(r"\w+")
@@ -83,8 +83,8 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
 def without_cause(run: Artefacts, passed_over: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
     """Return which of the chunks that sequences, by number, passed over repeat neither meta-document nor negative of theirs.
 
-    Half the threshold will do, and runs of three words, for the filter weighs by rarity: a chunk that was passed over
-    without cause shares next to nothing.
+    Half the threshold will do, for the filter weighs by rarity: a chunk that was passed over without cause shares next to
+    nothing.
     """
     least = float(run.setting("mine", "near_copies", _THRESHOLD)) / 2
     found = {}
@@ -96,7 +96,8 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, NDArray[np.int64]]) 
         texts = run.texts_of(np.concatenate([*own, *(passed_over[sequence.number] for sequence in wanted)]))
         for sequence in wanted:
             chunks = passed_over[sequence.number]
-            repeats = [_repeats(place, _Texts.of(sequence, chunks, texts), least) for place in range(len(chunks))]
+            compared = _Texts.of(sequence, chunks, texts)
+            repeats = [_repeats(place, compared, least) for place in range(len(chunks))]
             found[sequence.number] = chunks[~np.array(repeats, np.bool_)]
     return found
 
@@ -108,24 +109,26 @@ class _Texts(NamedTuple):
     runs: list[NDArray[np.uint64]]
     common: NDArray[np.int32]
     document: int
+    short: set[tuple[int, ...]]  # the word ids of the document's chunks and of the negatives that have few words
 
     @classmethod
     def of(cls, sequence: Composed, chunks: NDArray[np.int64], texts: dict[int, str]) -> _Texts:
         words: dict[str, int] = {}
         meta = int(np.flatnonzero(sequence.role == META)[0])
-        whole = "".join(texts[chunk] for chunk in range(int(sequence.doc_first[meta]), int(sequence.doc_stop[meta])))
-        negatives = sequence.chunk[(sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)].tolist()
-        ids = [
-            *(_word_ids(texts[chunk], words) for chunk in chunks.tolist()),
-            _word_ids(whole, words),
-            *(_word_ids(texts[chunk], words) for chunk in negatives),
-        ]
-        runs = [_run_hashes(own, _FILTER_RUN_WORDS) for own in ids]
-        return cls(ids, runs, _common_runs([np.unique(own) for own in runs]), len(chunks))
+        own = [texts[chunk] for chunk in range(int(sequence.doc_first[meta]), int(sequence.doc_stop[meta]))]
+        placed = sequence.chunk[(sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)].tolist()
+        negatives = [texts[chunk] for chunk in placed]
+        all_texts = [*(texts[chunk] for chunk in chunks.tolist()), "".join(own), *negatives]
+        ids = [_word_ids(text, words) for text in all_texts]
+        runs = [_run_hashes(each) for each in ids]
+        short = {tuple(_word_ids(text, words).tolist()) for text in (*own, *negatives)}
+        return cls(ids, runs, _common_runs([np.unique(each) for each in runs]), len(chunks), short)
 
 
 def _repeats(place: int, texts: _Texts, least: float) -> bool:
     """Return whether a chunk repeats the document or a negative, or a negative it."""
+    if len(texts.ids[place]) < _LEAST_WORDS:
+        return tuple(texts.ids[place].tolist()) in texts.short
     sizes = np.array([max(1, len(own)) for own in texts.runs])
     shares = texts.common[place] / np.minimum(sizes, sizes[place])
     likeliest = texts.document + 1 + np.argsort(-shares[texts.document + 1 :], kind="stable")[:_LIKELIEST]
@@ -138,11 +141,11 @@ def _repeats(place: int, texts: _Texts, least: float) -> bool:
 
 
 def _word_share(texts: _Texts, own: int, other: int) -> float:
-    """Return the share of a text's words that stand in a run that the other has too; of a few words, whether they are equal."""
-    if len(texts.ids[own]) < 2 * _FILTER_RUN_WORDS:
-        return float(len(texts.ids[own]) > 0 and np.array_equal(texts.ids[own], texts.ids[other]))
+    """Return the share of a text's words that stand in a run that the other has too, 0 for a text of a few words."""
+    if len(texts.ids[own]) < _LEAST_WORDS:
+        return 0.0
     shared = np.isin(texts.runs[own], texts.runs[other])
-    return _share(np.ones(len(shared)), shared, _FILTER_RUN_WORDS)
+    return _share(np.ones(len(shared)), shared)
 
 
 def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:
@@ -166,6 +169,8 @@ def _suspects(sequence: Composed, texts: dict[int, str], least: float) -> Iterat
     common = _common_runs(distinct)
     names = list(words)
     for own in range(1, len(own_ids)):
+        if len(own_ids[own]) < _LEAST_WORDS:
+            continue
         common[own, own] = 0
         others = np.flatnonzero(common[own] >= max(1.0, _SUSPECT_SHARE * len(distinct[own])))
         for other in others[np.argsort(-common[own, others], kind="stable")].tolist():
@@ -182,11 +187,11 @@ def _word_ids(text: str, words: dict[str, int]) -> NDArray[np.uint64]:
     return np.array([words.setdefault(word, len(words)) for word in _WORD.findall(text.lower())], np.uint64)
 
 
-def _run_hashes(ids: NDArray[np.uint64], run_words: int = _RUN_WORDS) -> NDArray[np.uint64]:
+def _run_hashes(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return one number a run of words, equal for equal runs; 2^64 is enough that unequal ones differ."""
-    count = max(0, len(ids) - run_words + 1)
+    count = max(0, len(ids) - _RUN_WORDS + 1)
     mixed = np.zeros(count, np.uint64)
-    for step in range(run_words):
+    for step in range(_RUN_WORDS):
         mixed = (mixed ^ ids[step : step + count]) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return mixed
@@ -238,15 +243,16 @@ def _runs_among(text: str, vocabulary: set[str], wanted: set[Run]) -> set[Run]:
     return found
 
 
-def _share(weights: NDArray[np.float64], shared: NDArray[np.bool_], run_words: int = _RUN_WORDS) -> float:
+def _share(weights: NDArray[np.float64], shared: NDArray[np.bool_]) -> float:
     """Return the share of the words, by weight, that stand in a shared run; `weights` and `shared` have one entry a run.
 
-    A word weighs what the rarest run does that it stands in.
+    A word weighs what the rarest run does that it stands in; those at the edges stand in fewer runs and do not count.
     """
-    heaviest = np.zeros(len(weights) + run_words - 1)
+    heaviest = np.zeros(len(weights) + _RUN_WORDS - 1)
     covered = np.zeros(len(heaviest), np.bool_)
-    for step in range(run_words):
+    for step in range(_RUN_WORDS):
         place = slice(step, step + len(weights))
         heaviest[place] = np.maximum(heaviest[place], weights)
         covered[place] |= shared
-    return float(heaviest[covered].sum() / heaviest.sum())
+    inner = slice(_RUN_WORDS - 1, len(weights))
+    return float(heaviest[inner][covered[inner]].sum() / heaviest[inner].sum())
