@@ -26,12 +26,12 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.stages.chunk import chunk_text
-from nextlong.stages.near_copies import Shingles, add_counts, shingles, similarities, weights_from
+from nextlong.stages.near_copies import similarities
+from nextlong.stages.shingles import LEAST_WORDS, Shingles, add_counts, shingles, weights_from
 
 SLOTS = 1 << 22
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 ALIGNED_CHUNKS = 600  # of each kind of pair; an alignment takes milliseconds
-LEAST_WORDS = 10  # of a chunk that is looked at
 Pair = tuple[int, int]
 
 
@@ -75,7 +75,7 @@ def weights_of(texts: Sequence[str]) -> NDArray[np.float16]:
     """Return the weights of shingles as the stages would measure them on these documents."""
     counts = np.zeros(SLOTS, np.uint32)
     for start in range(0, len(texts), 256):
-        add_counts(counts, texts[start : start + 256])
+        add_counts(counts, shingles(texts[start : start + 256]))
     return weights_from(counts, len(texts))
 
 

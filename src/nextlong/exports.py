@@ -112,7 +112,15 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             "keeps every step that it does not touch"
         )
     asked = [*([f"export.formats=[{','.join(formats)}]"] if formats else []), *overrides]
-    return Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
+    recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
+    if recipe.sequence_tokens > run.recipe.sequence_tokens:
+        raise RunError(
+            f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
+            f"have {run.recipe.sequence_tokens:,}; say "
+            f"`nextlong run RECIPE --set export.formats=[{','.join(recipe.export.formats)}]`, "
+            "which keeps vectors and candidates and composes anew"
+        )
+    return recipe
 
 
 def _check_mix(runs: Sequence[Run], proportions: Sequence[float]) -> None:
@@ -220,7 +228,7 @@ def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics
         splits=splits,
         columns=_COLUMNS[name],
         method="+".join(dict.fromkeys(run.recipe.compose.method for run in written.runs)),
-        target_tokens=sorted({run.recipe.compose.target_tokens for run in written.runs}),
+        target_tokens=sorted({run.recipe.sequence_tokens for run in written.runs}),
         sequences=sum(rows[split]["sequences"] for split in below),
         tokenizer=recipe.tokenizer.source
         or f"a byte-level BPE of {recipe.tokenizer.train:,} entries trained on the corpus",

@@ -118,7 +118,7 @@ def route(
     cleaning = clean.cleaning_steps(recipe, ingest, cut)
     chunk = cleaning[-1] if cleaning else cut  # what every step below sees
     tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, keep, chunk, tokenizer, attempt)
+    drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
     refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
     tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
@@ -135,7 +135,7 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     return [minhash, corpus.neardup_step(recipe, ingest, select, minhash)]
 
 
-def _draft(recipe: Recipe, ingest: Step, keep: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
+def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
     method = recipe.compose.method
     encoder = candidates.encoder_step(recipe, ingest, chunk)
@@ -143,9 +143,8 @@ def _draft(recipe: Recipe, ingest: Step, keep: Step, chunk: Step, tokenizer: Ste
     if method == "nextlong":
         metas = candidates.metas_step(recipe, ingest, chunk, attempt=attempt)
         mine = candidates.mine_step(recipe, embed, metas)
-        screening = _screening(recipe, ingest, keep, chunk)
-        weights = screening[-1] if screening else None
-        draft = sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, weights)
+        screening = _screening(recipe, ingest, chunk)
+        draft = sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
         return [metas, encoder, embed, mine, *screening, draft]
     documents = candidates.documents_step(recipe, ingest, chunk)
     if method == "standard":
@@ -159,12 +158,12 @@ def _draft(recipe: Recipe, ingest: Step, keep: Step, chunk: Step, tokenizer: Ste
     return [documents, encoder, embed, vectors, neighbours, draft]
 
 
-def _screening(recipe: Recipe, ingest: Step, keep: Step, chunk: Step) -> list[Step]:
+def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps that near-copies are measured with; none where they may stay."""
     if recipe.mine.screened(recipe.compose.negatives) is None:
         return []
-    counted = shingles.shingles_step(recipe, ingest, keep, chunk)
-    return [counted, shingles.weights_step(counted)]
+    shingled = shingles.shingles_step(ingest, chunk)
+    return [shingled, shingles.weights_step(recipe, ingest, chunk, shingled)]
 
 
 # what the run directory remembers

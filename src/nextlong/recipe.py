@@ -201,8 +201,8 @@ class Mine(_Section):
         512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
     )
     near_copies: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="say 0.8: no negative shares this much of its words with its meta-document or another; null: as they come",
+        0.8,
+        description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
     )
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="no negative has a higher cosine to its meta-chunk"
@@ -443,6 +443,11 @@ class Recipe(_Section):
             return self.compose.method
         extractive = self.quest.queries == "extractive"
         return f"quest ({'extractive stand-in for queries' if extractive else f'queries by {self.quest.queries}'})"
+
+    @property
+    def sequence_tokens(self) -> int:
+        """The length of a sequence: `compose.target_tokens`, and the one more that torchtitan's last label is."""
+        return self.compose.target_tokens + ("torchtitan" in self.export.formats)
 
     @property
     def compose_seed(self) -> int:

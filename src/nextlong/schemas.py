@@ -53,7 +53,8 @@ CANDIDATES: Final = pa.schema(
     ]
 )
 
-# One row a draft; the four lists run in parallel. `group` counts meta-chunks (nextlong) or documents (other methods).
+# One row a draft; the first four lists run in parallel. `group` counts meta-chunks (nextlong) or documents (other methods).
+# `near_copies` lists chunk ids two by two: the two repeat each other, so that only one of them may be a negative.
 DRAFTS: Final = pa.schema(
     [
         pa.field("sequence_id", pa.string(), nullable=False),
@@ -61,6 +62,7 @@ DRAFTS: Final = pa.schema(
         pa.field("role", pa.list_(pa.int8()), nullable=False),
         pa.field("group", pa.list_(pa.int32()), nullable=False),
         pa.field("score", pa.list_(pa.float32()), nullable=False),
+        pa.field("near_copies", pa.list_(pa.int64()), nullable=False),
     ]
 )
 

@@ -42,6 +42,18 @@ def test_exact_shares_the_budget_and_carries_over():
     ]  # fmt: skip
 
 
+def test_of_near_copies_the_one_that_comes_first_is_placed():
+    # 15 to fill, 7 for the first group: 1 (4) and 2 (2); 4 and 6 repeat them, so 5 (3) and then 3 (5) and 7 (1 of 2) serve.
+    some = groups((3, {1: 4, 2: 2, 3: 5}), (2, {4: 5, 5: 3, 6: 6, 3: 5, 7: 2}))
+    placed = laid(some, 20, near_copies={1: [4], 4: [1], 2: [6], 6: [2]})
+    assert [chunk for chunk, _, _ in placed] == [100, 1, 2, 101, 5, 3, 7]
+
+
+def test_what_repeats_a_chunk_that_is_not_placed_may_serve():
+    blocked = laid(TWO, 20, near_copies={1: [4], 4: [1]}, blocked={1})
+    assert [chunk for chunk, _, _ in blocked] == [100, 2, 3, 101, 4, 5]
+
+
 def test_exact_with_the_meta_chunk_behind_its_negatives():
     assert laid(TWO, 20, position="tail") == [
         (1, 0, 4), (2, 4, 6), (100, 6, 9),
@@ -370,9 +382,9 @@ def drafted(tmp_path):
     for name, array in tokens.items():
         np.save(tmp_path / f"{name}.npy", array)
     drafts = [
-        [["a"], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]]],
-        [["b"], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]]],
-        [["c"], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]]],
+        [["a"], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]], [[]]],
+        [["b"], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]], [[]]],
+        [["c"], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
     ]
     return {
         "drafts": write(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
@@ -433,3 +445,16 @@ def test_random_positions_belong_to_seed_and_sequence(drafted, tmp_path):
     runs = [block(drafted, tmp_path / f"{seed}", position="random", seed=seed)[1][0]["chunk_id"] for seed in range(8)]
     assert len({tuple(chunks) for chunks in runs}) > 1
     assert block(drafted, tmp_path / "again", position="random", seed=3, take=1)[1][0]["chunk_id"] == runs[3]
+
+
+def test_a_joint_closes_the_gap_that_decontaminating_left_in_a_document(drafted, tmp_path):
+    # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
+    starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
+    columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
+    drafted["chunks"] = [write(tmp_path / "holed.arrow", schemas.CHUNKS, columns)]
+    whole = [["d"], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
+    drafted["drafts"] = write(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
+    _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
+    assert row["chunk_id"] == [0, 1, 2, -1, 3, -1]
+    assert row["role"][3] == schemas.JOINT
+    assert row["token_end"] == [3, 7, 12, 13, 15, 16]

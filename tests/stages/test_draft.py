@@ -10,6 +10,7 @@ from nextlong.stages.draft import DraftRules, draft_block, refer
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.mine import METAS
 from nextlong.stages.offers import read_candidates
+from nextlong.stages.shingles import ShingleStore, shingles
 
 SECOND = 1 << 32  # chunk 0 of shard 1
 
@@ -56,7 +57,7 @@ def settings(**changed):
         "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
         "negatives": "top", "pool": 512, "near_copies": None, "max_similarity": None, "seed": 0,
     }  # fmt: skip
-    return {"vectors": [], "weights": None, "rules": DraftRules(**plain | changed)}
+    return {"vectors": [], "measure": None, "rules": DraftRules(**plain | changed)}
 
 
 def read(path):
@@ -125,7 +126,7 @@ def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
 )
 def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, limit, take, rows):
     draft_block(tmp_path / "d", **mined, **settings())
-    write(tmp_path / "e.arrow", schemas.DRAFTS, [["x"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]]])
+    write(tmp_path / "e.arrow", schemas.DRAFTS, [["x"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]])
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
     counts = refer(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
     assert counts == {"take": take, "drafts": sum(take), "chunks": sum(map(len, rows))}
@@ -139,12 +140,22 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
     assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
 
 
-def test_near_copies_are_left_out_and_counted(mined, tmp_path):
-    # Every chunk of the fixture is the same word, so all are copies of their meta-document.
+def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
+    # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
+    for shard, texts in enumerate((["a", "b", "a", "c", "c", "d"], ["e", "f", "g", "h"])):
+        found = shingles([" ".join(f"{text}{number}" for number in range(20)) for text in texts])
+        np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
+        np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)
+    store = ShingleStore(
+        hashes=[tmp_path / f"{shard}.shingles.npy" for shard in range(2)],
+        offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
+    )
     np.save(tmp_path / "w.npy", np.ones(1 << 10, np.float16))
-    given = settings(near_copies=0.8) | {"weights": tmp_path / "w.npy"}
+    given = settings(near_copies=0.8) | {"measure": (store, tmp_path / "w.npy")}
     counts = draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
-    assert first["chunk_id"] == [0, 1]
-    assert second["chunk_id"] == [2, 3, 4]
-    assert counts == {"drafts": 2, "dropped": {TOO_LONG: 0}, "near_copies": 5 + 3}
+    assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
+    assert first["near_copies"] == [3, 4]
+    assert second["chunk_id"] == [2, 1, 3, 1, SECOND + 3, 4]
+    assert second["near_copies"] == []
+    assert counts == {"drafts": 2, "dropped": {TOO_LONG: 0}, "near_copies": 2 + 1}

@@ -1,14 +1,11 @@
-"""Screening: what falls out, what takes its place, and how far it looks."""
+"""Screening: what falls out, what takes its place, what is left to composing, and how far it looks."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from nextlong import schemas
-from nextlong.stages.mine import METAS
 from nextlong.stages.offers import Candidates
-from nextlong.stages.resolve import Corpus
 from nextlong.stages.screen import screen
+from nextlong.stages.shingles import ShingleStore, shingles
 
 WEIGHTS = np.ones(1 << 16, np.float16)
 
@@ -22,20 +19,16 @@ def words(number, *, count=40, changed=0):
 
 
 @pytest.fixture
-def corpus_of(tmp_path):
-    """A function of texts that returns a corpus with one chunk a document."""
+def stored(tmp_path):
+    """A function of texts that returns the store of their shingles, one chunk a text."""
 
-    def corpus(texts):
-        documents = [texts, range(len(texts)), ["s"] * len(texts), ["i"] * len(texts)]
-        sizes = [len(text) for text in texts]
-        chunks = [range(len(texts)), [0] * len(texts), sizes, [True] * len(texts)]
-        for name, schema, columns in (("d", schemas.DOCUMENTS, documents), ("c", schemas.CHUNKS, chunks)):
-            batch = pa.RecordBatch.from_pydict(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
-            with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(batch)
-        return Corpus((tmp_path / "d",), (tmp_path / "c",))
+    def store(texts):
+        found = shingles(texts)
+        np.save(tmp_path / "h.npy", found.hashes)
+        np.save(tmp_path / "o.npy", found.offsets)
+        return ShingleStore(hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"])
 
-    return corpus
+    return store
 
 
 def offers(*lists):
@@ -46,55 +39,80 @@ def offers(*lists):
     )
 
 
-def screened(corpus, offered, *, chunks=1, length=2):
-    """Screen for a meta-document of the first chunks; a draft takes `length` of each list."""
-    metas = np.array([(0, 0, 0, chunks, 100)], METAS)
-    (found,) = screen(
-        metas,
-        [offered],
-        lambda _, own: [min(length, len(ids)) for ids in own.ids],
-        corpus=corpus,
-        weights=WEIGHTS,
-        threshold=0.8,
-    )
+def take(length):
+    """A draft of as much of each list as holds `length` candidates that will serve."""
+
+    def draft(offered):
+        served = [np.cumsum(chars > 0) for chars in offered.chars]
+        return [min(len(own), int(np.searchsorted(own, length)) + 1) if len(own) else 0 for own in served]
+
+    return draft
+
+
+def screened(store, offered, *, chunks=1, length=2):
+    """Screen for a meta-document of the first chunks."""
+    found = screen(np.arange(chunks), offered, take(length), shingles=store, weights=WEIGHTS, threshold=0.8)
     return [ids[:length].tolist() for ids, length in zip(found.offers.ids, found.prefixes, strict=True)], found
 
 
-def test_a_copy_of_the_meta_document_gives_way_to_the_next(corpus_of):
-    corpus = corpus_of([words(0), words(1), words(0, changed=2), words(2), words(3)])
-    drafted, found = screened(corpus, offers([2, 1, 3, 4]))
+def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
+    store = stored([words(0), words(1), words(0, changed=2), words(2), words(3)])
+    drafted, found = screened(store, offers([2, 1, 3, 4]))
     assert drafted == [[1, 3]]
     assert found.near_copies == 1
+    assert found.pairs.tolist() == []
     assert found.offers.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
 
 
-def test_a_copy_of_another_meta_chunk_falls_out_too(corpus_of):
-    corpus = corpus_of([words(0), words(1), words(1, changed=1), words(2)])
-    drafted, _ = screened(corpus, offers([2, 3], [3]), chunks=2)
+def test_a_copy_of_another_meta_chunk_falls_out_too(stored):
+    drafted, _ = screened(stored([words(0), words(1), words(1, changed=1), words(2)]), offers([2, 3], [3]), chunks=2)
     assert drafted == [[3], [3]]
 
 
-def test_of_copies_among_candidates_the_one_that_composing_meets_first_stays(corpus_of):
+def test_copies_among_candidates_stay_paired_and_the_later_one_counts_nothing(stored):
     texts = [words(0), words(1), words(2), words(2, changed=1), words(3)]
-    assert screened(corpus_of(texts), offers([1, 3], [2, 4]), chunks=1)[0] == [[1, 3], [4]]
-    assert screened(corpus_of(texts), offers([2, 1], [3, 4]), chunks=1)[0] == [[2, 1], [4]]
+    drafted, found = screened(stored(texts), offers([1, 3], [2, 4]))
+    assert drafted == [[1, 3], [2, 4]]
+    assert found.pairs.tolist() == [[3, 2]]
+    drafted, found = screened(stored(texts), offers([2, 3, 1, 4]))
+    assert drafted == [[2, 3, 1]]
+    assert found.pairs.tolist() == [[2, 3]]
+    assert found.near_copies == 1
 
 
-def test_half_a_copy_stays(corpus_of):
-    corpus = corpus_of([words(0), words(0, count=20) + " " + words(1, count=20), words(2)])
-    assert screened(corpus, offers([1, 2]))[0] == [[1, 2]]
+def test_a_copy_of_what_counts_nothing_counts(stored):
+    # The second repeats the first, the third the second but not the first, which is what will be placed.
+    own = words(1, count=60).split()
+    second = [*own[:5], *words(8, count=9).split(), *own[14:]]
+    third = [*second[:40], *words(9, count=9).split(), *second[49:]]
+    texts = [words(0), " ".join(own), " ".join(second), " ".join(third), words(2)]
+    drafted, found = screened(stored(texts), offers([1, 2, 3, 4]))
+    assert drafted == [[1, 2, 3]]
+    assert found.pairs.tolist() == [[1, 2], [2, 3]]
 
 
-def test_it_looks_on_where_everything_so_far_falls_out(corpus_of):
+def test_pairs_outside_the_draft_are_left_out(stored):
+    drafted, found = screened(stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4]))
+    assert drafted == [[1, 2]]
+    assert found.pairs.tolist() == []
+
+
+def test_half_a_copy_stays(stored):
+    drafted, found = screened(
+        stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]), offers([1, 2])
+    )
+    assert drafted == [[1, 2]]
+    assert found.near_copies == 0
+
+
+def test_it_looks_on_where_everything_so_far_falls_out(stored):
     copies = [words(0, changed=1 + number % 3) for number in range(50)]
-    corpus = corpus_of([words(0), *copies, words(1), words(2), words(0)])
-    drafted, found = screened(corpus, offers(range(1, 54)))
+    drafted, found = screened(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
     assert drafted == [[51, 52]]
     assert found.near_copies == 50
 
 
-def test_a_list_of_nothing_but_copies_drafts_nothing(corpus_of):
-    corpus = corpus_of([words(0), *(words(0) for _ in range(30))])
-    drafted, found = screened(corpus, offers(range(1, 31)))
+def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
+    drafted, found = screened(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
     assert drafted == [[]]
     assert found.near_copies == 30

@@ -67,12 +67,12 @@ def draft(
 
     `fit="paper"`: as long as it holds `negatives` that no earlier meta-chunk has taken. `"exact"`: as long as it holds
     `drafted_chars / p` characters besides what earlier meta-chunks will presumably use, which is their first
-    `needed_chars / p`. A prefix is the whole list where the candidates run out.
+    `needed_chars / p`. A prefix is the whole list where the candidates run out. A candidate of 0 characters will not serve.
     """
     taken = np.empty(0, np.int64)
     lengths = []
     for ids, chars in zip(candidate_ids, candidate_chars, strict=True):
-        free = ~np.isin(ids, taken)
+        free = ~np.isin(ids, taken) & (chars > 0)
         if fit == "paper":
             filled, enough, used = np.cumsum(free), negatives, negatives
         else:

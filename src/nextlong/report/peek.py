@@ -24,7 +24,7 @@ _HEADINGS = ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosi
 def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     """Print a line for each of the `first` sequences (0: all), as it is read: what it is made of and what it extends."""
     shown = min(first, len(run)) if first else len(run)
-    tokens = f"{run.recipe.compose.target_tokens:,}"
+    tokens = f"{run.recipe.sequence_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
     title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"

@@ -46,14 +46,14 @@ _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
     1e-8,
     1e-5,
 )  # a document, chunk, candidate, chunk, span
-_SHINGLE_S = 1e-7  # a character read, shingled and compared
+_SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
+_SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
+_SAMPLED_CHARS = 48e6  # as stages/shingles.py has it
 # Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
 _MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
 _WORD_TABLES_S = 0.2  # once a worker
 _SIGNATURE_BYTES, _NEARDUP_S = 512, 2e-5  # a document
 _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
-_SHINGLE_FILE_BYTES, _WEIGHTS_BYTES, _WEIGHTS_S = 4e6, 8.4e6, 0.1
-_SAMPLED_CHARS, _EXAMINED = 48e6, 1.5  # as stages/near_copies.py and screen.py have them
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
@@ -125,7 +125,7 @@ class _Drafts:
 
 def _plan_drafts(recipe: Recipe, corpus: Corpus, rates: Rates) -> _Drafts:
     compose = recipe.compose
-    sequence_chars = compose.target_tokens * rates.chars_per_token
+    sequence_chars = recipe.sequence_tokens * rates.chars_per_token
     if compose.method == "nextlong":
         most, factor = corpus.eligible, compose.draft_factor
     elif compose.method == "knn" and recipe.knn.reuse == "across-sequences":
@@ -218,21 +218,22 @@ def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) 
 def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, drafts: _Drafts) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
-    tokens = drafts.sequences * recipe.compose.target_tokens
+    tokens = drafts.sequences * recipe.sequence_tokens
     spans = tokens * rates.chars_per_token / max(1.0, chunk_chars)
     named_chars = drafts.named_chunks * chunk_chars
     token_bytes = named_chars / rates.chars_per_token * _TOKEN_BYTES + drafts.named_chunks * _OFFSET_BYTES
     tokenizer_bytes = (recipe.tokenizer.train or 0) * _TOKENIZER_ENTRY_BYTES or _TOKENIZER_FILE_BYTES
     drafted = max(drafts.drafted_chunks, drafts.queries * candidates.fetch_of(recipe))
     is_screened = recipe.mine.screened(recipe.compose.negatives) is not None
-    screened_chars = drafts.drafted_chunks * chunk_chars * _EXAMINED if is_screened else 0.0
+    compared_chars = drafts.drafted_chunks * chunk_chars if is_screened else 0.0
+    shingle_bytes = corpus.kept_chars * _SHINGLE_BYTES + corpus.chunks * _OFFSET_BYTES
     sampled_chars = min(corpus.kept_chars, _SAMPLED_CHARS)
     works = {
         "tokenizer": Work(_TOKENIZER_S, tokenizer_bytes, extra_mb=_TOKENIZER_MB),
-        "shingles": Work(sampled_chars * _SHINGLE_S, shards * _SHINGLE_FILE_BYTES, lanes=min(workers, shards)),
-        "weights": Work(_WEIGHTS_S, _WEIGHTS_BYTES),
+        "shingles": Work(corpus.kept_chars * _SHINGLE_S, shingle_bytes, lanes=min(workers, shards)),
+        "weights": Work(sampled_chars * _COUNT_S, _WEIGHTS_BYTES),
         "draft": Work(
-            drafted * _DRAFT_S + screened_chars * _SHINGLE_S, drafts.drafted_chunks * _DRAFTED_BYTES, lanes=workers
+            drafted * _DRAFT_S + compared_chars * _COMPARE_S, drafts.drafted_chunks * _DRAFTED_BYTES, lanes=workers
         ),
         "refer": Work(corpus.chunks * _REFER_S, drafts.named_chunks * _OFFSET_BYTES),
         "tokens": Work(

@@ -21,10 +21,10 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe, Source
 from nextlong.stages.chunk import chunk_text
 from nextlong.stages.ingest import content_hash
-from nextlong.stages.near_copies import hash_words
 from nextlong.stages.records import Record, read_records
 from nextlong.stages.sizes import estimate_text_bytes
 from nextlong.stages.sources import InputFile
+from nextlong.stages.words import hash_words
 
 T = TypeVar("T")
 

@@ -196,7 +196,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
         queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
-        target_tokens=compose.target_tokens,
+        target_tokens=run.recipe.sequence_tokens,
         sequences=len(run),
         tokens=tokens,
         yields=_yield(run),

@@ -33,7 +33,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         ("method", recipe.method_name),
         (
             "sequences",
-            f"{sequences:,} of exactly {recipe.compose.target_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
+            f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
     if "contaminated" in done:

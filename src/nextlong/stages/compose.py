@@ -229,8 +229,18 @@ def _compose_one(
         rng=rng_for(rules.seed, "position", sequence_id),
         reuse=rules.reuse,
         blocked=blocked,
+        near_copies=_near_copies(draft),
         **lengths,
     )
+
+
+def _near_copies(draft: pa.RecordBatch) -> dict[int, list[int]]:
+    """Return for each chunk of a draft that repeats others which these are."""
+    found: dict[int, list[int]] = {}
+    for one, other in draft.column("near_copies").values.to_numpy().reshape(-1, 2).tolist():
+        found.setdefault(one, []).append(other)
+        found.setdefault(other, []).append(one)
+    return found
 
 
 def _drafts_and_pieces(
@@ -248,11 +258,20 @@ def _drafts_and_pieces(
 
 
 def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[Piece]]:
-    """Return the chunks of each draft, with the token count and the closing newline of every chunk looked up."""
-    ids = np.concatenate([draft.column("chunk_id").values.to_numpy() for draft in drafts])
-    scores = np.concatenate([draft.column("score").values.to_numpy() for draft in drafts])
-    (joint,) = gather.chunk_columns(ids, chunks, ("joint",))
-    pieces = list(map(Piece, ids.tolist(), tokens.counts(ids).tolist(), (~joint).tolist(), scores.tolist()))
+    """Return the chunks of each draft, with the token count of every chunk looked up, and whether it is closed.
+
+    It is if it ends in a newline, or if its document goes on: whole documents are put together as they are, but for what
+    decontaminating took out of them.
+    """
+    ids, scores, roles = (
+        np.concatenate([draft.column(name).values.to_numpy() for draft in drafts])
+        for name in ("chunk_id", "score", "role")
+    )
+    joint, doc_row, start, end = gather.chunk_columns(ids, chunks, ("joint", "doc_row", "start", "end"))
+    goes_on = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
+    goes_on &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
+    closed = ~joint | np.append(goes_on, False)
+    pieces = list(map(Piece, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
     ends = np.cumsum([len(draft.column("chunk_id").values) for draft in drafts]).tolist()
     return [pieces[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]
 

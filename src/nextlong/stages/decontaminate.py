@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.errors import CorpusError
 from nextlong.stages.chunk import read_chunks
-from nextlong.stages.near_copies import Words, bounds_of, hash_words, ngrams, runs_on
+from nextlong.stages.words import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 3

@@ -22,7 +22,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from nextlong.errors import RecipeError
-from nextlong.stages.near_copies import bounds_of, hash_words, ngrams, runs_on
+from nextlong.stages.words import bounds_of, hash_words, ngrams, runs_on
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +27,7 @@ from nextlong.stages.mine import chunk_ids_of
 from nextlong.stages.offers import Candidates, offer, read_candidates
 from nextlong.stages.resolve import Corpus
 from nextlong.stages.screen import Screened, screen
-
-_METAS_AT_A_TIME = 16  # whose candidates' texts are held
+from nextlong.stages.shingles import ShingleStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +82,12 @@ def draft_block(
     chunks: Sequence[Path],
     vectors: Sequence[Path],
     tokenizer: Path,
-    weights: Path | None,
+    measure: tuple[ShingleStore, Path] | None,
     rules: DraftRules,
 ) -> dict[str, Any]:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
-    `weights`, of shingles, are needed if the rules say how near a near-copy is; the near-copies are counted too.
+    `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
     """
     drawn = np.load(metas)[first:last]
     corpus = Corpus(tuple(documents), tuple(chunks))
@@ -100,54 +98,45 @@ def draft_block(
         for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
         if is_in
     )
-    drafts = near_copies = 0
-    shingle_weights = None if weights is None else np.load(weights)
+    screening = None if measure is None else (measure[0], np.load(measure[1]))
+    near_copies = 0
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
-        while retrieved := list(islice(neighbourhoods, _METAS_AT_A_TIME)):
-            part = slice(drafts, drafts + len(retrieved))
-            own = drawn[fits][part]
-            found = _draft(own, own_tokens[fits][part].tolist(), retrieved, corpus, vectors, shingle_weights, rules)
-            for meta, drafted in zip(own, found, strict=True):
-                row = _draft_row(meta, drafted.offers, drafted.prefixes)
-                writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
-                near_copies += drafted.near_copies
-            drafts += len(retrieved)
-    counted = {} if weights is None else {"near_copies": near_copies}
-    return {"drafts": drafts, "dropped": {TOO_LONG: len(drawn) - drafts}} | counted
+        for meta, tokens, retrieved in zip(drawn[fits], own_tokens[fits].tolist(), neighbourhoods, strict=True):
+            found = _draft(meta, tokens, retrieved, chunks, vectors, screening, rules)
+            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
+            near_copies += found.near_copies
+    counted = {} if measure is None else {"near_copies": near_copies}
+    return {"drafts": int(fits.sum()), "dropped": {TOO_LONG: int((~fits).sum())}} | counted
 
 
 def _draft(
-    metas: NDArray[Any],
-    own_tokens: Sequence[int],
-    retrieved: Sequence[Candidates],
-    corpus: Corpus,
+    meta: NDArray[Any],
+    own_tokens: int,
+    retrieved: Candidates,
+    chunks: Sequence[Path],
     vectors: Sequence[Path],
-    weights: NDArray[np.float16] | None,
+    screening: tuple[ShingleStore, NDArray[np.float16]] | None,
     rules: DraftRules,
-) -> list[Screened]:
-    """Return what each of some meta-documents is offered, and the prefixes drafted of it."""
-    targets = [rules.target_chars(meta, tokens) for meta, tokens in zip(metas, own_tokens, strict=True)]
-    offers = [
-        offer(
-            meta,
-            own,
-            negatives=rules.negatives,
-            pool=rules.pool,
-            max_similarity=rules.max_similarity,
-            drafted_chars=target_chars * rules.draft_factor,
-            chunks=corpus.chunks,
-            vectors=vectors,
-            rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
-        )
-        for meta, own, target_chars in zip(metas, retrieved, targets, strict=True)
-    ]
-
-    def draft(number: int, offered: Candidates) -> list[int]:
-        return rules.prefixes(metas[number], targets[number], offered)
-
-    if weights is None or rules.near_copies is None:
-        return [Screened(offered, draft(number, offered), 0) for number, offered in enumerate(offers)]
-    return screen(metas, offers, draft, corpus=corpus, weights=weights, threshold=rules.near_copies)
+) -> Screened:
+    """Return what a meta-document is offered, and the prefixes drafted of it."""
+    target_chars = rules.target_chars(meta, own_tokens)
+    offers = offer(
+        meta,
+        retrieved,
+        negatives=rules.negatives,
+        pool=rules.pool,
+        max_similarity=rules.max_similarity,
+        drafted_chars=target_chars * rules.draft_factor,
+        chunks=chunks,
+        vectors=vectors,
+        rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
+    )
+    draft = partial(rules.prefixes, meta, target_chars)
+    if screening is None or rules.near_copies is None:
+        return Screened(offers, draft(offers), np.empty((0, 2), np.int64))
+    shingles, weights = screening
+    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    return screen(own, offers, draft, shingles=shingles, weights=weights, threshold=rules.near_copies)
 
 
 def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[int]:
@@ -165,10 +154,11 @@ def _encoder(tokenizer: Path) -> TextEncoder:
     return TextEncoder.from_file(tokenizer)
 
 
-def _draft_row(meta: NDArray[Any], neighbours: Candidates, prefixes: list[int]) -> dict[str, Any]:
+def _draft_row(meta: NDArray[Any], drafted: Screened) -> dict[str, Any]:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
+    neighbours = drafted.offers
     ids, roles, groups, scores = [], [], [], []
-    for group, length in enumerate(prefixes):
+    for group, length in enumerate(drafted.prefixes):
         ids += [np.array([int(meta["first_chunk"]) + group]), neighbours.ids[group][:length]]
         scores += [np.array([1.0], np.float32), neighbours.scores[group][:length]]
         roles += [np.array([schemas.META], np.int8), np.full(length, schemas.NEGATIVE, np.int8)]
@@ -179,6 +169,7 @@ def _draft_row(meta: NDArray[Any], neighbours: Candidates, prefixes: list[int]) 
         "role": np.concatenate(roles),
         "group": np.concatenate(groups),
         "score": np.concatenate(scores),
+        "near_copies": drafted.pairs.ravel(),
     }
 
 

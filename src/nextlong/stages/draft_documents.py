@@ -153,6 +153,7 @@ def _write(
                     "role": np.full(len(ids), schemas.DOCUMENT, np.int8),
                     "group": np.repeat(np.arange(len(own), dtype=np.int32), own["chunks"]),
                     "score": np.repeat(np.array(scores, np.float32), own["chunks"]),
+                    "near_copies": [],
                 }
                 writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
 

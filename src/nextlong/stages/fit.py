@@ -12,8 +12,9 @@ A chunk that does not end in a newline is followed by a joint, so that no two te
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -75,14 +76,16 @@ def compose_spans(
     rng: np.random.Generator | None = None,
     reuse: Reuse = "never",
     blocked: Container[int] = (),
+    near_copies: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> list[Span] | Dropped:
     """Return spans that tile exactly `target_tokens` tokens, or why there are none.
 
     `rng` places the meta-chunks if `position="random"`. A chunk serves as a negative once in the sequence unless
-    `reuse="free"`, and never if it is `blocked`. Source: arXiv 2501.12766 §3.1.2 for `fit="paper"`.
+    `reuse="free"`, never if it is `blocked`, and not where one of its `near_copies` has served.
+    Source: arXiv 2501.12766 §3.1.2 for `fit="paper"`.
     """
     room = target_tokens - bos_tokens - eos_tokens
-    taking = _Taking(set() if reuse == "never" else None, blocked, joint_tokens)
+    taking = _Taking(set() if reuse == "never" else None, blocked, near_copies, joint_tokens)
     chosen = _share_budget(groups, room, taking) if fit == "exact" else _all_free(groups, taking)
     if isinstance(chosen, Dropped):
         return chosen
@@ -103,13 +106,9 @@ def concatenate_spans(
 ) -> list[Span] | Dropped:
     """Return spans of documents one after the other, cut at `target_tokens`; `groups` says which document a chunk is of.
 
-    Chunks of one document follow each other without a joint, as in the document.
+    A chunk whose document goes on right behind it is `closed`, so that no joint parts what belongs together.
     """
-    last_of_document = [here != after for here, after in zip(groups, [*groups[1:], -1], strict=True)]
-    ordered = [
-        (piece if last else piece._replace(closed=True), schemas.DOCUMENT, group)
-        for piece, group, last in zip(pieces, groups, last_of_document, strict=True)
-    ]
+    ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
     return _fill(
         ordered, target_tokens=target_tokens, joint_tokens=joint_tokens, bos_tokens=bos_tokens, eos_tokens=eos_tokens
     )
@@ -134,10 +133,14 @@ def _fill(
 
 
 class _Taking(NamedTuple):
-    """What all groups of a sequence share: the chunks taken so far (None: they may serve again), those that must not serve."""
+    """What all groups of a sequence share.
+
+    `used`: the chunks taken so far, and what repeats them (None: they may serve again); `blocked`: those that must not serve.
+    """
 
     used: set[int] | None
     blocked: Container[int]
+    near_copies: Mapping[int, Sequence[int]]
     joint_tokens: int
 
 
@@ -176,7 +179,7 @@ class _Walker:
     def __init__(self, candidates: Sequence[Piece], taking: _Taking) -> None:
         self.taken: list[Piece] = []
         self._candidates = candidates
-        self._used, self._blocked, self._joint_tokens = taking
+        self._used, self._blocked, self._near_copies, self._joint_tokens = taking
         self._next = 0
 
     def take_whole(self, budget: int | None) -> int:
@@ -206,6 +209,7 @@ class _Walker:
     def _take(self, piece: Piece) -> None:
         if self._used is not None:
             self._used.add(piece.chunk)
+            self._used.update(self._near_copies.get(piece.chunk, ()))
         self.taken.append(piece)
         self._next += 1
 

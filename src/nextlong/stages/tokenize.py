@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.stages.chunk import iter_chunk_texts, read_chunks
 from nextlong.stages.fast_bpe import TextEncoder
+from nextlong.stages.flat_npy import write_header
 
 Engine = Literal["auto", "reference"]
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
 
-_NPY_HEADER_BYTES = 128
 _COPIED_ROWS = 4096  # at a time
 
 
@@ -73,14 +73,14 @@ def _write_encoded(out: Path, rows: NDArray[np.int64], *, documents: Path, chunk
     all_lengths = [np.zeros(1, np.int64)]
     tokens = 0
     with open(f"{out}.ids.npy", "wb") as sink:
-        _write_npy_header(sink, np.dtype(np.uint32), 0)
+        write_header(sink, np.dtype(np.uint32), 0)
         for batch in iter_chunk_texts(documents, chunks, rows):
             ids, lengths = encoder.encode_batch(batch.texts)
             sink.write(ids.data)
             all_lengths.append(lengths)
             tokens += len(ids)
         sink.seek(0)
-        _write_npy_header(sink, np.dtype(np.uint32), tokens)
+        write_header(sink, np.dtype(np.uint32), tokens)
     np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate(all_lengths)))
 
 
@@ -115,16 +115,9 @@ def _write_copied(out: Path, wanted: NDArray[np.int64], *, sources: Sequence[tup
         origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
         all_ids.append(np.load(ids_path, mmap_mode="r"))
     with open(f"{out}.ids.npy", "wb") as sink:
-        _write_npy_header(sink, np.dtype(np.uint32), int(lengths.sum()))
+        write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
         for first in range(0, len(wanted), _COPIED_ROWS):
             block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
             pieces = [all_ids[number][start : start + length] for number, start, length in zip(*block, strict=True)]
             sink.write(np.concatenate(pieces).data)
     np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
-
-
-def _write_npy_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
-    """Write the header of a flat `.npy` (format 1.0), always 128 bytes: the row count can be put in at the end."""
-    fields = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({rows},), }}"
-    sink.write(b"\x93NUMPY\x01\x00" + (_NPY_HEADER_BYTES - 10).to_bytes(2, "little"))
-    sink.write(fields.ljust(_NPY_HEADER_BYTES - 11).encode("ascii") + b"\n")

@@ -161,7 +161,7 @@ def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
 
 def document_chars(recipe: Recipe, chars_per_token: float) -> float:
     """Return how much text a draft of whole documents takes: T·E and a margin, because E is a mean of the corpus."""
-    return recipe.compose.target_tokens * chars_per_token * _DOCUMENT_MARGIN
+    return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN
 
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:

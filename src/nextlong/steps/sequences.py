@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, sequence_limit
 from nextlong.steps.finished import chunks_of, special_ids, token_store
+from nextlong.steps.shingles import shingle_store
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -53,12 +54,12 @@ def draft_step(
     metas: Step,
     mine: Step,
     tokenizer: Step,
-    weights: Step | None,
+    screening: Sequence[Step],
 ) -> Step:
-    """CANDIDATES → DRAFTS of the method nextlong; `weights`, of shingles, screens out near-copies."""
+    """CANDIDATES → DRAFTS of the method nextlong; `screening`, shingles and their weights, finds near-copies."""
     compose = recipe.compose
     config: dict[str, Any] = {
-        "target_tokens": compose.target_tokens,
+        "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
@@ -72,6 +73,7 @@ def draft_step(
     def tasks(done: Finished) -> list[Task]:
         ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
             partial(
                 draft_block,
@@ -83,14 +85,14 @@ def draft_step(
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
                 chunks=chunks_of(done).files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
-                weights=done["weights"].file(".weights.npy") if "weights" in done else None,
+                measure=measure,
                 rules=rules,
             )
             for (first, last), candidates in ranges
         ]
 
-    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *(() if weights is None else (weights,)))
-    return Step("draft", 1, {"method": "nextlong", **config}, inputs, tasks)
+    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
+    return Step("draft", 2, {"method": "nextlong", **config}, inputs, tasks)
 
 
 def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
@@ -99,7 +101,7 @@ def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, t
     options: Any = None if method == "standard" else getattr(recipe, method)
     config: dict[str, Any] = {
         "method": method,
-        "target_tokens": recipe.compose.target_tokens,
+        "target_tokens": recipe.sequence_tokens,
         "sequences": sequence_limit(recipe),
         "seed": recipe.compose_seed,
         "options": None if options is None else options.model_dump(),
@@ -207,7 +209,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
     compose = recipe.compose
     config: dict[str, Any] = {
         "method": compose.method,
-        "target_tokens": compose.target_tokens,
+        "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
         "position": compose.position,
         "reuse": "free" if compose.negatives == "self-repeat" else "never",
@@ -234,7 +236,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         ]
 
     config_and_cap = config | {"max_uses": max_uses}
-    return Step("compose", 1, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
+    return Step("compose", 3, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
 
 
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:

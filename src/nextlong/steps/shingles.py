@@ -1,4 +1,4 @@
-"""Shingles: documents → how rare each run of words is, as steps; the measure of near-copies weighs by it."""
+"""Shingles: chunks → their runs of words, and how rare each is, as steps; near-copies are measured with both."""
 
 from __future__ import annotations
 
@@ -6,29 +6,41 @@ from functools import partial
 
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
-from nextlong.stages.near_copies import SAMPLED_CHARS, count_shingles, weigh_shingles
+from nextlong.stages.shingles import SAMPLED_CHARS, ShingleStore, shingle_shard, weigh_shingles
 from nextlong.steps.finished import chunks_of
 
 
-def shingles_step(recipe: Recipe, ingest: Step, keep: Step, chunk: Step) -> Step:
-    """Kept documents → in how many of a sample of them each shingle stands; `keep` is the step that says which are kept."""
+def shingles_step(ingest: Step, chunk: Step) -> Step:
+    """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
 
     def tasks(done: Finished) -> list[Task]:
-        share = min(1.0, SAMPLED_CHARS / max(1, chunks_of(done).total("chars")))
-        shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
+        return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
+
+    return Step("shingles", 2, {}, (ingest, chunk), tasks)
+
+
+def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
+    """SHINGLES → their weights, by how many of a sample of the documents hold them."""
+
+    def tasks(done: Finished) -> list[Task]:
+        chunked = chunks_of(done)
         return [
-            partial(count_shingles, documents=documents, keep=keep, share=share, seed=recipe.seed)
-            for documents, keep in shards
+            partial(
+                weigh_shingles,
+                store=shingle_store(done),
+                chunks=chunked.files(".chunks.arrow"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                share=min(1.0, SAMPLED_CHARS / max(1, chunked.total("chars"))),
+                seed=recipe.seed,
+            )
         ]
 
-    return Step("shingles", 1, {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}, (ingest, keep, chunk), tasks)
+    config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
+    return Step("weights", 2, config, (ingest, chunk, shingles), tasks)
 
 
-def weights_step(shingles: Step) -> Step:
-    """Counts of shingles → their weights."""
-
-    def tasks(done: Finished) -> list[Task]:
-        counted = done["shingles"]
-        return [partial(weigh_shingles, counted=counted.files(".stock.npy"), sampled=counted.total("sampled"))]
-
-    return Step("weights", 1, {}, (shingles,), tasks)
+def shingle_store(done: Finished) -> ShingleStore:
+    """Return the shingles of every chunk."""
+    shingles = done["shingles"]
+    return ShingleStore(hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy"))

@@ -1,6 +1,6 @@
-"""Near-copies: does a negative repeat the meta-document, or an earlier negative, instead of distracting from it?
+"""Near-copies: does a negative repeat the meta-document, or another negative, instead of distracting from it?
 
-In:  the texts of a sequence. A text's measure is the share of its words that stand in a run of five words that the other
+In:  the texts of a sequence. A text's measure is the share of its words that stand in a run of three words that the other
 text has too: about the share of words left unchanged, whether single words were changed or a whole passage. Runs that
 stand in many documents of the corpus (licence notes, footers) weigh `limit / documents`.
 
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -25,10 +24,12 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
 
-_RUN_WORDS = 5
+_RUN_WORDS = 3
+_LEAST_WORDS = 10  # fewer are a copy of the same words only
+_LIKELIEST = 8  # negatives that a chunk which was passed over is compared with
 _THRESHOLD = 0.8
 _MARGIN = 0.05
-_SUSPECT_SHARE = 0.15  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 16 %
+_SUSPECT_SHARE = 0.25  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 27 %
 _COMMON_LEAST = 16
 _COMMON_SHARE = 0.001
 _WORD = re.compile(r"\w+")
@@ -79,42 +80,72 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
     return [outcome]
 
 
-def draft_of(run: Artefacts, sequence_id: str) -> NDArray[np.int64]:
-    """Return the chunks of the draft that a sequence was composed from."""
-    for path in run.files("draft", ".drafts.arrow"):
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                if sequence_id in (names := batch.column("sequence_id").to_pylist()):
-                    found: NDArray[np.int64] = batch.column("chunk_id")[names.index(sequence_id)].values.to_numpy()
-                    return found
-    return np.empty(0, np.int64)
+def without_cause(run: Artefacts, passed_over: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
+    """Return which of the chunks that sequences, by number, passed over repeat neither meta-document nor negative of theirs.
 
-
-def repeats_draft(
-    run: Artefacts, chunks: NDArray[np.int64], draft: NDArray[np.int64], own_first: int, own_stop: int
-) -> NDArray[np.bool_]:
-    """Return which of n chunks look like near-copies of the meta-document or of a drafted chunk, shape (n,).
-
-    Half the threshold will do: each changed word hides more runs of five words than of the filter's shorter ones, and the
-    filter weighs by rarity. A chunk skipped without cause shares next to nothing.
+    Half the threshold will do, for the filter weighs by rarity: a chunk that was passed over without cause shares next to
+    nothing.
     """
     least = float(run.setting("mine", "near_copies", _THRESHOLD)) / 2
-    whole = np.arange(own_first, own_stop)
-    texts = run.texts_of(np.concatenate([chunks, draft, whole]))
-    words: dict[str, int] = {}
-    sources = ["".join(texts[chunk] for chunk in whole.tolist()), *(texts[chunk] for chunk in draft.tolist())]
-    known = [_word_ids(text, words) for text in sources]
-    distinct = [np.unique(_run_hashes(ids)) for ids in known if len(ids) >= _RUN_WORDS]
-    short = {tuple(ids.tolist()) for ids in known if len(ids) < 2 * _RUN_WORDS}
-    found = np.zeros(len(chunks), np.bool_)
-    for place, chunk in enumerate(chunks.tolist()):
-        ids = _word_ids(texts[chunk], words)
-        hashes = _run_hashes(ids)
-        found[place] = tuple(ids.tolist()) in short or (
-            len(hashes) > 0 and any(_share(np.ones(len(hashes)), _held(hashes, others)) >= least for others in distinct)
-        )
+    found = {}
+    for block in run.blocks():
+        wanted = [sequence for sequence in block if sequence.number in passed_over]
+        if not wanted:
+            continue
+        own = [_with_whole_document(sequence) for sequence in wanted]
+        texts = run.texts_of(np.concatenate([*own, *(passed_over[sequence.number] for sequence in wanted)]))
+        for sequence in wanted:
+            chunks = passed_over[sequence.number]
+            compared = _Texts.of(sequence, chunks, texts)
+            repeats = [_repeats(place, compared, least) for place in range(len(chunks))]
+            found[sequence.number] = chunks[~np.array(repeats, np.bool_)]
     return found
+
+
+class _Texts(NamedTuple):
+    """Word ids and runs of some chunks, then of a meta-document, then of its negatives."""
+
+    ids: list[NDArray[np.uint64]]
+    runs: list[NDArray[np.uint64]]
+    common: NDArray[np.int32]
+    document: int
+    short: set[tuple[int, ...]]  # the word ids of the document's chunks and of the negatives that have few words
+
+    @classmethod
+    def of(cls, sequence: Composed, chunks: NDArray[np.int64], texts: dict[int, str]) -> _Texts:
+        words: dict[str, int] = {}
+        meta = int(np.flatnonzero(sequence.role == META)[0])
+        own = [texts[chunk] for chunk in range(int(sequence.doc_first[meta]), int(sequence.doc_stop[meta]))]
+        placed = sequence.chunk[(sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)].tolist()
+        negatives = [texts[chunk] for chunk in placed]
+        all_texts = [*(texts[chunk] for chunk in chunks.tolist()), "".join(own), *negatives]
+        ids = [_word_ids(text, words) for text in all_texts]
+        runs = [_run_hashes(each) for each in ids]
+        short = {tuple(_word_ids(text, words).tolist()) for text in (*own, *negatives)}
+        return cls(ids, runs, _common_runs([np.unique(each) for each in runs]), len(chunks), short)
+
+
+def _repeats(place: int, texts: _Texts, least: float) -> bool:
+    """Return whether a chunk repeats the document or a negative, or a negative it."""
+    if len(texts.ids[place]) < _LEAST_WORDS:
+        return tuple(texts.ids[place].tolist()) in texts.short
+    sizes = np.array([max(1, len(own)) for own in texts.runs])
+    shares = texts.common[place] / np.minimum(sizes, sizes[place])
+    likeliest = texts.document + 1 + np.argsort(-shares[texts.document + 1 :], kind="stable")[:_LIKELIEST]
+    pairs = [
+        (place, texts.document),
+        *((place, other) for other in likeliest),
+        *((other, place) for other in likeliest),
+    ]
+    return any(_word_share(texts, own, other) >= least for own, other in pairs)
+
+
+def _word_share(texts: _Texts, own: int, other: int) -> float:
+    """Return the share of a text's words that stand in a run that the other has too, 0 for a text of a few words."""
+    if len(texts.ids[own]) < _LEAST_WORDS:
+        return 0.0
+    shared = np.isin(texts.runs[own], texts.runs[other])
+    return _share(np.ones(len(shared)), shared)
 
 
 def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:
@@ -124,7 +155,7 @@ def _with_whole_document(sequence: Composed) -> NDArray[np.int64]:
 
 
 def _suspects(sequence: Composed, texts: dict[int, str], least: float) -> Iterator[Suspect]:
-    """Yield negatives that share `least` of their words with the meta-document or an earlier negative, stock included."""
+    """Yield negatives that share `least` of their words with the meta-document or another negative, stock included."""
     spans = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)).tolist()
     metas = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN)).tolist()
     if not spans or not metas:
@@ -137,15 +168,18 @@ def _suspects(sequence: Composed, texts: dict[int, str], least: float) -> Iterat
     distinct = [np.unique(own) for own in hashes]
     common = _common_runs(distinct)
     names = list(words)
-    for later in range(1, len(own_ids)):
-        others = np.flatnonzero(common[later, :later] >= max(1.0, _SUSPECT_SHARE * len(distinct[later])))
-        for other in others[np.argsort(-common[later, others], kind="stable")].tolist():
-            shared = _held(hashes[later], distinct[other])
+    for own in range(1, len(own_ids)):
+        if len(own_ids[own]) < _LEAST_WORDS:
+            continue
+        common[own, own] = 0
+        others = np.flatnonzero(common[own] >= max(1.0, _SUSPECT_SHARE * len(distinct[own])))
+        for other in others[np.argsort(-common[own, others], kind="stable")].tolist():
+            shared = _held(hashes[own], distinct[other])
             if _share(np.ones(len(shared)), shared) >= least:
-                ids = own_ids[later].tolist()
+                ids = own_ids[own].tolist()
                 runs = [tuple(names[word] for word in ids[at : at + _RUN_WORDS]) for at in range(len(shared))]
                 of = "the meta-document" if other == 0 else f"chunk {sequence.chunk[spans[other - 1]]}"
-                yield Suspect(sequence.where(spans[later - 1]), of, runs, shared)
+                yield Suspect(sequence.where(spans[own - 1]), of, runs, shared)
                 break
 
 
@@ -212,7 +246,7 @@ def _runs_among(text: str, vocabulary: set[str], wanted: set[Run]) -> set[Run]:
 def _share(weights: NDArray[np.float64], shared: NDArray[np.bool_]) -> float:
     """Return the share of the words, by weight, that stand in a shared run; `weights` and `shared` have one entry a run.
 
-    A word weighs what the rarest run does that it stands in.
+    A word weighs what the rarest run does that it stands in; those at the edges stand in fewer runs and do not count.
     """
     heaviest = np.zeros(len(weights) + _RUN_WORDS - 1)
     covered = np.zeros(len(heaviest), np.bool_)
@@ -220,4 +254,5 @@ def _share(weights: NDArray[np.float64], shared: NDArray[np.bool_]) -> float:
         place = slice(step, step + len(weights))
         heaviest[place] = np.maximum(heaviest[place], weights)
         covered[place] |= shared
-    return float(heaviest[covered].sum() / heaviest.sum())
+    inner = slice(_RUN_WORDS - 1, len(weights))
+    return float(heaviest[inner][covered[inner]].sum() / heaviest[inner].sum())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
-from nextlong.verify.near_copies import draft_of, repeats_draft
+from nextlong.verify.near_copies import without_cause
 from nextlong.verify.outcome import Outcome
 
 _TOLERANCE = 1e-3
@@ -29,12 +29,20 @@ class MetaChunk(NamedTuple):
     """A sampled query, and what its sequence holds."""
 
     sequence: int
-    sequence_id: str
     chunk: int
     own_first: int  # the meta-document's chunks are [own_first, own_stop)
     own_stop: int
     whole_negatives: Ids  # of its group, without the one that is cut
     in_sequence: Ids
+
+
+class PassedOver(NamedTuple):
+    """Chunks nearer to a meta-chunk than `farthest`, the cosine of its farthest negative, that its sequence has not."""
+
+    meta: MetaChunk
+    farthest: float
+    chunks: Ids
+    scores: Scores
 
 
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
@@ -60,14 +68,16 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
         return [scores, candidates, nearest]
     stored = _candidates_of(run, [meta.chunk for meta in metas])
     fetch = max((len(ids) for ids, _ in stored.values()), default=0)
+    passed_over: list[PassedOver] = []
     for meta, ids, true in zip(metas, *_brute_force(run, metas, fetch), strict=True):
         candidates.checked += 1
         for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true):
             candidates.breach(problem)
         if not nearest.skipped:
             nearest.checked += 1
-            for problem in _skipped_nearer(run, meta, ids, true):
-                nearest.breach(problem)
+            passed_over.append(_passed_over(meta, ids, true))
+    for problem in _nearer(run, passed_over):
+        nearest.breach(problem)
     return [scores, candidates, nearest]
 
 
@@ -113,7 +123,6 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
     negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_cut
     return MetaChunk(
         sequence.number,
-        sequence.id,
         int(sequence.chunk[span]),
         int(sequence.doc_first[span]),
         int(sequence.doc_stop[span]),
@@ -194,19 +203,26 @@ def _candidate_problems(
         )
 
 
-def _skipped_nearer(run: Artefacts, meta: MetaChunk, true_ids: Ids, true: Scores) -> Iterator[str]:
-    """Yield chunks nearer than a negative of the group that stand nowhere in the sequence and repeat nothing of its draft."""
+def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
+    """Return the chunks nearer than the farthest negative of the group that stand nowhere in the sequence."""
     known = np.isin(true_ids, meta.whole_negatives)
-    if not known.any():
-        return
-    farthest = true[known].min()
+    farthest = float(true[known].min()) if known.any() else np.inf
     skipped = (true > farthest + _TOLERANCE) & ~np.isin(true_ids, meta.in_sequence)
-    if skipped.any() and run.setting("mine", "near_copies") is not None:
-        skipped[skipped] = ~repeats_draft(
-            run, true_ids[skipped], draft_of(run, meta.sequence_id), meta.own_first, meta.own_stop
-        )
-    for place in np.flatnonzero(skipped)[:1].tolist():
-        yield (
-            f"sequence {meta.sequence}: chunk {true_ids[place]} ({true[place]:.4f}) is free and nearer to meta-chunk "
-            f"{meta.chunk} than a negative of its ({farthest:.4f})"
-        )
+    return PassedOver(meta, farthest, true_ids[skipped], true[skipped])
+
+
+def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
+    """Yield for each meta-chunk the first chunk that was passed over though it repeats nothing of its sequence."""
+    passed_over = [found for found in passed_over if len(found.chunks)]
+    by_sequence: dict[int, Ids] = {}
+    for found in passed_over:
+        number = found.meta.sequence
+        by_sequence[number] = np.union1d(by_sequence.get(number, found.chunks), found.chunks)
+    if run.setting("mine", "near_copies") is not None:
+        by_sequence = without_cause(run, by_sequence)
+    for meta, farthest, chunks, scores in passed_over:
+        for place in np.flatnonzero(np.isin(chunks, by_sequence[meta.sequence]))[:1].tolist():
+            yield (
+                f"sequence {meta.sequence}: chunk {chunks[place]} ({scores[place]:.4f}) is free and nearer to meta-chunk "
+                f"{meta.chunk} than a negative of its ({farthest:.4f})"
+            )

@@ -51,6 +51,7 @@ def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
 def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
+    target += "torchtitan" in run.setting("export", "formats", ())  # whose last label is a token more
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
@@ -94,7 +95,14 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 
 def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
     """Return which chunks, when whole, take a joint: those that end without a newline and their document not going on."""
-    goes_on = (sequence.role == DOCUMENT) & (sequence.chunk + 1 < sequence.doc_stop)
+    goes_on = np.zeros(len(sequence.role), np.bool_)
+    chunks = np.flatnonzero(sequence.role == DOCUMENT)
+    here, after = chunks[:-1], chunks[1:]
+    goes_on[here] = (
+        (sequence.chunk[here] + 1 == sequence.chunk[after])
+        & (sequence.doc[here] == sequence.doc[after])
+        & (sequence.char_end[here] == sequence.char_start[after])
+    )
     wants: NDArray[np.bool_] = sequence.is_chunk & sequence.open_ended & ~goes_on
     return wants
 
