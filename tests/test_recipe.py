@@ -61,7 +61,7 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("encoder.model=lsa:x", "recipe: encoder: model is 'lsa:x'; it must be 'lsa',"),
         ("export.formats=[]", "recipe: export: formats must name at least one format, each once"),
         ("export.formats=[jsonl, jsonl]", "recipe: export: formats must name at least one format, each once"),
-        ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet' or 'jsonl' (it is 'csv')"),
+        ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet', 'arrow', 'jsonl', 'mds', "),
         ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
         ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
     ],

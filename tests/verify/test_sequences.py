@@ -44,7 +44,7 @@ def sequence(*spans, method="standard"):
         doc_first=np.array([FIRST[doc] for doc in docs]),
         doc_stop=np.array([STOP[doc] for doc in docs]),
         char_start=chunk,
-        char_end=chunk,
+        char_end=chunk + 1,
         open_ended=chunk >= 0,
         tokens=np.array([TOKENS[one] for one in chunk]),
     )
