@@ -1,372 +1,65 @@
 """Recipe: what the user asks for.
 
 YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
-Each number of the paper (arXiv 2501.12766) is a key here, with the paper's value as default or in a preset under
-`recipes/`. Defaults and meanings stand in the field descriptions, from which `nextlong init` writes its comments.
+The sections and their keys stand in `recipe_keys`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.recipe_keys import (
+    Auto,
+    Chunk,
+    Compose,
+    Decontaminate,
+    Documents,
+    Encoder,
+    Export,
+    Iclm,
+    Ingest,
+    Knn,
+    Lsa,
+    Mine,
+    Named,
+    OpenAI,
+    Positive,
+    Quest,
+    Section,
+    SentenceTransformers,
+    Source,
+    Tokenizer,
+)
 from nextlong.recipe_text import UniqueKeys, explain, merge
 
-Auto = Literal["auto"]
-Positive = Annotated[int, Field(gt=0)]
-Named = Annotated[str, Field(min_length=1)]
-
-
-class _Section(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
-    )
-
-
-class Source(_Section):
-    """Where documents come from: one path or glob, one name."""
-
-    path: Named = Field(
-        description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
-        "Arrow/HF dataset folders, .txt/.md"
-    )
-    name: str = Field("", description="the name of the source in every report; by default the path")
-    text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
-    id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field(
-        "auto", description="by the file name, if auto"
-    )
-    license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
-    weight: Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
-    )
-    max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
-    max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
-
-    @property
-    def label(self) -> str:
-        """The name that documents carry in their `source` column."""
-        return self.name or self.path
-
-
-class Ingest(_Section):
-    """files → documents."""
-
-    sources: tuple[Source, ...] = Field(description="at least one")
-    max_reject_share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="stop when more than this share of the records cannot be read"
-    )
-    max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
-    dedup: Literal["exact", "minhash"] = Field(
-        "exact", description="leave out equal documents, or (minhash; needs nextlong[dedup]) nearly equal ones too"
-    )
-    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.8, description="minhash: share of the five-word runs of two documents that makes them nearly equal"
-    )
-    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="MB of text in a shard; auto: total / 32, between 1 and 128"
-    )
-
-    @model_validator(mode="after")
-    def _some_source(self) -> Self:
-        if not self.sources:
-            raise ValueError("sources is empty; name at least one file, folder or URL")
-        labels = [source.label for source in self.sources]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        if twice:
-            raise ValueError(f"sources share the name {twice[0]!r}; give each its own name")
-        return self
-
-
-class Chunk(_Section):
-    """documents → chunks."""
-
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
-    length: Literal["slice", "paper"] = Field(
-        "slice",
-        description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
-    )
-    oversize: Literal["split", "keep"] = Field(
-        "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
-    )
-
-
-class Decontaminate(_Section):
-    """evaluation texts → chunks that share a run of words with one are left out."""
-
-    files: tuple[Named, ...] = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
-    ngram: Positive = Field(13, description="so many words in a row; shorter texts count as a whole")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        return {"files": value} if isinstance(value, list | tuple) else value
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        if twice := sorted({file for file in self.files if self.files.count(file) > 1}):
-            raise ValueError(f"files names {twice[0]!r} twice; name it once")
-        return self
-
-
-class Lsa(_Section):
-    """The built-in encoder: TF-IDF and truncated SVD, fitted on a sample of the chunks."""
-
-    dimensions: Annotated[int, Field(ge=2)] = Field(
-        256, description="width of the vectors; less where the sample is small"
-    )
-    fit_chunks: Positive = Field(16_384, description="size of the random sample of chunks that the fit sees")
-    max_terms: Positive = Field(50_000, description="vocabulary: the most frequent terms of the sample")
-
-
-class SentenceTransformers(_Section):
-    """Options of `encoder.model: sentence-transformers:<name or path>`."""
-
-    batch_size: Positive = Field(64, description="chunks encoded at a time")
-    max_tokens: Positive | None = Field(
-        None, description="cut chunks to this many tokens; default: the model's own limit"
-    )
-    prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
-    task: str | None = Field(
-        None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
-    )
-    trust_remote_code: bool = Field(
-        False, description="run Python code that comes with the model; only if you trust it"
-    )
-    revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
-    device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 where the hardware has it"
-    )
-
-
-class OpenAI(_Section):
-    """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
-
-    base_url: str = Field("https://api.openai.com/v1", description="up to and without /embeddings")
-    api_key_env: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset"
-    )
-    batch_size: Positive = Field(64, description="chunks in a request")
-    dimensions: Positive | None = Field(
-        None, description="asked of the server, where the model can shorten its vectors"
-    )
-    concurrency: Positive = Field(8, description="requests under way at once")
-    requests_per_minute: Positive | None = Field(None, description="never send more; default: as the server allows")
-    max_attempts: Positive = Field(8, description="tries of a request before the run stops; what is embedded is kept")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(120.0, description="seconds to wait for an answer")
-
-
-class Encoder(_Section):
-    """chunks → vectors."""
-
-    model: str = Field("lsa", description="lsa | sentence-transformers:<name or path> | openai:<model>")
-    lsa: Lsa = Lsa()
-    sentence_transformers: SentenceTransformers = SentenceTransformers()
-    openai: OpenAI = OpenAI()
-
-    @property
-    def kind(self) -> str:
-        """`lsa`, `sentence-transformers` or `openai`."""
-        return self.model.partition(":")[0]
-
-    @property
-    def name(self) -> str:
-        """What follows the colon: the model's name or path."""
-        return self.model.partition(":")[2]
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if self.kind not in ("lsa", "sentence-transformers", "openai") or (self.kind == "lsa") != (not self.name):
-            raise ValueError(
-                f"model is {self.model!r}; it must be 'lsa', 'sentence-transformers:<name or path>' or 'openai:<model>'"
-            )
-        return self
-
-
-class Mine(_Section):
-    """meta-chunks → candidates."""
-
-    fetch: Positive | Auto = Field(
-        "auto",
-        description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024",
-    )
-    pool: Positive = Field(
-        512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
-    )
-    near_copies: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.8,
-        description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
-    )
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="no negative has a higher cosine to its meta-chunk"
-    )
-
-    def screened(self, negatives: str) -> float | None:
-        """Return `near_copies`, None where repeating is the point."""
-        return None if negatives == "self-repeat" else self.near_copies
-
-
-class Tokenizer(_Section):
-    """text → token ids; exactly one of `source` and `train`."""
-
-    source: str | None = Field(None, description="a tokenizer.json, a folder with one, or a hub name")
-    train: Annotated[int, Field(ge=300)] | None = Field(
-        None, description="train a byte-level BPE of this many entries on the corpus"
-    )
-    revision: str = Field("main", description="of a hub name")
-    bos: str | None = Field(None, description="this special token before each sequence, counted in target_tokens")
-    eos: str | None = Field(None, description="this special token after each sequence, counted in target_tokens")
-    chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="E of the paper; auto: measured on the corpus"
-    )
-    engine: Literal["auto", "reference"] = Field(
-        "auto",
-        description="auto: our own, several times as fast, where its ids are provably those of the reference (tokenizers)",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_string(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if (self.source is None) == (self.train is None):
-            raise ValueError(
-                "give either source (a tokenizer.json or a hub name) or train (a vocabulary size), and null for the other"
-            )
-        return self
-
-
-class Compose(_Section):
-    """candidates → sequences."""
-
-    method: Literal["nextlong", "standard", "knn", "iclm", "quest"] = Field(
-        "nextlong", description="which documents make one sequence: nextlong | standard | knn | iclm | quest"
-    )
-    sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
-        131_072, description="T of the paper: the exact length of each sequence"
-    )
-    fit: Literal["exact", "paper"] = Field(
-        "exact",
-        description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter",
-    )
-    position: Literal["head", "tail", "random"] = Field(
-        "head", description="where a meta-chunk stands among its negatives: head | tail | random"
-    )
-    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
-        "top",
-        description="which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
-    )
-    max_uses: Positive | None = Field(
-        None, description="a chunk is a negative in at most this many sequences of the data set"
-    )
-    draft_factor: Annotated[float, Field(ge=1)] = Field(
-        1.5, description="w of the paper: text drafted, as a multiple of what T needs"
-    )
-    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
-    joint: str = Field("\n", description="between a chunk that does not end in a newline and the next")
-    seed: int | None = Field(
-        None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
-    )
-
-
-class Documents(_Section):
-    """Vectors of whole documents, for the methods knn and iclm."""
-
-    vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
-
-
-class Knn(_Section):
-    """Options of `compose.method: knn`: a document followed by its nearest."""
-
-    reuse: Literal["across-sequences", "never"] = Field(
-        "across-sequences", description="may a document stand in several sequences (as published)"
-    )
-
-
-class Iclm(_Section):
-    """Options of `compose.method: iclm`: one path through the graph of similar documents."""
-
-    neighbours: Positive = Field(10, description="k: an edge where either document is among the other's k nearest")
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.95, description="of two documents with a higher cosine only one stays"
-    )
-
-
-class Quest(_Section):
-    """Options of `compose.method: quest`: documents that answer like queries."""
-
-    queries: Named = Field(
-        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
-    )
-    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
-    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
-    split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="share of the keywords, the rarest, oversampled"
-    )
-    oversample: Positive = Field(2, description="how often these come")
-
-
-class Export(_Section):
-    """sequences → files that trainers read."""
-
-    formats: tuple[Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"], ...] = (
-        Field(
-            ("parquet",),
-            description="any of: parquet, arrow, jsonl, mds, megatron; as a trainer wants it: torchtitan, axolotl, prolong",
-        )
-    )
-    pack: Positive | None = Field(
-        None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
-    )
-    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of the meta-documents whose sequences are a validation split of their own"
-    )
-    split: Literal["meta-documents", "strict"] = Field(
-        "meta-documents",
-        description="what is never in both splits; strict: no chunk either, sequences that share one are left out of train",
-    )
-    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256 (megatron: 16,000)"
-    )
-    row_group_mb: Annotated[float, Field(gt=0)] = Field(64.0, description="uncompressed size of a Parquet row group")
-    compression: Literal["auto", "zstd", "lz4", "snappy", "none"] = Field(
-        "auto", description="of Parquet (auto: zstd) and MDS (auto: none; zstd) files"
-    )
-    megatron_eod: str | None = Field(
-        None,
-        description="megatron: this token after each document that does not end in it; not counted in target_tokens",
-    )
-    push: Named | None = Field(
-        None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
-    )
-
-    @field_validator("formats", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _some_format(self) -> Self:
-        if not self.formats or len(set(self.formats)) != len(self.formats):
-            raise ValueError("formats must name at least one format, each once")
-        if "axolotl" in self.formats and self.pack is not None:
-            raise ValueError(
-                f"pack is {self.pack} but axolotl takes a packed row for one document; leave it null, or choose another format"
-            )
-        return self
-
-
-class Recipe(_Section):
+__all__ = [
+    "Chunk",
+    "Compose",
+    "Decontaminate",
+    "Documents",
+    "Encoder",
+    "Export",
+    "Iclm",
+    "Ingest",
+    "Knn",
+    "Lsa",
+    "Mine",
+    "OpenAI",
+    "Quest",
+    "Recipe",
+    "SentenceTransformers",
+    "Source",
+    "Tokenizer",
+]
+
+
+class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Named = Field(description="where the run lives; one folder a step")
