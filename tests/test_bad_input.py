@@ -145,7 +145,10 @@ def test_one_document_has_no_negatives(bench):
     text = "\n".join(ordinary())
     message = bench.refusal(jsonl([text]), compose__target_tokens=100_000)
     assert message.startswith("compose.target_tokens=100,000 but the longest sequence that this corpus gives is ")
-    assert message.endswith("(1 dropped: too few negatives to reach target_tokens); add documents or lower it")
+    assert message.endswith(
+        "(1 dropped: too few negatives to reach target_tokens); add documents or "
+        "lower it, or raise mine.near_copies=0.8 (null keeps them all)"
+    )
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
@@ -217,7 +220,7 @@ def test_ids_that_stand_twice_are_kept_apart(weird):
 def test_rejects_within_the_share_are_told(weird, capfd):
     code, out, _ = Bench(weird, capfd).again()
     assert code == 0
-    assert f"documents:    {60 + len(WEIRD)} kept of {60 + len(WEIRD)} (1 rejected)\n" in out
+    assert f"documents:   {60 + len(WEIRD)} kept of {60 + len(WEIRD)} (1 rejected)\n" in out
 
 
 @pytest.mark.parametrize("line", [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'])
@@ -239,6 +242,7 @@ def test_a_line_of_50_mb(bench):
     changed = {
         "tokenizer": {"source": str(bench.folder / "tokenizer.json"), "chars_per_token": 3.0},
         "chunk__max_chars": 2048,
+        "mine": {"near_copies": None},
         "encoder": {"lsa": {"dimensions": 4, "fit_chunks": 100, "max_terms": 100}},
     }
     message = bench.refusal(jsonl([*documents, line]), compose__target_tokens=4096, **changed)
@@ -246,7 +250,7 @@ def test_a_line_of_50_mb(bench):
     assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again("ingest.max_document_chars=60_000_000")
     assert code == 0
-    assert "documents:    9 kept of 9\n" in out
+    assert "documents: 9 kept of 9\n" in out
     assert len(bench.opened()) == 3
 
 

@@ -23,7 +23,7 @@ PATIENCE_S = 60
 STEPS = [
     "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine", "shingles", "weights",
     "draft", "refer", "tokens", "compose",
-    "parquet", "jsonl",
+    "rows", "parquet", "jsonl",
 ]  # fmt: skip
 
 
@@ -137,8 +137,8 @@ def test_second_run_touches_no_file(recipe_for, own_run):
         (["workers=1", "export.formats=[jsonl]"], []),
         (["export.row_group_mb=1"], ["parquet"]),
         (["compose.sequences=11"], ["metas", "mine", *STEPS[STEPS.index("draft") :]]),
-        (["compose.position=tail"], ["compose", "parquet", "jsonl"]),
-        (["compose.target_tokens=1024"], ["draft", "refer", "tokens", "compose", "parquet", "jsonl"]),
+        (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
+        (["compose.target_tokens=1024"], ["draft", "refer", "tokens", "compose", "rows", "parquet", "jsonl"]),
         (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
         (["encoder.lsa.dimensions=8"], ["encoder", "embed", "mine", *STEPS[STEPS.index("draft") :]]),
     ],

@@ -155,6 +155,10 @@ def _special(run: Run) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _record(run: Run, written: dict[str, Done]) -> None:
     """Add what was written to the run's record, so that `nextlong.open` finds it."""
     record: dict[str, Any] = store.read_json(run.record)
+    for name in written:
+        record["steps"].pop(
+            exports.step_name(name, "validation"), None
+        )  # of other rows than the train split that is new
     record["steps"] |= {name: step.folder.name for name, step in written.items()}
     with store.explained(run.record):
         store.write_json(run.record, record)

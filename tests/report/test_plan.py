@@ -13,7 +13,7 @@ from nextlong.report import plan, plan_costs, plan_sample
 
 STEPS = [
     "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine",
-    "shingles", "weights", "draft", "refer", "tokens", "compose", "parquet",
+    "shingles", "weights", "draft", "refer", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
 
@@ -94,7 +94,7 @@ def test_after_a_run_there_is_nothing_to_do_and_a_knob_changes_what_is_below_it(
     assert [row[0] for row in rows] == STEPS
     assert {row[1] for row in rows} == {"done,"}
     _, changed = shown(recipe_in(tmp_path, "compose.position=tail"))
-    assert [row[0] for row in changed if row[1] == "to"] == ["compose", "parquet", "all"]
+    assert [row[0] for row in changed if row[1] == "to"] == ["compose", "rows", "parquet", "all"]
     _, retrained = shown(recipe_in(tmp_path, "tokenizer.train=301"))
     assert [row[0] for row in retrained if row[1] == "done,"] == [*STEPS[:3], *STEPS[4:10]]
 

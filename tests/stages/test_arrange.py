@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import nextlong
 from nextlong import pipeline
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.stages.arrange import SEQUENCE_INDEX, mix, pack, split, split_strictly
+from nextlong.stages.arrange import SEQUENCE_INDEX, mix, pack, read_references, split, split_strictly
 from nextlong.steps import finished
 
 
@@ -195,7 +195,7 @@ def run(shared_run):
 
 
 def test_the_index_of_a_run_names_every_sequence(run):
-    index = finished.sequence_index(run.steps, run.sequences_per_part, run=3)
+    index = finished.references(run.steps, run.sequences_per_part).read_index(run=3)
     ids = [f"nextlong-{key:016x}" for key in index["key"].tolist()]
     assert ids == [sequence.id for sequence in run.sequences()]
     assert set(index["run"].tolist()) == {3}
@@ -205,7 +205,7 @@ def test_the_index_of_a_run_names_every_sequence(run):
 
 
 def test_the_references_of_a_run_are_its_chunks(run):
-    ids, offsets = finished.sequence_references(run.steps, run.sequences_per_part)
+    ids, offsets = read_references(run.steps["compose"].files(".sequences.arrow"), take=run.sequences_per_part)
     for number, sequence in enumerate(run.sequences()):
         expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
         assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
@@ -216,5 +216,5 @@ def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for,
     run = nextlong.open(own_run)
     hashes = [np.load(path) for path in run.steps["ingest"].files(".hashes.npy")]
     firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
-    index = finished.sequence_index(run.steps, run.sequences_per_part)
+    index = finished.references(run.steps, run.sequences_per_part).read_index()
     assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]

@@ -23,7 +23,7 @@ def run(recipe_for, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(run):
-    index = finished.sequence_index(run.steps, run.sequences_per_part)
+    index = finished.references(run.steps, run.sequences_per_part).read_index()
     return Rows([finished.row_source(run.steps)], index=index[::-1], offsets=np.array([0, 1, 4, 12]))
 
 
@@ -56,7 +56,7 @@ def test_rows_travel_without_their_open_files(rows):
 
 
 def test_the_fingerprint_is_of_what_stands_where(run, rows):
-    index = finished.sequence_index(run.steps, run.sequences_per_part)
+    index = finished.references(run.steps, run.sequences_per_part).read_index()
     others = [
         Rows([], index=own, offsets=np.array(offsets))
         for own, offsets in [(index[::-1], [0, 1, 4, 12]), (index, [0, 1, 4, 12]), (index[::-1], [0, 1, 5, 12])]

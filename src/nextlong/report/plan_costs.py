@@ -17,7 +17,7 @@ from nextlong.encoders import embedding_lanes
 from nextlong.engine import store
 from nextlong.recipe import Recipe
 from nextlong.report.plan_sample import Corpus, Rates
-from nextlong.steps import candidates
+from nextlong.steps import candidates, exports
 
 _WORKER_MB = 130  # a worker with its libraries, measured (bench/README.md)
 _TOKENIZER_MB = 150  # a tokenizer and its cache
@@ -31,7 +31,8 @@ _META_BYTES = 40  # METAS: five numbers of 8 bytes
 _CANDIDATE_BYTES = 12  # id and score
 _DRAFTED_BYTES = 21  # DRAFTS: id, role, group and score of a chunk, and its share of the header
 _SPAN_BYTES = 30  # SEQUENCES: the same with two places and a joint now and then
-_TOKEN_BYTES = 4
+_TOKEN_BYTES = _ID_BYTES = 4
+_ROW_S, _ROW_BYTES = 2e-5, 36  # of where a sequence lies
 _OFFSET_BYTES = 8
 _PARQUET_BYTES_PER_TOKEN = 2.2  # ids compressed, measured on English
 _JSONL_SHARE = 1.2  # JSON escapes and spans, beside the text
@@ -245,11 +246,22 @@ def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, d
         ),
         "compose": Work(spans * _SPAN_S, spans * _SPAN_BYTES, spans * _SPAN_BYTES, workers),
     }
+    works["rows"] = Work(drafts.sequences * _ROW_S, drafts.sequences * _ROW_BYTES)
+    shares = {"train": 1 - recipe.export.validation, "validation": recipe.export.validation}
     for name in recipe.export.formats:
-        per_token = _PARQUET_BYTES_PER_TOKEN if name == "parquet" else rates.chars_per_token * _JSONL_SHARE
-        size = tokens * per_token
-        works[name] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
+        per_token = rates.chars_per_token * _JSONL_SHARE if name == "jsonl" else _bytes_per_token(recipe, name)
+        for split in exports.splits_of(recipe):
+            size = tokens * shares[split] * per_token
+            step = exports.step_name(name, split)
+            works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
     return works
+
+
+def _bytes_per_token(recipe: Recipe, name: str) -> float:
+    is_parquet = name in ("parquet", "torchtitan", "axolotl")
+    if is_parquet and recipe.export.compression != "none":
+        return _PARQUET_BYTES_PER_TOKEN
+    return 2 * _ID_BYTES if name == "axolotl" else _ID_BYTES
 
 
 def earlier_rates(recipe: Recipe, run_dir: Path) -> dict[str, float]:

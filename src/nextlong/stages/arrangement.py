@@ -31,6 +31,10 @@ class References(NamedTuple):
     hashes: tuple[Path, ...]
     corpus: Hashable
 
+    def read_index(self, *, run: int = 0) -> NDArray[Any]:
+        """Return the SEQUENCE_INDEX of the run, as number `run` of several."""
+        return arrange.read_index(self.sequences, take=self.take, chunks=self.chunks, hashes=self.hashes, run=run)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
@@ -61,12 +65,7 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share chunks."""
-    index = np.concatenate(
-        [
-            arrange.read_index(own.sequences, take=own.take, chunks=own.chunks, hashes=own.hashes, run=number)
-            for number, own in enumerate(runs)
-        ]
-    )
+    index = np.concatenate([own.read_index(run=number) for number, own in enumerate(runs)])
     splits, left_out = _split(index, runs, arrangement)
     return {name: _mixed(own, len(runs), arrangement) for name, own in splits.items()}, left_out
 

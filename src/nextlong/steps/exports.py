@@ -11,9 +11,9 @@ import numpy as np
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.stages.arrangement import SPLITS, Arrangement, References, arrange_rows, row_tokens
+from nextlong.stages.arrangement import SPLITS, Arrangement, arrange_rows, row_tokens
 from nextlong.stages.export import COLUMNS, Format, Options, Origin, close_export, export_shard, mds_shards, shards_of
-from nextlong.steps.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
+from nextlong.steps.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 
 # How the files end that hold the rows.
 SUFFIXES: Final[Mapping[str, str | tuple[str, ...]]] = {
@@ -105,7 +105,10 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
 
     def tasks(done: Finished) -> list[Task]:
-        runs = [_references(*run) for run in mix.runs(recipe, done)]
+        runs = [
+            references(run.finished, sequences_per_part(run.recipe, run.finished["compose"]))
+            for run in mix.runs(recipe, done)
+        ]
         return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
     def check(done: Done) -> None:
@@ -162,16 +165,6 @@ def _shard_bytes(recipe: Recipe, name: Format, total_bytes: int) -> int:
     if name == "megatron":
         return _MEGATRON_SHARD_MB * 1_000_000
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
-
-
-def _references(recipe: Recipe, done: Finished) -> References:
-    return References(
-        sequences=tuple(done["compose"].files(".sequences.arrow")),
-        take=tuple(sequences_per_part(recipe, done["compose"])),
-        chunks=tuple(chunks_of(done).files(".chunks.arrow")),
-        hashes=tuple(done["ingest"].files(".hashes.npy")),
-        corpus=chunks_of(done).manifest["fingerprint"],
-    )
 
 
 def _origin(done: Finished) -> Origin:

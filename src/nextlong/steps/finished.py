@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from nextlong.engine.step import Done, Finished
 from nextlong.recipe import Recipe
-from nextlong.stages.arrange import read_index, read_references
+from nextlong.stages.arrangement import References
 from nextlong.stages.resolve import Corpus, SpecialIds
 from nextlong.stages.rows import RowSource
 from nextlong.stages.tokens import TokenStore
@@ -51,20 +47,15 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     return take
 
 
-def sequence_index(done: Finished, take: Sequence[int], *, run: int = 0) -> NDArray[Any]:
-    """Return where each sequence of a data set lies (SEQUENCE_INDEX): the first `take[i]` of each SEQUENCES file."""
-    return read_index(
-        done["compose"].files(".sequences.arrow"),
-        take=take,
-        chunks=chunks_of(done).files(".chunks.arrow"),
-        hashes=done["ingest"].files(".hashes.npy"),
-        run=run,
+def references(done: Finished, take: Sequence[int]) -> References:
+    """Return where the sequences of a data set lie: the first `take[i]` of each SEQUENCES file."""
+    return References(
+        sequences=tuple(done["compose"].files(".sequences.arrow")),
+        take=tuple(take),
+        chunks=tuple(chunks_of(done).files(".chunks.arrow")),
+        hashes=tuple(done["ingest"].files(".hashes.npy")),
+        corpus=chunks_of(done).manifest["fingerprint"],
     )
-
-
-def sequence_references(done: Finished, take: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the chunk ids that each of these sequences names, and their offsets."""
-    return read_references(done["compose"].files(".sequences.arrow"), take=take)
 
 
 def row_source(done: Finished) -> RowSource:

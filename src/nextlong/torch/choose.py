@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from nextlong import errors
 from nextlong.opened import Run
-from nextlong.stages import arrange
+from nextlong.stages.arrangement import Arrangement, arranged, packed
 from nextlong.stages.rows import Rows
 from nextlong.steps import finished
 
@@ -47,60 +44,40 @@ def choose(
 ) -> Choice:
     """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
     runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    _check(runs, by=by, split=split, validation=validation, shared_chunks=shared_chunks)
-    indexes = [
-        finished.sequence_index(one.steps, one.sequences_per_part, run=number) for number, one in enumerate(runs)
-    ]
-    left_out = 0
-    if split is not None and validation is not None:
-        indexes, left_out = _side(runs, indexes, split, validation, shared_chunks, split_seed)
-    if len(runs) > 1 or mix is not None:
-        # Without proportions everything is used, evenly interleaved.
-        indexes = [arrange.mix(indexes, weights=[len(index) for index in indexes] if mix is None else mix, by=by)]
-    (index,) = indexes
+    _check(runs, mix=mix, by=by, split=split, validation=validation, shared_chunks=shared_chunks)
+    arrangement = Arrangement(
+        mix=None if mix is None else tuple(mix),
+        by=by,
+        validation=validation or 0.0,
+        split="meta-documents" if shared_chunks == "keep" else "strict",
+        pack=pack,
+        seed=split_seed,
+    )
+    references = [finished.references(one.steps, one.sequences_per_part) for one in runs]
+    splits, left_out = arranged(references, arrangement)
+    index, offsets = packed(splits[split or "train"], row_tokens=pack)
     if not len(index):
         raise errors.CorpusError(
             f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
             "keeps none; change the share, or make more sequences"
         )
-    offsets, fill = np.arange(len(index) + 1), 1.0
-    if pack is not None:
-        packed = arrange.pack(index["length"], row_tokens=pack)
-        index, offsets, fill = index[packed.order], packed.offsets, packed.fill
+    fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
     return Choice(Rows([finished.row_source(one.steps) for one in runs], index=index, offsets=offsets), fill, left_out)
 
 
-def _side(
+def _check(
     runs: Sequence[Run],
-    indexes: Sequence[NDArray[Any]],
-    split: Split,
-    validation: float,
-    shared_chunks: SharedChunks,
-    seed: int,
-) -> tuple[list[NDArray[Any]], int]:
-    """Return each run's sequences on one side of the split, and how many of all were left out."""
-    index, left_out = np.concatenate(indexes), 0
-    if shared_chunks == "keep":
-        sides = arrange.split(index, validation=validation, seed=seed)
-    else:
-        found = [finished.sequence_references(one.steps, one.sequences_per_part) for one in runs]
-        lengths = np.concatenate([np.diff(offsets) for _, offsets in found])
-        *both, left_out = arrange.split_strictly(
-            index,
-            validation=validation,
-            seed=seed,
-            chunk_ids=np.concatenate([ids for ids, _ in found]),
-            offsets=np.concatenate([[0], np.cumsum(lengths)]),
-            corpora=[finished.chunks_of(one.steps).manifest["fingerprint"] for one in runs],
-        )
-        sides = both[0], both[1]
-    own = sides[0 if split == "train" else 1]
-    return [own[own["run"] == number] for number in range(len(runs))], left_out
-
-
-def _check(runs: Sequence[Run], *, by: str, split: str | None, validation: float | None, shared_chunks: str) -> None:
+    *,
+    mix: Sequence[float] | None,
+    by: str,
+    split: str | None,
+    validation: float | None,
+    shared_chunks: str,
+) -> None:
     if not runs:
         raise errors.RecipeError("SequenceDataset got no run; name at least one run directory")
+    if mix is not None and len(mix) != len(runs):
+        raise errors.RecipeError(f"mix has {len(mix)} weights for {len(runs)} runs; give one weight for each run")
     known = {
         "by": (by, ("sequences", "tokens")),
         "split": (split, (None, "train", "validation")),
