@@ -4,70 +4,21 @@ import json
 import shutil
 import struct
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nextlong import exports, pipeline
+from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of
+from nextlong import exports
 from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 
-SEQUENCES, TOKENS = 12, 512
-EOD = "<|endoftext|>"
-FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
-OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
 
-
-@pytest.fixture(scope="module")
-def finished(recipe_for, tmp_path_factory):
-    """A run of twelve sequences in every format, a row each; read-only."""
-    run_dir = tmp_path_factory.mktemp("exports") / "run"
-    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
-    pipeline.run(recipe_for(run_dir, *sizes, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
-    return run_dir
-
-
-@pytest.fixture(scope="module")
-def finished_packed(finished, tmp_path_factory):
-    """The same, and all but axolotl's again as rows of two sequences, a third of these held out; read-only."""
-    run_dir = Path(shutil.copytree(finished, tmp_path_factory.mktemp("packed") / "run"))
-    asked = [*OPTIONS, f"export.pack={2 * TOKENS}", "export.validation=0.3"]
-    exports.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
-    return run_dir
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy of the rows of one sequence to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-@pytest.fixture
-def packed(finished_packed, tmp_path):
-    """A copy of the packed and divided rows to damage."""
-    return Path(shutil.copytree(finished_packed, tmp_path / "packed"))
-
-
-def folder_of(run, step):
-    return run / json.loads((run / "run.json").read_text())["steps"][step]
-
-
-def outcomes_of(run):
-    return {outcome.check: outcome for outcome in check_exports(Artefacts(run))}
-
-
-def breaches(run):
-    """Return the examples of each check that found a breach."""
-    return {check: outcome.examples for check, outcome in outcomes_of(run).items() if outcome.breaches}
-
-
-def test_every_format_passes_as_written(finished):
-    outcomes = outcomes_of(finished)
-    assert breaches(finished) == {}
+def test_every_format_passes_as_written(exported_run):
+    outcomes = outcomes_of(exported_run)
+    assert breaches(exported_run) == {}
     assert {check: outcome.checked for check, outcome in outcomes.items()} == {
         "rows hold each sequence once": SEQUENCES,
         **{f"{name} rows": SEQUENCES for name in FORMATS},
@@ -75,16 +26,16 @@ def test_every_format_passes_as_written(finished):
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
 
 
-def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_export(finished_packed):
-    outcomes = outcomes_of(finished_packed)
-    assert breaches(finished_packed) == {}
+def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_export(packed_run):
+    outcomes = outcomes_of(packed_run)
+    assert breaches(packed_run) == {}
     assert outcomes["train and validation apart"].checked == SEQUENCES
     assert outcomes["rows hold each sequence once"].checked == 2 * SEQUENCES
     assert outcomes["axolotl rows"].checked == SEQUENCES
     held_out = outcomes["megatron-validation rows"].checked
     assert held_out + outcomes["megatron rows"].checked == SEQUENCES
     assert outcomes["mds-validation rows"].checked == -(-held_out // 2)
-    assert [outcome.examples for outcome in check_files(Artefacts(finished_packed))] == [[], []]
+    assert [outcome.examples for outcome in check_files(Artefacts(packed_run))] == [[], []]
 
 
 def test_a_validation_split_that_train_was_exported_anew_without_is_told_of(packed):
@@ -228,7 +179,7 @@ def poke(path, place, values):
 @pytest.mark.parametrize("name", ["mds", "prolong"])
 def test_an_altered_id_boundary_and_domain_of_mds_samples(packed, name):
     path, offsets = mds_shard(folder_of(packed, name))
-    # A sample: three sizes, "small", the shape of the indices, theirs values, the shape of the ids, theirs, the length.
+    # A sample: three sizes, "small", the shape of the indices, their values, the shape of the ids, their values, the length.
     domain = offsets[1] + 12
     indices, ids = domain + 5 + 3, domain + 5 + 3 + 16 + 3
     poke(path, ids + 4 * 700, struct.pack("<I", 600))
@@ -250,12 +201,6 @@ def test_swapped_mds_samples(run):
     first, second = (data[start:stop] for start, stop in pairwise(offsets[:3]))
     poke(path, offsets[0], second + first)
     assert [example.partition(": ")[0] for example in breaches(run)["mds rows"]] == ["mds row 0", "mds row 1"]
-
-
-def change_json(path, change):
-    found = json.loads(path.read_text())
-    change(found)
-    path.write_text(json.dumps(found))
 
 
 @pytest.mark.parametrize(
@@ -376,97 +321,3 @@ def test_rows_that_are_gone(packed):
     found = breaches(packed)
     assert found.keys() == {"rows hold each sequence once", "axolotl rows"}
     assert "which are not there" in found["axolotl rows"][0]
-
-
-# damage to the rows themselves
-
-
-def change_rows(run, change, split="train"):
-    """Alter index and offsets of a split of the recorded rows; `change` gets both and returns both."""
-    paths = [folder_of(run, "rows") / f"part-00000.{split}.{kind}.npy" for kind in ("index", "offsets")]
-    for path, array in zip(paths, change(*map(np.load, paths)), strict=True):
-        np.save(path, array)
-
-
-def row_breaches(run):
-    return breaches(run)["rows hold each sequence once"]
-
-
-def with_field(field, at, value):
-    def change(index, offsets):
-        index[field][at] = value
-        return index, offsets
-
-    return change
-
-
-def test_rows_of_wrong_sequences_lengths_and_keys(run):
-    change_rows(run, with_field("length", 3, 511))
-    assert "train: length of sequence 3 is 511, should be 512" in row_breaches(run)[0]
-    change_rows(run, with_field("length", 3, 512))
-    change_rows(run, with_field("key", 3, 5))
-    assert "train: key of sequence 3 is 5, should be " in row_breaches(run)[0]
-
-
-def test_a_sequence_twice_and_one_in_no_row(run):
-    def change(index, offsets):
-        index[1] = index[0]
-        return index, offsets
-
-    change_rows(run, change)
-    found = "\n".join(row_breaches(run))
-    assert "sequence 0 stands in the rows 2 times" in found
-    assert "1 sequences stand in no row, its manifest says 0" in found
-    assert ": sequence 1 stands in no row" in found
-    assert len(breaches(run)) == 1 + len(FORMATS)  # and every export has another second row
-
-
-def test_a_sequence_that_is_not_of_the_data_set(run):
-    change_rows(run, with_field("place", 0, 1000))
-    assert "index[0] names sequence 1000 of part 0, which is not of the data set" in row_breaches(run)[0]
-
-
-def test_rows_that_are_swapped(run):
-    change_rows(run, lambda index, offsets: (index[[1, 0, *range(2, SEQUENCES)]], offsets))
-    assert row_breaches(run)[0].endswith("row 1 begins with sequence 0, the row before with 1")
-
-
-def test_rows_packed_too_full_or_not_full_enough(packed):
-    change_rows(packed, lambda index, offsets: (index, np.delete(offsets, 1)))
-    assert "train: row 0 has 2,048 tokens, more than pack=1,024" in row_breaches(packed)[0]
-    change_rows(packed, lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])))
-    found = "\n".join(row_breaches(packed))
-    assert "rows 0 and 1 have 512 and 512 tokens, which fit into one of 1,024" in found
-    assert "its manifest tells of {'rows'" in found
-
-
-def test_offsets_that_are_none(run):
-    change_rows(run, lambda index, offsets: (index, offsets[:-1]))
-    assert "does not divide 12 sequences into rows" in row_breaches(run)[0]
-
-
-def test_a_sequence_of_validation_in_train(packed):
-    held_out = np.load(folder_of(packed, "rows") / "part-00000.validation.index.npy")
-
-    def change(index, offsets):
-        index[0] = held_out[0]
-        return index, offsets
-
-    change_rows(packed, change)
-    (found,) = breaches(packed)["train and validation apart"]
-    number = f"{held_out['key'][0]:016x}"
-    assert f"of train is made of document {number}, as one of validation" in found
-
-
-@pytest.fixture
-def strict(finished, tmp_path):
-    """A copy in which some sequences are of neither split, for they share chunks with validation."""
-    run_dir = Path(shutil.copytree(finished, tmp_path / "strict"))
-    asked = ["export.validation=0.1", "export.split=strict", "workers=1"]
-    done = exports.export([run_dir], formats=["torchtitan"], overrides=asked)
-    print(done["rows"].counts)
-    return run_dir
-
-
-def test_strict(strict):
-    assert breaches(strict) == {}

@@ -11,7 +11,7 @@ In:  a run directory: run.json, manifests, and the files they name. Out: one `Ou
     near_copies.py  negatives that repeat what they should distract from
     search.py       scores, and neighbours found again by brute force
     vectors.py      vectors encoded again
-    rows.py         which sequences stand in which row, and the splits
+    arrangement.py  which sequences stand in which row, and the splits
     exports.py      exported rows against what expected.py makes again     export_readers.py  the files of each format
     checks.py       all of them in order              show.py  a table, or JSON
 

@@ -1,6 +1,6 @@
 """Exports: every row of every format and split against the sequences that it should hold, made again from their sources.
 
-In:  the export steps that the record names; the rows (`rows.py`) that each was written from. Out: one `Outcome` a step.
+In:  the export steps that the record names; the rows (`arrangement.py`) that each was written from. Out: one `Outcome` a step.
 
 Exports of the same rows are read side by side, so that what they should hold is made once.
 """
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.expected import Expected
 from nextlong.verify.export_readers import BROKEN, Row, read_rows
 from nextlong.verify.outcome import Outcome
-from nextlong.verify.rows import blocks_of_rows, check_rows, read_split
 from nextlong.verify.step import Step
 
 # The formats, and what each says of a row beside its tokens.

@@ -1,4 +1,4 @@
-"""Rows: does what exports are written from hold each sequence of the data set once, and are its splits apart?
+"""Arrangement: does what exports are written from hold each sequence of the data set once, and are its splits apart?
 
 In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; SEQUENCES, CHUNKS and content hashes. Out: what
 stands in which row, for the checks of the exports, and two `Outcome`s.
@@ -151,9 +151,9 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
             found = split.index[field][known]
             for at in np.flatnonzero(found != true).tolist():
                 outcome.breach(f"{where}: {field} of sequence {numbers[at]} is {found[at]}, should be {true[at]}")
-        for problem in _row_problems(split, config["pack"]):
+        for problem in row_problems(split, config["pack"]):
             outcome.breach(f"{where}: {problem}")
-        if known.all() and (problem := _disorder(split, numbers)):
+        if known.all() and (problem := disorder(split, numbers)):
             outcome.breach(f"{where}: {problem}")
         told = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
@@ -171,7 +171,7 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
             outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")
 
 
-def _row_problems(split: Split, pack: int | None) -> Iterator[str]:
+def row_problems(split: Split, pack: int | None) -> Iterator[str]:
     """Say which rows hold too many tokens or sequences, or so few that two would make one."""
     if pack is None:
         for row in np.flatnonzero(np.diff(split.offsets) != 1).tolist():
@@ -187,7 +187,7 @@ def _row_problems(split: Split, pack: int | None) -> Iterator[str]:
         yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
 
 
-def _disorder(split: Split, numbers: Ids) -> str:
+def disorder(split: Split, numbers: Ids) -> str:
     """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
     starts = np.zeros(len(numbers), np.bool_)
     starts[split.offsets[:-1]] = True
