@@ -1,177 +1,323 @@
-"""Exports of every format, single and packed, are sound as written and found out when altered."""
+"""Exports of every format and split, single and packed, are sound as written and found out when altered."""
 
 import json
 import shutil
 import struct
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-import nextlong
-from nextlong import pipeline
-from nextlong.formats import arrow, jsonl, mds, megatron, parquet
-from nextlong.schemas import packed
-from nextlong.stages.resolve import resolve
-from nextlong.steps import finished as finished_run
+from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of
+from nextlong import exports
 from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.exports import check_exports
-from random_rows import joined, rows_of
-
-SEQUENCES, TOKENS = 5, 512
-EOD = 3
+from nextlong.verify.files import check_files
 
 
-@pytest.fixture(scope="module")
-def finished(recipe_for, tmp_path_factory):
-    """A run of five sequences without exports, and these sequences resolved; read-only."""
-    run_dir = tmp_path_factory.mktemp("exports") / "run"
-    options = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
-    pipeline.run(recipe_for(run_dir, *options))
-    run = nextlong.open(run_dir)
-    blocks = [
-        block
-        for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True)
-        for block in resolve(
-            path,
-            take=take,
-            corpus=run.corpus,
-            tokens=finished_run.token_store(run.steps),
-            special=finished_run.special_ids(run.steps),
-            tokenizer=run.tokenizer,
-        )
-    ]
-    return run, joined(blocks)
+def test_every_format_passes_as_written(exported_run):
+    outcomes = outcomes_of(exported_run)
+    assert breaches(exported_run) == {}
+    assert {check: outcome.checked for check, outcome in outcomes.items()} == {
+        "rows hold each sequence once": SEQUENCES,
+        **{f"{name} rows": SEQUENCES for name in FORMATS},
+    }
+    assert {outcome.result for outcome in outcomes.values()} == {"pass"}
 
 
-def write_shard(name, folder, blocks, run, **shard):
-    stem = folder / f"part-{shard['shard']:05}"
-    if name == "arrow":
-        return arrow.write(stem, blocks, **shard)
-    if name == "mds":
-        return mds.write(stem, blocks, **shard, size_limit=1 << 20, compression="zstd")
-    if name == "megatron":
-        return megatron.write(stem, blocks, **shard, vocab_size=512, eod=EOD)
-    if name == "parquet":
-        return {"rows": parquet.write(Path(f"{stem}.parquet"), blocks, row_group_bytes=1)}
-    special = run.special_texts
-    return {"rows": jsonl.write(Path(f"{stem}.jsonl"), blocks, text_of=run.corpus.texts, special_text=special)}
+def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_export(packed_run):
+    outcomes = outcomes_of(packed_run)
+    assert breaches(packed_run) == {}
+    assert outcomes["train and validation apart"].checked == SEQUENCES
+    assert outcomes["rows hold each sequence once"].checked == 2 * SEQUENCES
+    assert outcomes["axolotl rows"].checked == SEQUENCES
+    held_out = outcomes["megatron-validation rows"].checked
+    assert held_out + outcomes["megatron rows"].checked == SEQUENCES
+    assert outcomes["mds-validation rows"].checked == -(-held_out // 2)
+    assert [outcome.examples for outcome in check_files(Artefacts(packed_run))] == [[], []]
 
 
-def export(run_dir, finished, name, row_offsets, *, rows=None):
-    """Write the sequences, joined to rows, or the first of these, as two shards into a copy of the run."""
-    run, block = finished
-    shutil.copytree(run.path, run_dir)
-    folder = run_dir / f"99-{name}-0123456789ab"
-    folder.mkdir()
-    shards = rows_of([packed(block, np.array(row_offsets))])[:rows], []
-    parts = []
-    for shard, blocks in enumerate(shards):
-        before = set(folder.iterdir())
-        counts = write_shard(name, folder, blocks, run, shard=shard, shards=2)
-        parts.append({"files": {path.name: {} for path in set(folder.iterdir()) - before}, "counts": counts})
-    if name in ("arrow", "mds", "megatron"):
-        {"arrow": arrow, "mds": mds, "megatron": megatron}[name].close(folder, [part["counts"] for part in parts])
-    (folder / "manifest.json").write_text(json.dumps({"parts": parts, "inputs": {}, "fingerprint": "0123456789ab"}))
-    record = json.loads((run_dir / "run.json").read_text())
-    record["steps"][name] = folder.name
-    record["recipe"]["export"]["formats"] = [name]
-    (run_dir / "run.json").write_text(json.dumps(record))
-    return folder
+def test_a_validation_split_that_train_was_exported_anew_without_is_told_of(packed):
+    exports.export([packed], formats=["parquet"], overrides=["workers=1"])
+    outcomes = outcomes_of(packed)
+    assert outcomes["parquet-validation rows"].note == (
+        "not held out of parquet, which was exported anew from other rows"
+    )
+    assert {check for check, outcome in outcomes.items() if outcome.note} == {"parquet-validation rows"}
 
 
-def check(run_dir):
-    (outcome,) = check_exports(Artefacts(run_dir))
-    return outcome
+# damage to rows
 
 
-FORMATS = ["parquet", "arrow", "mds", "megatron", "jsonl"]
+def change_parquet(folder, change):
+    path = min(folder.glob("*.parquet"))
+    table = pq.read_table(path)
+    rows = change(table.to_pylist())
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
 
 
-@pytest.mark.parametrize("row_offsets", [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5]], ids=["single", "packed"])
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_sound_export_passes(finished, tmp_path, name, row_offsets):
-    export(tmp_path / "run", finished, name, row_offsets)
-    outcome = check(tmp_path / "run")
-    assert (outcome.examples, outcome.checked, outcome.result) == ([], SEQUENCES, "pass")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_rows_too_few_and_too_many_are_found(finished, tmp_path, name):
-    export(tmp_path / "few", finished, name, [0, 2, 3, 5], rows=2)
-    assert f"{name} row {3 if name == 'megatron' else 2} is missing" in check(tmp_path / "few").examples[0]
-    export(tmp_path / "many", finished, name, [0, 2, 3, 5])
-    record = json.loads((tmp_path / "many" / "run.json").read_text())
-    record["sequences_per_part"][SEQUENCES - 1] = 0
-    (tmp_path / "many" / "run.json").write_text(json.dumps(record))
-    says = "1 rows more than" if name == "megatron" else f"{name} row 2 says that it holds 2 sequences, only 1"
-    assert says in check(tmp_path / "many").examples[0]
-
-
-def alter_arrow(folder, change):
-    path = folder / "data-00000-of-00002.arrow"
+def change_arrow(folder, change):
+    path = min(folder.glob("*.arrow"))
     with pa.ipc.open_stream(path.read_bytes()) as reader:
         table = reader.read_all()
-    rows = table.to_pylist()
-    change(rows[0])
     with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, schema=table.schema))
+        writer.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema))
+
+
+def change_jsonl(folder, change):
+    path = min(folder.glob("*.jsonl"))
+    rows = change([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+CHANGE = {
+    "parquet": change_parquet,
+    "torchtitan": change_parquet,
+    "axolotl": change_parquet,
+    "arrow": change_arrow,
+    "jsonl": change_jsonl,
+}
+
+
+@pytest.mark.parametrize("name", CHANGE)
+def test_dropped_doubled_and_swapped_rows(run, name):
+    folder = folder_of(run, name)
+    CHANGE[name](folder, lambda rows: rows[:-1])
+    assert breaches(run) == {f"{name} rows": [f"{name} row {SEQUENCES - 1} is missing"]}
+    CHANGE[name](folder, lambda rows: [rows[0], *rows])
+    found = breaches(run)
+    assert found.keys() == {f"{name} rows"}
+    assert found[f"{name} rows"][0].startswith(f"{name} row 1: ")
+    CHANGE[name](folder, lambda rows: [rows[2], rows[1], *rows[3:]])
+    assert breaches(run)[f"{name} rows"][0].startswith(f"{name} row 0: ")
+    assert outcomes_of(run)[f"{name} rows"].checked == SEQUENCES - 1
+
+
+@pytest.mark.parametrize("name", CHANGE)
+def test_a_row_too_many(run, name):
+    CHANGE[name](folder_of(run, name), lambda rows: [*rows, rows[-1]])
+    assert breaches(run) == {f"{name} rows": ["1 rows more than there should be"]}
+
+
+def in_row(number, change):
+    """Return a change of one row that `change` alters in place."""
+
+    def changed(rows):
+        change(rows[number])
+        return rows
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("parquet", lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600), f"input_ids[{TOKENS + 1}] is 600"),
+        ("parquet", lambda row: row.update(seq_lengths=[511, 513]), "seq_lengths is [511, 513], should be [512, 512]"),
+        ("parquet", lambda row: row.update(method="quest"), "method is 'quest', should be 'nextlong'"),
+        ("arrow", lambda row: row["input_ids"].__setitem__(0, 600), "input_ids[0] is 600"),
+        ("arrow", lambda row: row.update(domain="law"), "domain is 'law', should be 'small'"),
+        ("arrow", lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, should be 1024"),
+        ("jsonl", lambda row: row.update(text="§" + row["text"][1:]), "its text is '§"),
+        ("jsonl", lambda row: row["spans"].pop(), "spans, should be"),
+        ("jsonl", lambda row: row.update(sequence_id="x"), "sequence_id is 'x'"),
+        ("torchtitan", lambda row: row["input_ids"].pop(), "1,023 ids, should be 1,024"),
+        ("torchtitan", lambda row: row.update(seq_lengths=[1024]), "seq_lengths is [1024], should be [512, 512]"),
+    ],
+)
+def test_an_altered_packed_row(packed, name, change, problem):
+    CHANGE[name](folder_of(packed, name), in_row(1, change))
+    (wrong,) = breaches(packed).items()
+    assert wrong[0] == f"{name} rows"
+    assert wrong[1][0].startswith(f"{name} row 1: ")
+    assert problem in wrong[1][0]
+
+
+def test_an_altered_row_of_a_validation_split(packed):
+    change = in_row(0, lambda row: row["input_ids"].__setitem__(5, 600))
+    change_parquet(folder_of(packed, "torchtitan-validation"), change)
+    (wrong,) = breaches(packed)["torchtitan-validation rows"]
+    assert wrong.startswith("torchtitan-validation row 0: input_ids[5] is 600, should be")
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda row: row["input_ids"].__setitem__(TOKENS + 1, 400), f"row 0: input_ids[{TOKENS + 1}] is 400"),
-        (lambda row: row.update(seq_lengths=[1, 1023]), "row 0: seq_lengths is [1, 1023], should be [512, 512]"),
-        (lambda row: row.update(domain="law"), "row 0: domain is 'law', should be 'small'"),
-        (lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, should be 1024"),
+        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, should be"),
+        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, should be"),
+        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, should be"),
+        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "should be -100"),
+        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, should be 1"),
+        (lambda row: row["attention_mask"].pop(), "511 attention_mask, should be 512"),
     ],
 )
-def test_an_altered_arrow_row(finished, tmp_path, change, problem):
-    alter_arrow(export(tmp_path / "run", finished, "arrow", [0, 2, 3, 5]), change)
-    outcome = check(tmp_path / "run")
-    assert outcome.breaches == 1
-    assert problem in outcome.examples[0]
+def test_an_altered_axolotl_row(run, change, problem):
+    change_parquet(folder_of(run, "axolotl"), in_row(2, change))
+    (wrong,) = breaches(run)["axolotl rows"]
+    assert wrong.startswith("axolotl row 2: ")
+    assert problem in wrong
 
 
-def test_an_altered_megatron_id_and_boundary(finished, tmp_path):
-    folder = export(tmp_path / "run", finished, "megatron", [0, 2, 5])
-    ids = np.memmap(folder / "part-00000.bin", np.uint16, "r+")
-    assert ids[TOKENS] == EOD
-    ids[TOKENS] = 4
-    ids.flush()
-    assert check(tmp_path / "run").examples == [f"megatron row 0: input_ids[{TOKENS}] is 4, should be {EOD}"]
-    ids[TOKENS] = EOD
-    index = bytearray((folder / "part-00000.idx").read_bytes())
-    struct.pack_into("<2i", index, 34, TOKENS, TOKENS + 2)
-    struct.pack_into("<2q", index, 34 + 4 * SEQUENCES, 0, 2 * TOKENS)
-    (folder / "part-00000.idx").write_bytes(index)
-    assert check(tmp_path / "run").examples[0] == f"megatron row 0: {TOKENS} ids, should be {TOKENS + 1}"
+# damage to MDS
 
 
-def test_an_altered_mds_index(finished, tmp_path):
-    folder = export(tmp_path / "run", finished, "mds", [0, 2, 5])
-    index = json.loads((folder / "index.json").read_text())
-    index["shards"][0]["samples"] = 1
-    (folder / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="shard.00000.mds.zstd has 2 samples, index.json says 1"):
-        check(tmp_path / "run")
+def mds_shard(folder):
+    """Return the first shard's path and the offsets of its samples."""
+    path = min(folder.glob("*.mds"))
+    data = path.read_bytes()
+    (count,) = struct.unpack_from("<I", data)
+    return path, struct.unpack_from(f"<{count + 1}I", data, 4)
 
 
-def test_an_mds_row_with_other_boundaries_and_another_domain(finished, tmp_path):
-    _, block = finished
-    folder = export(tmp_path / "run", finished, "mds", [0, 2, 5])
-    rows = packed(block, np.array([0, 2, 5]))
-    rows.document_lengths[:2] += [-1, 1]
-    rows.domains[1] = "law"
-    try:
-        options = {"size_limit": 1 << 20, "compression": "zstd"}
-        counts = [mds.write(folder / "part", own, shard=n, shards=2, **options) for n, own in enumerate([[rows], []])]
-    finally:
-        rows.document_lengths[:2] -= [-1, 1]  # the arrays are the fixture's
-    mds.close(folder, counts)
-    assert check(tmp_path / "run").examples == [
-        "mds row 0: indices is [[0, 511], [511, 1024]], should be [[0, 512], [512, 1024]]",
-        "mds row 1: domain is 'law', should be 'small'",
+def poke(path, place, values):
+    data = bytearray(path.read_bytes())
+    data[place : place + len(values)] = values
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["mds", "prolong"])
+def test_an_altered_id_boundary_and_domain_of_mds_samples(packed, name):
+    path, offsets = mds_shard(folder_of(packed, name))
+    # A sample: three sizes, "small", the shape of the indices, their values, the shape of the ids, their values, the length.
+    domain = offsets[1] + 12
+    indices, ids = domain + 5 + 3, domain + 5 + 3 + 16 + 3
+    poke(path, ids + 4 * 700, struct.pack("<I", 600))
+    poke(path, indices + 4, struct.pack("<2I", 511, 511))
+    poke(path, domain, b"smell")
+    poke(path, offsets[3] - 8, struct.pack("<q", 1000))
+    (found,) = breaches(packed).values()
+    assert found[0].startswith(f"{name} row 1: input_ids[700] is 600, should be ")
+    assert found[1:] == [
+        f"{name} row 1: domain is 'smell', should be 'small'",
+        f"{name} row 1: indices is [[0, 511], [511, 1024]], should be [[0, 512], [512, 1024]]",
+        f"{name} row 2: length is 1000, should be 1024",
     ]
+
+
+def test_swapped_mds_samples(run):
+    path, offsets = mds_shard(folder_of(run, "mds"))
+    data = path.read_bytes()
+    first, second = (data[start:stop] for start, stop in pairwise(offsets[:3]))
+    poke(path, offsets[0], second + first)
+    assert [example.partition(": ")[0] for example in breaches(run)["mds rows"]] == ["mds row 0", "mds row 1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
+        (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
+        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in the place of"),
+        (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
+        (lambda shard: shard.pop("zip_data"), "zip_data"),
+    ],
+)
+def test_an_index_of_mds_that_lies(run, change, problem):
+    change_json(folder_of(run, "mds") / "index.json", lambda index: change(index["shards"][0]))
+    (wrong,) = breaches(run)["mds rows"]
+    assert wrong.startswith("mds is not as it should be from row 0 on: ")
+    assert problem in wrong
+
+
+# damage to Megatron's
+
+
+def change_lengths(folder, change):
+    path = folder / "part-00000.idx"
+    index = bytearray(path.read_bytes())
+    (count,) = struct.unpack_from("<Q", index, 18)
+    lengths = np.frombuffer(index, "<i4", count, 34).copy()
+    change(lengths)
+    struct.pack_into(f"<{count}i", index, 34, *lengths.tolist())
+    struct.pack_into(f"<{count}q", index, 34 + 4 * count, *(2 * (np.cumsum(lengths) - lengths)).tolist())
+    path.write_bytes(index)
+
+
+def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
+    folder = folder_of(run, "megatron")
+    eod = Artefacts(run).tokenizer.token_to_id(EOD)
+    ids = np.memmap(folder / "part-00000.bin", np.uint16, "r+")
+    assert ids[TOKENS] == eod
+    ids[TOKENS], ids[TOKENS + 3] = 600, 600
+    ids.flush()
+    first, second = breaches(run)["megatron rows"]
+    assert first == f"megatron row 0: input_ids[{TOKENS}] is 600, should be {eod}"
+    assert second.startswith("megatron row 1: input_ids[2] is 600, should be ")
+    change_lengths(folder, lambda lengths: lengths.__iadd__([1, -1] + [0] * (SEQUENCES - 2)))
+    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 2} ids, should be {TOKENS + 1}"
+
+
+def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
+    path = folder_of(run, "megatron") / "manifest.json"
+    change_json(path, lambda manifest: manifest["config"].update(eod=None))
+    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
+    change_json(path, lambda manifest: manifest["config"].update(eod="<|nothing|>"))
+    assert "'<|nothing|>', which should end each document, is no token" in breaches(run)["megatron rows"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1 part-00000\n", f"part-00000.bin holds {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
+        ("6156 part-00001\n", "blend.txt names part-00001.bin in the place of part-00000.bin"),
+        ("", "blend.txt names 0 files, there are 1"),
+    ],
+)
+def test_a_blend_that_lies(run, text, problem):
+    (folder_of(run, "megatron") / "blend.txt").write_text(text)
+    assert breaches(run) == {"megatron rows": [f"megatron is not as it should be from row 0 on: {problem}"]}
+
+
+def test_megatron_documents_cut_off(run):
+    path = folder_of(run, "megatron") / "part-00000.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    assert "bytes, its index names" in breaches(run)["megatron rows"][0]
+
+
+# damage to folders
+
+
+def test_what_load_from_disk_reads_must_be_what_was_written(run):
+    folder = folder_of(run, "arrow")
+    change_json(folder / "dataset_info.json", lambda info: info["features"]["length"].update(dtype="int64"))
+    assert "has other columns than dataset_info.json says" in breaches(run)["arrow rows"][0]
+    change_json(folder / "state.json", lambda state: state["_data_files"].append(state["_data_files"][0]))
+    assert "state.json names 2 files, there are 1" in breaches(run)["arrow rows"][0]
+
+
+def test_files_and_columns_too_many_or_too_few(run):
+    folder = folder_of(run, "parquet")
+    shutil.copy(folder / "part-00000.parquet", folder / "part-00001.parquet")
+    assert "part-00001.parquet lies among the files" in breaches(run)["parquet rows"][0]
+    (folder_of(run, "jsonl") / "part-00000.jsonl").unlink()
+    assert "No such file" in breaches(run)["jsonl rows"][0]
+    path = folder_of(run, "axolotl") / "part-00000.parquet"
+    pq.write_table(pq.read_table(path, columns=["input_ids", "labels"]), path)
+    assert "has the columns ['input_ids', 'labels'], should have" in breaches(run)["axolotl rows"][0]
+
+
+def test_a_format_that_the_record_lacks(run):
+    change_json(run / "run.json", lambda record: record["steps"].pop("mds"))
+    assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
+
+
+def test_exports_from_before_there_were_rows_are_not_judged(run):
+    manifest = folder_of(run, "jsonl") / "manifest.json"
+    change_json(manifest, lambda manifest: manifest["inputs"].pop("rows"))
+    outcome = outcomes_of(run)["jsonl rows"]
+    assert (outcome.result, outcome.checked) == ("skipped", 0)
+    assert outcome.skipped == "written by an earlier nextlong, which did not say in what order; export it again"
+
+
+def test_rows_that_are_gone(packed):
+    shutil.rmtree(
+        next(
+            packed.glob(
+                "*-rows-" + json.loads((folder_of(packed, "axolotl") / "manifest.json").read_text())["inputs"]["rows"]
+            )
+        )
+    )
+    found = breaches(packed)
+    assert found.keys() == {"rows hold each sequence once", "axolotl rows"}
+    assert "which are not there" in found["axolotl rows"][0]

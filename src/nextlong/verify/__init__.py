@@ -2,7 +2,7 @@
 
 In:  a run directory: run.json, manifests, and the files they name. Out: one `Outcome` a check.
 
-    artefacts.py    reads the files, by code of its own
+    artefacts.py    reads the files, by code of its own    step.py  a folder and its manifest
     composed.py     one sequence: spans, and what the corpus says of their chunks
     files.py        hashes against manifests
     corpus.py       documents and the chunks that tile them
@@ -11,7 +11,8 @@ In:  a run directory: run.json, manifests, and the files they name. Out: one `Ou
     near_copies.py  negatives that repeat what they should distract from
     search.py       scores, and neighbours found again by brute force
     vectors.py      vectors encoded again
-    exports.py      exported rows against sequences     export_readers.py   the files of each format
+    arrangement.py  which sequences stand in which row, and the splits
+    exports.py      exported rows against what expected.py makes again     export_readers.py  the files of each format
     checks.py       all of them in order              show.py  a table, or JSON
 
 Nothing here imports the stages, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of

@@ -9,9 +9,7 @@ corpus is.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from nextlong.errors import RunError
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored
+from nextlong.verify.step import Step, open_step
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,21 +29,6 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[Any]]
 
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
-
-
-@dataclass(frozen=True)
-class Step:
-    """The folder of a step and its manifest; `damage` says why the manifest could not be read, else it is empty."""
-
-    name: str
-    folder: Path
-    manifest: dict[str, Any]
-    damage: str = ""
-
-    def files(self, suffix: str) -> list[Path]:
-        """Return the files that end in `suffix`, in the order of the numbers in their names."""
-        names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
-        return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
 
 
 class Artefacts:
@@ -64,13 +48,24 @@ class Artefacts:
             record = json.loads(index.read_text(encoding="utf-8"))
             self.recipe: dict[str, Any] = record["recipe"]
             self.takes: list[int] = record["sequences_per_part"]
-            self.steps = {name: _open_step(name, self.path / folder) for name, folder in record["steps"].items()}
+            self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
 
     def files(self, step: str, suffix: str) -> list[Path]:
         """Return a step's files, none if the run has no such step."""
         return self.steps[step].files(suffix) if step in self.steps else []
+
+    @cached_property
+    def rows_steps(self) -> dict[str, Step]:
+        """The steps that arranged rows, by fingerprint: an export's may be earlier ones than the last, which the record names."""
+        recorded = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
+        named = dict.fromkeys(step.manifest["inputs"].get("rows") for step in self.steps.values())
+        others = [fingerprint for fingerprint in named if fingerprint is not None and fingerprint not in recorded]
+        for fingerprint in others:
+            folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
+            recorded[fingerprint] = open_step("rows", folder)
+        return recorded
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """Return a key of the recipe, the default where this recipe is from before there was one."""
@@ -240,12 +235,25 @@ class Artefacts:
         for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
             with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
                 for batch in _first_rows(reader, take):
-                    lists = [batch.column(name) for name in _LISTS]
                     for row in range(batch.num_rows):
-                        columns = [column[row].values.to_numpy(zero_copy_only=False) for column in lists]
-                        id_, method = batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py()
-                        yield Stored(number, id_, method, *columns)
+                        yield _stored(batch, row, number)
                         number += 1
+
+    def sequences_at(self, parts: Ids, places: Ids) -> list[Composed]:
+        """Return the sequences that stand at `places` of SEQUENCES files `parts`, shape (n,) each, chunks looked up."""
+        firsts = np.cumsum([0, *self.takes])
+        paths = self.files("compose", ".sequences.arrow")
+        found: dict[int, Stored] = {}
+        for part in np.unique(parts).tolist():
+            with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
+                for at in np.flatnonzero(parts == part).tolist():
+                    batch = reader.get_batch(int(places[at]))
+                    if batch.num_rows != 1:
+                        raise ValueError(
+                            f"{paths[part].name} has {batch.num_rows} sequences in a batch, should have one"
+                        )
+                    found[at] = _stored(batch, 0, int(firsts[part] + places[at]))
+        return self._looked_up([found[at] for at in range(len(parts))])
 
     def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
         ids = np.concatenate([sequence.chunk for sequence in block])
@@ -282,10 +290,12 @@ class Artefacts:
             columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
         return columns
 
-    def used_rows(self) -> list[NDArray[np.bool_]]:
-        """Return for each shard which chunk rows any sequence of the data set names: one byte a chunk."""
+    def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
+        """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""
         used = [np.zeros(len(self.chunks(shard)["start"]), np.bool_) for shard in range(len(self.shards))]
         for sequence in self.bare_sequences():
+            if asked is not None and not asked[sequence.number]:
+                continue
             for shard, rows in self.by_shard(sequence.chunk):
                 used[shard][rows[rows < len(used[shard])]] = True
         return used
@@ -297,19 +307,12 @@ def _read_chunks(path: Path) -> Columns:
     return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "joint")}
 
 
-_NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
 _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
 
-def _open_step(name: str, folder: Path) -> Step:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        whole = {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"])
-        if whole:
-            return Step(name, folder, manifest)
-        return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
+def _stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
+    columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
+    return Stored(number, batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py(), *columns)
 
 
 def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:

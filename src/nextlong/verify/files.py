@@ -15,13 +15,14 @@ _READ_BYTES = 1 << 22
 def check_files(run: Artefacts) -> list[Outcome]:
     """Hash every file that a manifest names."""
     files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
-    for step in run.steps.values():
+    for step in {step.folder: step for step in (*run.steps.values(), *run.rows_steps.values())}.values():
         manifests.checked += 1
         if step.damage:
             manifests.breach(f"{step.folder.name}/manifest.json {step.damage}")
             continue
         for name, fingerprint in step.manifest["inputs"].items():
-            there = run.steps[name].manifest["fingerprint"] if name in run.steps else "not among the run's steps"
+            made_from = run.rows_steps.get(fingerprint) if name == "rows" else run.steps.get(name)
+            there = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             if there != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
         for part in step.manifest["parts"]:

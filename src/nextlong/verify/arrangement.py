@@ -1,0 +1,241 @@
+"""Arrangement: does what exports are written from hold each sequence of the data set once, and are its splits apart?
+
+In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; SEQUENCES, CHUNKS and content hashes. Out: what
+stands in which row, for the checks of the exports, and two `Outcome`s.
+
+Memory holds some forty bytes a sequence, and for a strict split one byte a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import Composed, Ids
+from nextlong.verify.export_readers import BROKEN
+from nextlong.verify.outcome import Outcome
+from nextlong.verify.step import Step
+
+_FIELDS = ("run", "part", "place", "length", "key")
+_BLOCK_TOKENS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row i of a split is the sequences index[offsets[i]:offsets[i + 1]], in this order."""
+
+    index: NDArray[Any]
+    offsets: Ids
+
+    @property
+    def row_tokens(self) -> Ids:
+        """How many tokens each row has, shape (rows,)."""
+        ends = np.concatenate([[0], np.cumsum(self.index["length"])])
+        tokens: Ids = np.diff(ends[self.offsets])
+        return tokens
+
+
+def read_split(step: Step, split: str) -> Split:
+    """Return one split of a rows artefact. Raises ValueError for what is none."""
+    (index_path,), (offsets_path,) = (step.files(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
+    index, offsets = np.load(index_path), np.load(offsets_path)
+    if index.dtype.names != _FIELDS:
+        raise ValueError(f"{index_path.name} has the fields {index.dtype.names}, should have {_FIELDS}")
+    if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 1).any():
+        raise ValueError(f"{offsets_path.name} does not divide {len(index):,} sequences into rows")
+    return Split(index, offsets)
+
+
+def splits_of(step: Step) -> tuple[str, ...]:
+    """Return the splits that a rows artefact should have."""
+    return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
+
+
+def blocks_of_rows(run: Artefacts, split: Split) -> Iterator[list[list[Composed]]]:
+    """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
+    ends = np.cumsum(split.row_tokens)
+    first = 0
+    while first < len(ends):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK_TOKENS, side="right")))
+        bounds = split.offsets[first : last + 1]
+        own = split.index[bounds[0] : bounds[-1]]
+        sequences = run.sequences_at(own["part"], own["place"])
+        at = (bounds - bounds[0]).tolist()
+        yield [sequences[start:stop] for start, stop in pairwise(at)]
+        first = last
+
+
+def check_rows(run: Artefacts) -> list[Outcome]:
+    """Check every arrangement that an export was written from: nothing where none says so, apart only if there is a split."""
+    once = Outcome("rows hold each sequence once", "sequences")
+    apart = Outcome("train and validation apart", "sequences")
+    steps = [step for step in run.rows_steps.values() if step.damage or not step.manifest["config"]["others"]]
+    if not steps:
+        return []
+    truth = _Truth.of(run)
+    for step in steps:
+        try:
+            if step.damage:
+                raise ValueError(f"its manifest {step.damage}")
+            splits = {name: read_split(step, name) for name in splits_of(step)}
+            _check_once(step, splits, truth, once)
+            if "validation" in splits:
+                _check_apart(run, step, splits, truth, apart)
+        except BROKEN as error:
+            once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {error!r}")
+    return [once, apart] if apart.checked else [once]
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """What the corpus says of each sequence of the data set, shape (sequences,) each."""
+
+    firsts: Ids  # number of the first sequence of each SEQUENCES file, and of all, shape (parts + 1,)
+    lengths: Ids
+    keys: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, run: Artefacts) -> _Truth:
+        firsts = np.cumsum([0, *run.takes])
+        lengths, keys = np.zeros(firsts[-1], np.int64), np.zeros(firsts[-1], np.uint64)
+        leaders = np.full(firsts[-1], NO_CHUNK, np.int64)
+        for sequence in run.bare_sequences():
+            lengths[sequence.number] = sequence.end[-1]
+            leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
+            if len(leading):
+                leaders[sequence.number] = leading[0]
+            else:  # the cut left no meta-chunk, but the name has the hash
+                keys[sequence.number] = int(sequence.id.rpartition("-")[2], 16)
+        for shard, _ in run.by_shard(leaders):
+            own = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
+            docs = run.chunks(shard)["doc_row"][leaders[own] & ROW_MASK]
+            keys[own] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
+        return cls(firsts, lengths, keys)
+
+    def is_known(self, index: NDArray[Any]) -> NDArray[np.bool_]:
+        """Say which rows of an index name a sequence of the data set."""
+        parts = len(self.firsts) - 1
+        known: NDArray[np.bool_] = (
+            (index["run"] == 0) & (index["part"] >= 0) & (index["part"] < parts) & (index["place"] >= 0)
+        )
+        takes = np.diff(self.firsts)
+        known[known] = index["place"][known] < takes[index["part"][known]]
+        return known
+
+    def numbers(self, index: NDArray[Any]) -> Ids:
+        """Return which sequence of the data set each row of an index names, all known."""
+        numbers: Ids = self.firsts[index["part"]] + index["place"]
+        return numbers
+
+
+def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Outcome) -> None:
+    config, (part,) = step.manifest["config"], step.manifest["parts"]
+    times = np.zeros(len(truth.lengths), np.int64)
+    for name, split in splits.items():
+        where = f"{step.folder.name} {name}"
+        known = truth.is_known(split.index)
+        for at in np.flatnonzero(~known).tolist():
+            place, file = split.index["place"][at], split.index["part"][at]
+            outcome.breach(f"{where}: index[{at}] names sequence {place} of part {file}, which is not of the data set")
+        numbers = truth.numbers(split.index[known])
+        times += np.bincount(numbers, minlength=len(times))
+        for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
+            found = split.index[field][known]
+            for at in np.flatnonzero(found != true).tolist():
+                outcome.breach(f"{where}: {field} of sequence {numbers[at]} is {found[at]}, should be {true[at]}")
+        for problem in row_problems(split, config["pack"]):
+            outcome.breach(f"{where}: {problem}")
+        if known.all() and (problem := disorder(split, numbers)):
+            outcome.breach(f"{where}: {problem}")
+        told = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
+        counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
+        if told != counted:
+            outcome.breach(f"{where}: its manifest tells of {told}, there are {counted}")
+    outcome.checked += len(times)
+    for number in np.flatnonzero(times > 1).tolist():
+        outcome.breach(f"{step.folder.name}: sequence {number} stands in the rows {times[number]} times")
+    missing = np.flatnonzero(times == 0)
+    if len(missing) != part["counts"]["left_out"]:
+        told = part["counts"]["left_out"]
+        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences stand in no row, its manifest says {told:,}")
+    if not ("validation" in splits and config["split"] == "strict"):
+        for number in missing.tolist():
+            outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")
+
+
+def row_problems(split: Split, pack: int | None) -> Iterator[str]:
+    """Say which rows hold too many tokens or sequences, or so few that two would make one."""
+    if pack is None:
+        for row in np.flatnonzero(np.diff(split.offsets) != 1).tolist():
+            yield f"row {row} holds {split.offsets[row + 1] - split.offsets[row]} sequences, though none are packed"
+        return
+    tokens = split.row_tokens
+    for row in np.flatnonzero(tokens > pack).tolist():
+        yield f"row {row} has {tokens[row]:,} tokens, more than pack={pack:,}"
+    # Best fit opens a row only for a sequence that fits into no other, so no two rows ever fit into one.
+    shortest = np.argsort(tokens, kind="stable")[:2]
+    if len(shortest) == 2 and tokens[shortest].sum() <= pack:
+        a, b = sorted(shortest.tolist())
+        yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
+
+
+def disorder(split: Split, numbers: Ids) -> str:
+    """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
+    starts = np.zeros(len(numbers), np.bool_)
+    starts[split.offsets[:-1]] = True
+    back = np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])
+    if len(back):
+        return f"sequence {numbers[back[0] + 1]} stands behind {numbers[back[0]]} in one row"
+    heads = numbers[split.offsets[:-1]]
+    back = np.flatnonzero(np.diff(heads) <= 0)
+    return (
+        f"row {back[0] + 1} begins with sequence {heads[back[0] + 1]}, the row before with {heads[back[0]]}"
+        if len(back)
+        else ""
+    )
+
+
+def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _Truth, outcome: Outcome) -> None:
+    """Check by content hash, and for a strict split by every chunk, that nothing of validation is in train."""
+    numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
+    train, validation = (np.zeros(len(truth.lengths), np.bool_) for _ in range(2))
+    train[numbers["train"]], validation[numbers["validation"]] = True, True
+    outcome.checked += len(train)
+    shared = train & np.isin(truth.keys, truth.keys[validation])
+    for number in np.flatnonzero(shared).tolist():
+        hash_ = f"{truth.keys[number]:016x}"
+        outcome.breach(
+            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as one of validation"
+        )
+    if step.manifest["config"]["split"] != "strict":
+        return
+    withheld = run.used_rows(validation)
+    for sequence in run.bare_sequences():
+        if validation[sequence.number]:
+            continue
+        chunk = _first_used(run, withheld, sequence.chunk)
+        if train[sequence.number] and chunk != NO_CHUNK:
+            outcome.breach(
+                f"{step.folder.name}: sequence {sequence.number} of train has chunk {chunk}, as one of validation"
+            )
+        elif not train[sequence.number] and chunk == NO_CHUNK:
+            outcome.breach(
+                f"{step.folder.name}: sequence {sequence.number} is left out, but shares no chunk with validation"
+            )
+
+
+def _first_used(run: Artefacts, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
+    for shard, rows in run.by_shard(chunks):
+        named = rows[rows < len(used[shard])]
+        hits = named[used[shard][named]]
+        if len(hits):
+            return shard << SHARD_BITS | int(hits[0])
+    return NO_CHUNK

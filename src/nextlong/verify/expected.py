@@ -1,0 +1,124 @@
+"""Expected: what the rows of any export should hold, made again from SEQUENCES, TOKENS, CHUNKS and DOCUMENTS.
+
+In:  a block of sequences, chunks looked up. Out: a `Row` for each row, that is these sequences one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.composed import Composed
+from nextlong.verify.export_readers import SPAN_KEYS, Row, Spans
+
+IGNORED = -100  # a label that no trainer learns: nothing foretells the first token of a document
+
+
+class Expected:
+    """What the rows of a block should hold; `spans` and `text` are made only if asked for."""
+
+    def __init__(self, run: Artefacts, block: Sequence[Composed], *, parts: Iterable[str] = ("spans", "text")) -> None:
+        """Look up what the block refers to."""
+        self._run = run
+        self._parts = frozenset(parts)
+        chunks, docs = (np.concatenate([getattr(own, name) for own in block]) for name in ("chunk", "doc"))
+        self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
+        self._sources = run.names_of(docs, "source")
+        cut = np.concatenate([sequence.chunk[sequence.is_cut] for sequence in block])
+        self._texts = run.texts_of(chunks if "text" in self._parts else cut if "spans" in self._parts else cut[:0])
+        self._special_texts = {
+            role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
+        }
+        self._shards = {
+            int(shard): run.token_shard(int(shard)) for shard in np.unique(chunks[chunks >= 0] >> SHARD_BITS)
+        }
+
+    def row(self, sequences: Sequence[Composed]) -> Row:
+        """Return the row that holds these sequences, with everything that any format says."""
+        ids = [self.input_ids(sequence) for sequence in sequences]
+        lengths = [len(own) for own in ids]
+        bounds = [0, *accumulate(lengths)]
+        joined = np.concatenate(ids)
+        labels = joined.copy()
+        labels[bounds[:-1]] = IGNORED
+        names = {
+            "sequence_id": " ".join(sequence.id for sequence in sequences),
+            "method": "+".join(dict.fromkeys(sequence.method for sequence in sequences)),
+            "domain": "+".join(dict.fromkeys(self.domain(sequence) for sequence in sequences)),
+            "length": len(joined),
+            "seq_lengths": lengths,
+            "indices": [list(pair) for pair in pairwise(bounds)],
+        }
+        spans = [self.spans(sequence, first) for sequence, first in zip(sequences, bounds, strict=False)]
+        return Row(
+            names,
+            joined,
+            np.ones(len(joined), np.int8),
+            labels,
+            "".join(map(self.text, sequences)) if "text" in self._parts else None,
+            {key: [value for own in spans for value in own[key]] for key in SPAN_KEYS}
+            if "spans" in self._parts
+            else None,
+        )
+
+    def domain(self, sequence: Composed) -> str:
+        """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
+        chunks = np.flatnonzero(sequence.is_chunk)
+        leading = np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT)))
+        first = leading[0] if len(leading) else chunks[0]
+        return self._sources.get(int(sequence.doc[first]), "")
+
+    def input_ids(self, sequence: Composed) -> NDArray[np.int32]:
+        """Return the ids of a sequence, shape (T,)."""
+        pieces: list[Any] = []
+        columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.end - sequence.start))
+        for chunk, role, length in zip(*columns, strict=True):
+            if chunk == NO_CHUNK:
+                pieces.append(self._run.special_ids[role][:length])
+                continue
+            named, offsets, ids = self._shards[chunk >> SHARD_BITS]
+            start = int(offsets[np.searchsorted(named, chunk & ROW_MASK)])
+            pieces.append(ids[start : start + length])
+        return np.concatenate(pieces).astype(np.int32)
+
+    def char_ends(self, sequence: Composed) -> list[int]:
+        """Return where in its document each span ends."""
+        ends: list[int] = sequence.char_end.tolist()
+        for span in np.flatnonzero(sequence.is_cut).tolist():
+            text = self._texts[int(sequence.chunk[span])]
+            offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
+            kept = int(sequence.end[span] - sequence.start[span])
+            # A character that goes on behind the cut is not whole.
+            covered = min(max(end for _, end in offsets[:kept]), min(start for start, _ in offsets[kept:]))
+            ends[span] = int(sequence.char_start[span]) + covered
+        return ends
+
+    def spans(self, sequence: Composed, first: int) -> Spans:
+        """Return the spans, as columns with the names of the exports, of a sequence that stands at token `first` of its row."""
+        if "spans" not in self._parts:
+            return {}
+        return {
+            "chunk_id": sequence.chunk.tolist(),
+            "doc_id": sequence.doc.tolist(),
+            "source_id": [self._source_ids.get(doc, "") for doc in sequence.doc.tolist()],
+            "char_start": sequence.char_start.tolist(),
+            "char_end": self.char_ends(sequence),
+            "role": [ROLES[role] for role in sequence.role.tolist()],
+            "token_start": (sequence.start + first).tolist(),
+            "token_end": (sequence.end + first).tolist(),
+            "score": sequence.score.tolist(),
+        }
+
+    def text(self, sequence: Composed) -> str:
+        """Return the text of a sequence, cut from the documents."""
+        sizes = np.array(self.char_ends(sequence)) - sequence.char_start
+        pieces = []
+        for chunk, role, size in zip(sequence.chunk.tolist(), sequence.role.tolist(), sizes.tolist(), strict=True):
+            pieces.append(self._special_texts[role] if chunk == NO_CHUNK else self._texts[chunk][:size])
+        return "".join(pieces)

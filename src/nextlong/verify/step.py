@@ -1,0 +1,38 @@
+"""Step: the folder of a step of a run, and what its manifest says of the files in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The folder of a step and its manifest; `damage` says why the manifest could not be read, else it is empty."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    damage: str = ""
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the files that end in `suffix`, in the order of the numbers in their names."""
+        names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
+
+
+def open_step(name: str, folder: Path) -> Step:
+    """Return a step that a record names."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        whole = {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"])
+        if whole:
+            return Step(name, folder, manifest)
+        return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")

@@ -1,0 +1,30 @@
+"""Exported runs: what `verify` says of one, and its files altered."""
+
+import json
+
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.exports import check_exports
+
+SEQUENCES, TOKENS = 12, 512
+EOD = "<|endoftext|>"
+FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
+OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
+
+
+def folder_of(run, step):
+    return run / json.loads((run / "run.json").read_text())["steps"][step]
+
+
+def outcomes_of(run):
+    return {outcome.check: outcome for outcome in check_exports(Artefacts(run))}
+
+
+def breaches(run):
+    """Return the examples of each check that found a breach."""
+    return {check: outcome.examples for check, outcome in outcomes_of(run).items() if outcome.breaches}
+
+
+def change_json(path, change):
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))

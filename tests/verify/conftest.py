@@ -1,0 +1,39 @@
+"""A run exported in every format, and again packed and divided; both are read-only."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from exported_runs import FORMATS, OPTIONS, SEQUENCES, TOKENS
+from nextlong import exports, pipeline
+
+
+@pytest.fixture(scope="session")
+def exported_run(recipe_for, tmp_path_factory):
+    """A run of twelve sequences in every format, a row each; read-only."""
+    run_dir = tmp_path_factory.mktemp("exports") / "run"
+    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
+    pipeline.run(recipe_for(run_dir, *sizes, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def packed_run(exported_run, tmp_path_factory):
+    """The same, and all but axolotl's again as rows of two sequences, a third of these held out; read-only."""
+    run_dir = Path(shutil.copytree(exported_run, tmp_path_factory.mktemp("packed") / "run"))
+    asked = [*OPTIONS, f"export.pack={2 * TOKENS}", "export.validation=0.3"]
+    exports.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
+    return run_dir
+
+
+@pytest.fixture
+def run(exported_run, tmp_path):
+    """A copy of the rows of one sequence to damage."""
+    return Path(shutil.copytree(exported_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def packed(packed_run, tmp_path):
+    """A copy of the packed and divided rows to damage."""
+    return Path(shutil.copytree(packed_run, tmp_path / "packed"))
