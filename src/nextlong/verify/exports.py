@@ -60,7 +60,7 @@ def check_exports(run: Artefacts) -> list[Outcome]:
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
     for (rows, split), side_by_side in walks.items():
         _check_side_by_side(run, run.rows_steps[rows], split, side_by_side)
-    _note_other_rows(run, outcomes)
+    _check_same_rows(run, outcomes)
     return [*check_rows(run), *outcomes.values()]
 
 
@@ -73,14 +73,14 @@ def _eod(run: Artefacts, step: Step, outcome: Outcome) -> int | None:
     return eod
 
 
-def _note_other_rows(run: Artefacts, outcomes: dict[str, Outcome]) -> None:
-    """Say where a validation split is not that of the train split beside it, which was exported anew since."""
+def _check_same_rows(run: Artefacts, outcomes: dict[str, Outcome]) -> None:
+    """Find validation splits that are not those of the train split beside them."""
     for name, outcome in outcomes.items():
         train = run.steps.get(name.removesuffix(_VALIDATION))
         if not name.endswith(_VALIDATION) or train is None or outcome.skipped:
             continue
         if train.manifest["inputs"].get("rows") != run.steps[name].manifest["inputs"].get("rows"):
-            outcome.note = f"not held out of {train.name}, which was exported anew from other rows"
+            outcome.breach(f"not held out of {train.name}, which was exported from other rows")
 
 
 def _check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[_Walk]) -> None:
