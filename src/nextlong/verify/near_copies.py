@@ -32,7 +32,9 @@ _MARGIN = 0.05
 _SUSPECT_SHARE = 0.25  # of distinct runs in common; a text with 80 % of its words in shared runs has at least 27 %
 _COMMON_LEAST = 16
 _COMMON_SHARE = 0.001
-_WORD = re.compile(r"\w+")
+# Letters and digits; in scripts without blanks (Thai, Lao, Burmese, Khmer, Chinese, Japanese) each letter is a word.
+_ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"(?=[^\W_])[{_ALONE}]|[^\W_{_ALONE}]+")
 
 Run = tuple[str, ...]
 
