@@ -5,8 +5,8 @@ import re
 
 import pyarrow as pa
 import pytest
-
 from exported import exported, rows_in
+
 from nextlong.formats import arrow, parquet
 from random_rows import documents_of, random_blocks
 
@@ -125,7 +125,7 @@ def test_load_dataset_reads_parquet_of_a_run(folder, reference, streaming, tmp_p
     assert_rows(rows, reference)
     if "axolotl" in folder.parts:
         assert set(rows.column_names) == {"input_ids", "attention_mask", "labels"}
-        assert all(row["labels"] == row["input_ids"] for row in rows)
+        assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
         assert all(row["attention_mask"] == [1] * len(row["input_ids"]) for row in rows)
     else:
         assert {"input_ids", "seq_lengths"} <= set(rows.column_names)

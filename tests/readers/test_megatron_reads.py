@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
 from exported import documents_in, exported
+
 from nextlong.formats import megatron
 from random_rows import documents_of, random_blocks
 
@@ -104,7 +104,9 @@ def test_each_of_its_training_samples_is_one_document(indexed, folder, reference
     assert max(map(len, datasets)) > 1
     for dataset in datasets:
         documents = np.arange(len(dataset), dtype=np.int32)
-        samples = list(GPTDataset(dataset, str(folder), documents, None, Split.train, config)) if len(documents) > 1 else []
+        samples = (
+            list(GPTDataset(dataset, str(folder), documents, None, Split.train, config)) if len(documents) > 1 else []
+        )
         found = [sample["tokens"].tolist() for sample in samples]
         own = [dataset[number].tolist() for number in documents]
         assert len(found) == len(own) - 1

@@ -4,8 +4,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-
 from exported import documents_in, exported, rows_in
+
 from nextlong.formats import mds
 from random_rows import documents_of, random_blocks, rows_of
 

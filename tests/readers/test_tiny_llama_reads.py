@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from exported import EXPORTS
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
@@ -12,9 +11,9 @@ STEPS, VOCABULARY = 20, 512
 
 def test_twenty_steps_from_each_reader_have_the_same_losses(streaming, tmp_path):
     from datasets import load_dataset
-    from tiny_llama import losses
 
     from nextlong.torch import SequenceDataset
+    from tiny_llama import losses
 
     run = SequenceDataset(EXPORTS / "demo" / "run")
     plain = EXPORTS / "demo" / "plain"
