@@ -1,10 +1,11 @@
-"""The `datasets` library reads Arrow and Parquet exports, and would save the same Arrow files itself."""
+"""The `datasets` library reads Parquet, Arrow and JSONL exports, and would save the same Arrow files itself."""
 
 import json
 import re
 
 import pyarrow as pa
 import pytest
+from exported import exported, rows_in
 
 from nextlong.formats import arrow, parquet
 from random_rows import documents_of, random_blocks
@@ -105,3 +106,57 @@ def test_parquet_streams(blocks, tmp_path):
     in_shards = [*blocks[0::2], *blocks[1::2]]
     assert taken_apart(rows) == documents_of(in_shards)
     assert [row["domain"] for row in rows] == [domain for block in in_shards for domain in block.domains]
+
+
+def assert_rows(rows, reference):
+    """Assert that rows have the ids, or the text, and the boundaries of the reference."""
+    expected = rows_in(reference)
+    for name in {"input_ids", "text", "seq_lengths"} & set(rows.column_names):
+        assert [row[name] for row in rows] == [row[name] for row in expected]
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
+@exported("parquet", "torchtitan", "axolotl")
+def test_load_dataset_reads_parquet_of_a_run(folder, reference, streaming, tmp_path):
+    from datasets import load_dataset
+
+    files = f"{folder}/*.parquet"
+    rows = load_dataset("parquet", data_files=files, split="train", streaming=streaming, cache_dir=str(tmp_path))
+    assert_rows(rows, reference)
+    if "axolotl" in folder.parts:
+        assert set(rows.column_names) == {"input_ids", "attention_mask", "labels"}
+        assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
+        assert all(row["attention_mask"] == [1] * len(row["input_ids"]) for row in rows)
+    else:
+        assert {"input_ids", "seq_lengths"} <= set(rows.column_names)
+
+
+@exported("jsonl")
+def test_load_dataset_reads_jsonl_of_a_run(folder, reference, tmp_path):
+    from datasets import load_dataset
+
+    rows = load_dataset("json", data_files=f"{folder}/*.jsonl", split="train", cache_dir=str(tmp_path))
+    assert {"text", "seq_lengths"} <= set(rows.column_names)
+    assert_rows(rows, reference)
+    assert all(row["spans"][-1]["token_end"] == sum(row["seq_lengths"]) for row in rows)
+
+
+@exported("arrow")
+def test_load_from_disk_reads_arrow_of_a_run(folder, reference):
+    from datasets import load_from_disk
+
+    rows = load_from_disk(str(folder))
+    assert {"input_ids", "seq_lengths"} <= set(rows.column_names)
+    assert_rows(rows, reference)
+
+
+@exported("parquet", "jsonl", "torchtitan", "axolotl", splits=["train"])
+def test_the_card_names_the_files_of_every_split(folder, reference, tmp_path):
+    from datasets import load_dataset
+
+    pushed = folder.parent if folder.name == "train" else folder
+    splits = load_dataset(str(pushed), cache_dir=str(tmp_path))
+    references = {path.stem: path for path in reference.parent.glob("*.json")}
+    assert splits.keys() == references.keys()
+    for split, rows in splits.items():
+        assert_rows(rows, references[split])

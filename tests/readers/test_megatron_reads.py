@@ -1,7 +1,10 @@
 """megatron-core: its `IndexedDataset` reads the pairs, its `IndexedDatasetBuilder` writes the same bytes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from exported import documents_in, exported
 
 from nextlong.formats import megatron
 from random_rows import documents_of, random_blocks
@@ -64,3 +67,49 @@ def test_it_takes_the_blend(indexed, tmp_path):
     assert weights == [dataset.sequence_lengths.sum() for dataset in found]
     in_shards = [block for _, own in shards for block in own]
     assert [dataset[number].tolist() for dataset in found for number in range(len(dataset))] == documents_of(in_shards)
+
+
+def opened(indexed, folder):
+    """Return every pair of an export as Megatron reads it, in the order of its blend."""
+    lines = (folder / "blend.txt").read_text().split("\n")[:-1]
+    return [indexed.IndexedDataset(str(folder / line.split()[1])) for line in lines]
+
+
+@exported("megatron")
+def test_its_dataset_reads_the_exports_of_a_run(indexed, folder, reference):
+    datasets = opened(indexed, folder)
+    found = [dataset[number].tolist() for dataset in datasets for number in range(len(dataset))]
+    assert found == documents_in(reference)
+
+
+@exported("megatron", splits=["train"])
+def test_each_of_its_training_samples_is_one_document(indexed, folder, reference):
+    """As docs/train/megatron.md says: whole, with nothing learnt at its EOS, and the last in the shuffled order left out."""
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.utils import Split
+
+    expected = documents_in(reference)
+    eos = expected[0][-1]
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=len(expected[0]),
+        tokenizer=SimpleNamespace(eod=eos, pad=eos, vocab_size=128_256, unique_identifiers={}),
+        split="1,0,0",
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=True,
+        create_attention_mask=False,
+    )
+    datasets = opened(indexed, folder)
+    assert max(map(len, datasets)) > 1
+    for dataset in datasets:
+        documents = np.arange(len(dataset), dtype=np.int32)
+        samples = (
+            list(GPTDataset(dataset, str(folder), documents, None, Split.train, config)) if len(documents) > 1 else []
+        )
+        found = [sample["tokens"].tolist() for sample in samples]
+        own = [dataset[number].tolist() for number in documents]
+        assert len(found) == len(own) - 1
+        assert all(ids in own for ids in found)
+        assert len(set(map(tuple, found))) == len(found)
+        assert [sample["loss_mask"].tolist().index(0) for sample in samples] == [len(own[0]) - 1] * len(samples)

@@ -1,12 +1,10 @@
 """MosaicML streaming: its `MDSWriter` writes the same bytes, its `StreamingDataset` reads them."""
 
-import importlib.util
-import sys
-import types
 from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
+from exported import documents_in, exported, rows_in
 
 from nextlong.formats import mds
 from random_rows import documents_of, random_blocks, rows_of
@@ -14,17 +12,6 @@ from random_rows import documents_of, random_blocks, rows_of
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
 
 COLUMNS = {"input_ids": "ndarray:uint32", "indices": "ndarray:uint32", "length": "int", "domain": "str"}
-
-
-@pytest.fixture(scope="module")
-def streaming():
-    """`streaming.base`, without what `import streaming` adds to it: pictures, which need torchvision."""
-    package = types.ModuleType("streaming")
-    package.__path__ = list(importlib.util.find_spec("streaming").submodule_search_locations)
-    sys.modules["streaming"] = package
-    import streaming.base
-
-    return streaming.base
 
 
 @pytest.fixture(params=[1, 4], ids=["single", "packed"])
@@ -86,3 +73,15 @@ def test_its_dataset_reads_the_same_rows(streaming, rows, tmp_path, compression)
     assert {(sample["input_ids"].dtype.name, sample["indices"].dtype.name) for sample in found} == {
         ("uint32", "uint32")
     }
+
+
+@exported("mds", "prolong")
+def test_its_dataset_reads_the_exports_of_a_run(streaming, folder, reference, tmp_path):
+    dataset = streaming.StreamingDataset(remote=str(folder), local=str(tmp_path), batch_size=1, shuffle=False)
+    found = [dataset[number] for number in range(len(dataset))]
+    rows = rows_in(reference)
+    assert [sample["input_ids"].tolist() for sample in found] == [row["input_ids"] for row in rows]
+    assert [np.diff(sample["indices"]).ravel().tolist() for sample in found] == [row["seq_lengths"] for row in rows]
+    assert [sample["length"] for sample in found] == [len(row["input_ids"]) for row in rows]
+    documents = [sample["input_ids"][start:end].tolist() for sample in found for start, end in sample["indices"]]
+    assert documents == documents_in(reference)

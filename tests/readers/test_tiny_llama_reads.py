@@ -1,0 +1,32 @@
+"""A tiny Llama learns the same from a run itself, from `datasets` and from MDS."""
+
+import numpy as np
+import pytest
+from exported import EXPORTS
+
+pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+
+STEPS, VOCABULARY = 20, 512
+
+
+def test_twenty_steps_from_each_reader_have_the_same_losses(streaming, tmp_path):
+    from datasets import load_dataset
+
+    from nextlong.torch import SequenceDataset
+    from tiny_llama import losses
+
+    run = SequenceDataset(EXPORTS / "demo" / "run")
+    plain = EXPORTS / "demo" / "plain"
+    parquet = load_dataset(str(plain / "parquet"), split="train", streaming=True, cache_dir=str(tmp_path / "datasets"))
+    mds = streaming.StreamingDataset(
+        remote=str(plain / "mds"), local=str(tmp_path / "mds"), batch_size=1, shuffle=False
+    )
+    ways = {
+        "run": (run[number] for number in range(len(run))),
+        "datasets": parquet.select_columns(["input_ids"]),
+        "mds": ({"input_ids": sample["input_ids"].astype(np.int64)} for sample in mds),
+    }
+    found = {name: losses(rows, steps=STEPS, vocabulary=VOCABULARY) for name, rows in ways.items()}
+    assert found["run"] == found["datasets"] == found["mds"]
+    assert len(found["run"]) == STEPS
+    assert found["run"][-1] < found["run"][0] - 0.2
