@@ -60,6 +60,7 @@ class Options(NamedTuple):
     row_group_bytes: int
     compression: parquet.Compression | None  # None: the format's own default
     eod: str | None
+    vocab_size: int | None = None  # one more than the highest id; None: ask the tokenizer, which takes half a second
 
 
 class Shard(NamedTuple):
@@ -102,9 +103,8 @@ def export_shard(
     if format in ("mds", "prolong"):
         return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
     if format == "megatron":
-        tokenizer = _tokenizer(origins[0].tokenizer)
-        vocab_size = max(tokenizer.get_vocab().values()) + 1
-        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(tokenizer, options.eod))
+        vocab_size = options.vocab_size or max(_tokenizer(origins[0].tokenizer).get_vocab().values()) + 1
+        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(origins[0], options.eod))
     count = parquet.write(
         Path(f"{out}.parquet"),
         rows,
@@ -160,10 +160,10 @@ def _mds_compression(options: Options) -> mds.Compression:
     return "zstd" if options.compression == "zstd" else None
 
 
-def _eod_id(tokenizer: Tokenizer, eod: str | None) -> int | None:
+def _eod_id(origin: Origin, eod: str | None) -> int | None:
     if eod is None:
         return None
-    found: int | None = tokenizer.token_to_id(eod)
+    found: int | None = _tokenizer(origin.tokenizer).token_to_id(eod)
     if found is None:
         raise TokenizerError(
             f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"
