@@ -21,7 +21,7 @@ from nextlong.stages.chunk import read_chunks
 Ids = NDArray[np.int64]
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
-_held_tables: dict[tuple[Path, int, tuple[str, ...]], pa.Table] = {}
+_held_tables: dict[tuple[Path, int, int, tuple[str, ...]], pa.Table] = {}
 
 
 def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
@@ -68,7 +68,8 @@ def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[st
 
 def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
-    key = (documents, documents.stat().st_mtime_ns, names)
+    stat = documents.stat()
+    key = (documents, stat.st_ino, stat.st_mtime_ns, names)
     if key in _held_tables:
         return _held_tables[key]
     options = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names])
