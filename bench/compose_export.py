@@ -1,122 +1,181 @@
 """Compose and export, measured: tokens a second and core, and files against a plain NumPy write of the same ids.
 
-In:  a recipe whose run directory is there or can be made; methods.
-Out: a Markdown table. Only the two steps are measured, carried out anew by the engine in a folder of the bench.
+In:  a recipe whose run directory is there or can be made; methods; formats.
+Out: Markdown tables. Only composing and exporting are measured, carried out anew by the engine in a folder of the bench, by
+the workers that composed, as in a run.
 
 A method whose documents give fewer sequences than asked composes and exports those it has several times over, and the
-table says how often. The plain write holds the ids of the export's first file in memory and writes them with `np.save`, as
-many files as the export has and as many ids in all, one process or as many as workers; like the export's, the files are
-brought to the disk when all are written, eight at a time, and every measurement starts with nothing left to write.
+table says so. The plain write holds ids in memory and writes them with `np.save`, as many files as an export has and as
+many ids in all, one process or as many as workers; like the export's, the files are brought to the disk when all are
+written, eight at a time, and every measurement starts with nothing left to write. All are taken in turn, `--repeats` times.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 
 import nextlong
 from nextlong import pipeline
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Done, Step, Task
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.opened import Run
 from nextlong.recipe import Recipe
 from nextlong.steps import sequences as steps
+from nextlong.steps.exports import export_steps, read_steps
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
+FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression
 _NO_INPUT = Step("none", 0, {}, (), lambda _: [])
+_FILES = 16  # of the plain write
 _held = np.empty(0, np.int32)  # what a process of the plain write holds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """One measurement; `cpu` is the processor time of the tasks, without the start of their processes."""
+class Taken(NamedTuple):
+    """One measurement; `cpu` is the processor time of the tasks in seconds."""
 
     seconds: float
     cpu: float
-    done: Done
+    bytes: int
+
+
+class Measured(NamedTuple):
+    """All measurements of a method: composing, exporting by format, plain writes in seconds."""
+
+    sequences: str
+    mb: float
+    composed: list[Taken]
+    exported: dict[str, list[Taken]]
+    alone: list[float]
+    together: list[float]
 
 
 def main() -> int:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
-    print(f"{options.sequences:,} sequences of {options.target_tokens:,} tokens, medians of {options.repeats}\n")
     print(
-        "| method | sequences | compose: M tokens/s per core | M tokens/s, wall | export: MB/s of ids, wall | MB/s per core "
-        "| of which on disk | np.save, 1 process | np.save, workers | export / 1 process | export / workers |"
+        f"{options.sequences:,} sequences of {options.target_tokens:,} tokens; the best of {options.repeats}, and in brackets "
+        "the worst\n"
     )
-    print("|---|" + "---:|" * 10)
+    print(
+        "| method | format | sequences | MB/s of ids, wall | per core | of which on disk | np.save, 1 process | np.save, workers "
+        "| export / 1 process | export / workers |"
+    )
+    print("|---|---|" + "---:|" * 8)
+    composed = []
     for method in options.methods:
-        print(row(method, options), flush=True)
+        found = measured(method, options)
+        composed.append(compose_row(method, found))
+        for row in export_rows(method, found):
+            print(row, flush=True)
+    print("\n| method | sequences | compose: M tokens/s per core | M tokens/s, wall |\n|---|" + "---:|" * 3)
+    print("\n".join(composed))
     return 0
 
 
-def row(method: str, options: argparse.Namespace) -> str:
-    """Return a method's row of the table."""
+def measured(method: str, options: argparse.Namespace) -> Measured:
+    """Compose, export in every format and write plainly, in turn."""
     changes = [
         f"compose.method={method}",
         f"compose.sequences={options.sequences}",
         f"compose.target_tokens={options.target_tokens}",
-        "export.formats=[parquet]",
+        "export.formats=[megatron]",
     ]
     recipe = Recipe.load(options.recipe, overrides=[*options.overrides, *changes])
     pipeline.run(recipe)
     run = nextlong.open(recipe.run_dir)
     rounds = -(-options.sequences // len(run))
     mb = len(run) * rounds * options.target_tokens * 4 / 1e6
-    workers = pipeline.worker_count(recipe)
-    composed, exported, alone, together = [], [], [], []
+    found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, [], [])
     for _ in range(options.repeats):
-        compose = steps.compose_step(recipe, *[_NO_INPUT] * 5).tasks(run.steps)
-        composed.append(carried_out("compose", compose * rounds, workers=workers, out=options.out))
-        export = steps.export_step(recipe, "parquet", ()).tasks(run.steps)
-        exported.append(carried_out("parquet", export * rounds, workers=workers, out=options.out))
-        first = run.exported("parquet")[0]
-        files = len(export) * rounds
-        alone.append(plain_write(first, files=files, mb=mb, workers=1, out=options.out))
-        together.append(plain_write(first, files=files, mb=mb, workers=workers, out=options.out))
-    disk = exported[-1].done.manifest["bytes"] / 1e6 / mb
-    speed = mb / _median(exported)
-    one, several = mb / statistics.median(alone), mb / statistics.median(together)
-    told = f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else "")
-    cells = [
-        f"{mb / 4 / statistics.median(taken.cpu for taken in composed):.1f}",
-        f"{mb / 4 / _median(composed):.1f}",
-        f"{speed:.0f}",
-        f"{mb / statistics.median(taken.cpu for taken in exported):.0f}",
-        f"{disk:.0%}",
-        f"{one:.0f}",
-        f"{several:.0f}",
-        f"**{speed / one:.2f}**",
-        f"**{speed / several:.2f}**",
+        with LocalExecutor(
+            pipeline.worker_count(recipe), preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
+        ) as executor:
+            found.composed.append(carried_out([composing(recipe, run, rounds)], executor, known={}, out=options.out))
+            for asked in options.formats:
+                taken = carried_out(writing(run, asked, rounds), executor, known=run.steps, out=options.out)
+                found.exported.setdefault(asked, []).append(taken)
+        ids = run.steps["tokens"].files(".ids.npy")
+        found.alone.append(plain_write(ids, mb=mb, workers=1, out=options.out))
+        found.together.append(plain_write(ids, mb=mb, workers=pipeline.worker_count(recipe), out=options.out))
+    return found
+
+
+def compose_row(method: str, found: Measured) -> str:
+    """Return a method's row of the table of composing."""
+    million = found.mb / 4
+    cpu, seconds = min(taken.cpu for taken in found.composed), min(taken.seconds for taken in found.composed)
+    return f"| {method} | {found.sequences} | {million / cpu:.1f} | {million / seconds:.1f} |"
+
+
+def export_rows(method: str, found: Measured) -> list[str]:
+    """Return a method's rows of the table of exporting."""
+    one, several = found.mb / min(found.alone), found.mb / min(found.together)
+    rows = []
+    for asked, taken in found.exported.items():
+        speed, worst = (found.mb / pick(one.seconds for one in taken) for pick in (min, max))
+        cells = [
+            f"{speed:.0f} ({worst:.0f})",
+            f"{found.mb / min(one.cpu for one in taken):.0f}",
+            f"{taken[0].bytes / 1e6 / found.mb:.0%}",
+            f"{one:.0f} ({found.mb / max(found.alone):.0f})",
+            f"{several:.0f} ({found.mb / max(found.together):.0f})",
+            f"**{speed / one:.2f}**",
+            f"**{speed / several:.2f}**",
+        ]
+        rows.append(f"| {method} | {asked} | {found.sequences} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
+    """Return a step that composes a run's sequences `rounds` times."""
+    tasks = steps.compose_step(recipe, *[_NO_INPUT] * 5).tasks(run.steps)
+    return Step("compose", 0, {}, (), lambda _: tasks * rounds)
+
+
+def writing(run: Run, asked: str, rounds: int) -> list[Step]:
+    """Return the steps that write a run's sequences, each `rounds` times, in `format:compression`."""
+    name, _, compression = asked.partition(":")
+    changes = [f"export.formats=[{name}]", *([f"export.compression={compression}"] if compression else [])]
+    recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=changes)
+    rows, write = export_steps(recipe, read_steps(run.steps))
+    return [replace(rows, tasks=lambda done: [partial(_repeated, *rows.tasks(done), rounds)]), write]
+
+
+def _repeated(task: Task, rounds: int, out: Path) -> dict[str, Any]:
+    counts = task(out)
+    index = np.tile(np.load(f"{out}.train.index.npy"), rounds)
+    np.save(f"{out}.train.index.npy", index)
+    np.save(f"{out}.train.offsets.npy", np.arange(len(index) + 1))
+    return counts
+
+
+def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Finished, out: Path) -> Taken:
+    """Run steps in a folder of their own: hashes, fsync and manifests included."""
+    timed = [
+        replace(step, tasks=lambda done, step=step: [partial(_with_cpu, task) for task in step.tasks(done)])
+        for step in planned
     ]
-    return f"| {method} | {told} | " + " | ".join(cells) + " |"
-
-
-def carried_out(name: str, tasks: Sequence[Task], *, workers: int, out: Path) -> Taken:
-    """Run tasks as a step in a folder of their own: start of workers, hashes, fsync and manifest included."""
-    timed: list[Task] = [partial(_with_cpu, task) for task in tasks]
-    step = Step(name, 0, {}, (), lambda _: timed)
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        preload = ["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
-        with LocalExecutor(workers, preload=preload) as executor:
-            os.sync()
-            start = time.perf_counter()
-            done = run_steps([step], run_dir=Path(folder), executor=executor)[name]
-            seconds = time.perf_counter() - start
-        return Taken(seconds=seconds, cpu=sum(counts["cpu"] for counts in done.counts), done=done)
+        os.sync()
+        start = time.perf_counter()
+        done = run_steps(timed, run_dir=Path(folder), executor=executor, known=known)
+        seconds = time.perf_counter() - start
+        own = [done[step.name] for step in timed]
+        cpu = sum(counts["cpu"] for step in own for counts in step.counts)
+        return Taken(seconds, cpu, own[-1].manifest["bytes"])
 
 
 def _with_cpu(task: Task, out: Path) -> dict[str, Any]:
@@ -124,12 +183,12 @@ def _with_cpu(task: Task, out: Path) -> dict[str, Any]:
     return task(out) | {"cpu": time.process_time() - start}
 
 
-def plain_write(first: Path, *, files: int, mb: float, workers: int, out: Path) -> float:
-    """Return the seconds that `files` files of ids, `mb` MB in all, take to be written and brought to the disk."""
-    sizes = [len(part) for part in np.array_split(np.arange(round(mb * 1e6 / 4)), files)]
+def plain_write(ids: Sequence[Path], *, mb: float, workers: int, out: Path) -> float:
+    """Return the seconds that files of ids, `mb` MB in all, take to be written and brought to the disk."""
+    sizes = [round(mb * 1e6 / 4 / _FILES)] * _FILES
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        paths = [Path(folder) / f"{number}.npy" for number in range(files)]
-        with ProcessPoolExecutor(workers, initializer=_hold, initargs=(first, max(sizes))) as pool:
+        paths = [Path(folder) / f"{number}.npy" for number in range(_FILES)]
+        with ProcessPoolExecutor(workers, initializer=_hold, initargs=(ids, max(sizes))) as pool:
             list(pool.map(time.sleep, [0.05] * workers))  # all are started and hold their ids
             os.sync()
             start = time.perf_counter()
@@ -139,10 +198,9 @@ def plain_write(first: Path, *, files: int, mb: float, workers: int, out: Path) 
             return time.perf_counter() - start
 
 
-def _hold(path: Path, size: int) -> None:
+def _hold(paths: Sequence[Path], size: int) -> None:
     global _held
-    ids = pq.read_table(path, columns=["input_ids"]).column(0).combine_chunks().values.to_numpy()
-    _held = np.resize(ids, size)
+    _held = np.resize(np.concatenate([np.load(path).view(np.int32) for path in paths]), size)
 
 
 def _save(path: Path, size: int) -> None:
@@ -154,15 +212,12 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _median(taken: Sequence[Taken]) -> float:
-    return statistics.median(one.seconds for one in taken)
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path, help="its run directory keeps what is there and gets what is missing")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--formats", nargs="+", default=FORMATS, metavar="FORMAT[:COMPRESSION]")
     parser.add_argument("--sequences", type=int, default=1000)
     parser.add_argument("--target-tokens", type=int, default=131_072)
     parser.add_argument("--repeats", type=int, default=3)

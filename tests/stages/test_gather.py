@@ -88,6 +88,20 @@ def test_document_columns_come_in_the_order_asked_for(documents):
     assert (names.tolist(), hashes.tolist()) == (["b"], [98])
 
 
+def test_documents_that_were_written_anew_are_read_anew(documents):
+    ids = np.array([chunk_id(1, 0)])
+    assert gather.source_ids(ids, documents).tolist() == ["d"]
+    documents[0].replace(documents[1])
+    assert gather.source_ids(ids, documents).tolist() == ["a"]
+
+
+def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
+    monkeypatch.setattr(gather, "_HELD_BYTES", 0)
+    monkeypatch.setattr(gather, "_held_tables", {})
+    assert gather.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
+    assert gather._held_tables == {}
+
+
 def test_vectors_are_read_as_float32(tmp_path):
     for shard in range(2):
         np.save(tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16))

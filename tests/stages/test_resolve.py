@@ -4,13 +4,14 @@ import json
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import nextlong
 from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.stages import resolve as stage
-from nextlong.stages.resolve import SpecialIds, resolve
+from nextlong.stages.resolve import SpecialIds, resolve, resolve_table
 from nextlong.steps import finished
 
 WORDS = [
@@ -122,6 +123,7 @@ def options(run):
 def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
     path = run.steps["compose"].files(".sequences.arrow")[0]
     (whole,) = resolve(path, take=None, **options(run))
+    monkeypatch.setattr(stage, "_FIRST_BLOCK_TOKENS", 1)
     monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
     blocks = list(resolve(path, take=None, **options(run)))
     assert len(blocks) == len(whole) > 1
@@ -129,6 +131,23 @@ def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
     assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
     for name in ("chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups", "token_ends"):
         assert np.concatenate([getattr(block, name) for block in blocks]).tolist() == getattr(whole, name).tolist()
+
+
+def test_ids_and_domains_without_the_spans(run):
+    def never():
+        raise AssertionError("no tokenizer is needed")
+
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    with pa.ipc.open_file(str(path)) as reader:
+        table = reader.read_all()
+    parts = {name: options(run)[name] for name in ("corpus", "tokens", "special")}
+    for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
+        block = resolve_table(table, **parts, tokenizer=never, wanted=wanted)
+        assert block.input_ids.tolist() == whole.input_ids.tolist()
+        assert block.chunk_ids.tolist() == whole.chunk_ids.tolist()
+        assert block.domains == domains
+        assert set(block.char_ends.tolist()) == {-1}
 
 
 def test_some_of_the_sequences(run):

@@ -95,9 +95,10 @@ def _run_step(step: Step, folder: Path, finished: Finished, executor: Executor, 
     total = len(tasks) + (step.close is not None)
     parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < total}
     missing = [(task, folder, index) for index, task in enumerate(tasks) if index not in parts]
-    with reporter.step(step.name, done=len(parts), total=total) as advance:
+    with reporter.step(step.name, done=len(parts), total=total) as advance, store.early_syncing(folder) as to_disk:
         for part in executor.map(_run_task, missing, lanes=step.lanes() if missing else None):
             parts[part["index"]] = part
+            to_disk(part)
             advance()
         if step.close is not None and len(tasks) not in parts:
             closing = step.close([parts[index]["counts"] for index in range(len(tasks))])

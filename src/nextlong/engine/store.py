@@ -14,8 +14,8 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -113,6 +113,20 @@ def confirmed_parts(folder: Path) -> dict[int, dict[str, Any]]:
         except (ValueError, KeyError, OSError):
             continue  # torn by a power cut: the task simply runs again
     return parts
+
+
+@contextmanager
+def early_syncing(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield what brings a part's files to the disk while others are computed; all are there at the end."""
+    under_way: list[Future[None]] = []
+
+    def start(part: Mapping[str, Any]) -> None:
+        under_way.extend(pool.submit(_sync_file, folder / name) for name in part["files"])
+
+    with ThreadPoolExecutor(8) as pool:
+        yield start
+    for sync in under_way:
+        sync.result()  # a disk tells of an error once, so `finish` would not hear of it
 
 
 def finish(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -11,9 +11,11 @@ import orjson
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.formats.parquet import SPAN
 from nextlong.schemas import Resolved
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
+_SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
@@ -39,7 +41,7 @@ def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
             "length": int(block.token_offsets[number + 1] - block.token_offsets[number]),
             "seq_lengths": block.document_lengths[slice(*block.document_offsets[number : number + 2])],
             "text": "".join(texts[first:last]),
-            "spans": [span_row(block, place) for place in range(first, last)],
+            "spans": span_rows(block, slice(first, last)),
         }
 
 
@@ -57,16 +59,17 @@ def span_texts(
     ]
 
 
-def span_row(block: Resolved, place: int) -> dict[str, Any]:
-    """Return one span as a dictionary with the names of the Parquet columns."""
-    return {
-        "chunk_id": int(block.chunk_ids[place]),
-        "doc_id": int(block.doc_ids[place]),
-        "source_id": block.source_ids[place],
-        "char_start": int(block.char_starts[place]),
-        "char_end": int(block.char_ends[place]),
-        "role": schemas.ROLES[block.roles[place]],
-        "token_start": int(block.token_starts[place]),
-        "token_end": int(block.token_ends[place]),
-        "score": round(float(block.scores[place]), 6),
-    }
+def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
+    """Return the spans at `places` as dictionaries with the names of the Parquet columns."""
+    columns = (
+        block.chunk_ids[places].tolist(),
+        block.doc_ids[places].tolist(),
+        block.source_ids[places].tolist(),
+        block.char_starts[places].tolist(),
+        block.char_ends[places].tolist(),
+        [schemas.ROLES[role] for role in block.roles[places].tolist()],
+        block.token_starts[places].tolist(),
+        block.token_ends[places].tolist(),
+        [round(score, 6) for score in block.scores[places].tolist()],
+    )
+    return [dict(zip(_SPAN_KEYS, values, strict=True)) for values in zip(*columns, strict=True)]

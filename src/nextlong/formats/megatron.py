@@ -9,8 +9,10 @@ and the bounds of documents in sequences (int64). Here every synthesised documen
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -36,12 +38,15 @@ def write(
     """
     del shard, shards
     dtype = np.dtype(np.uint16 if vocab_size < _UINT16_VOCABULARY else np.int32)
-    count, lengths = 0, [np.empty(0, np.int32)]
-    with Path(f"{out}.bin").open("wb") as file:
+    count = 0
+    written: list[Future[NDArray[np.int32]]] = []
+    # There is often one shard only: its ids go to the disk while the next ones are looked up.
+    with Path(f"{out}.bin").open("wb") as file, ThreadPoolExecutor(1) as disk:
         for block in rows:
             count += len(block)
-            lengths.append(_write_block(file, block, dtype, eod))
-    sequence_lengths = np.concatenate(lengths)
+            wait(written)
+            written.append(disk.submit(_write_block, file, block, dtype, eod))
+    sequence_lengths = np.concatenate([np.empty(0, np.int32), *(lengths.result() for lengths in written)])
     with Path(f"{out}.idx").open("wb") as file:
         file.writelines(_index(sequence_lengths, dtype))
     tokens = int(sequence_lengths.sum(dtype=np.int64))
@@ -59,6 +64,7 @@ def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | No
     ids = np.ascontiguousarray(block.input_ids, dtype)
     if eod is None:
         file.write(ids)
+        os.fdatasync(file.fileno())
         return block.document_lengths
     ends = np.cumsum(block.document_lengths, dtype=np.int64)
     is_open = ids[ends - 1] != eod
@@ -67,6 +73,7 @@ def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | No
         file.write(ids[start:stop])
         if takes_eod:
             file.write(last)
+    os.fdatasync(file.fileno())
     lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
     return lengths
 

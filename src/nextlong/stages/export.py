@@ -2,13 +2,13 @@
 
 In:  rows (`stages/arrangement.py`), and per run SEQUENCES (references) and what they refer to.
 Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a room
-under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about two million tokens.
+under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -21,22 +21,25 @@ from nextlong import schemas
 from nextlong.errors import TokenizerError
 from nextlong.formats import arrow, jsonl, mds, megatron, parquet
 from nextlong.schemas import Resolved
-from nextlong.stages.resolve import Corpus, SpecialIds, domains_of, resolve_table
+from nextlong.stages.resolve import Corpus, SpecialIds, Wanted, domains_of, resolve_table
 from nextlong.stages.tokens import TokenStore
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Format = Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
-# The formats that say where the text of every span lies; to the others only its tokens matter.
-_LOCATED = ("parquet", "arrow", "jsonl")
 # The columns of those that are written as Parquet.
 COLUMNS: Final[Mapping[Format, tuple[str, ...]]] = {
     "parquet": tuple(parquet.SCHEMA.names),
     "torchtitan": ("input_ids", "seq_lengths"),
     "axolotl": ("input_ids", "attention_mask", "labels"),
 }
-_BLOCK_TOKENS = 1 << 21  # resolved at a time: 8 MB of ids
+# What rows need beside their ids; looking it up costs more than copying the ids.
+_WANTED: Final[Mapping[Format, Wanted]] = {
+    **dict.fromkeys(("parquet", "arrow", "jsonl"), "spans"),
+    **dict.fromkeys(("mds", "prolong"), "domains"),
+}
+_BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
 _SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
 
 
@@ -57,6 +60,7 @@ class Options(NamedTuple):
     row_group_bytes: int
     compression: parquet.Compression | None  # None: the format's own default
     eod: str | None
+    vocab_size: int | None = None  # one more than the highest id; None: ask the tokenizer, which takes half a second
 
 
 class Shard(NamedTuple):
@@ -92,16 +96,15 @@ def export_shard(
     asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
     if format == "jsonl":
         return {"rows": jsonl.write(Path(f"{out}.jsonl"), read_rows_and_texts(*asked))}
-    rows = read_rows(*asked, spans="located" if format in _LOCATED else "bare")
+    rows = read_rows(*asked, wanted=_WANTED.get(format, "ids"))
     place = {"shard": shard.number, "shards": shard.total}
     if format == "arrow":
         return arrow.write(out, rows, **place)
     if format in ("mds", "prolong"):
         return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
     if format == "megatron":
-        tokenizer = _tokenizer(origins[0].tokenizer)
-        vocab_size = max(tokenizer.get_vocab().values()) + 1
-        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(tokenizer, options.eod))
+        vocab_size = options.vocab_size or max(_tokenizer(origins[0].tokenizer).get_vocab().values()) + 1
+        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(origins[0], options.eod))
     count = parquet.write(
         Path(f"{out}.parquet"),
         rows,
@@ -157,10 +160,10 @@ def _mds_compression(options: Options) -> mds.Compression:
     return "zstd" if options.compression == "zstd" else None
 
 
-def _eod_id(tokenizer: Tokenizer, eod: str | None) -> int | None:
+def _eod_id(origin: Origin, eod: str | None) -> int | None:
     if eod is None:
         return None
-    found: int | None = tokenizer.token_to_id(eod)
+    found: int | None = _tokenizer(origin.tokenizer).token_to_id(eod)
     if found is None:
         raise TokenizerError(
             f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"
@@ -173,13 +176,13 @@ def read_rows(
     offsets: NDArray[np.int64],
     origins: Sequence[Origin],
     *,
-    spans: Literal["located", "bare"] = "located",
+    wanted: Wanted = "spans",
 ) -> Iterator[Resolved]:
-    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about two million tokens.
+    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight million tokens.
 
-    Of bare spans is not looked up where their text lies.
+    What is not `wanted` is -1 or empty.
     """
-    for pieces, row_offsets in _pieces(index, offsets, origins, spans=spans):
+    for pieces, row_offsets in _pieces(index, offsets, origins, wanted=wanted):
         blocks = [block for block, _ in pieces]
         yield schemas.packed(blocks[0] if len(blocks) == 1 else schemas.joined(blocks), row_offsets)
 
@@ -188,7 +191,7 @@ def read_rows_and_texts(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]
 ) -> Iterator[tuple[Resolved, list[str]]]:
     """Yield the same with the text of every span."""
-    for pieces, row_offsets in _pieces(index, offsets, origins, spans="located"):
+    for pieces, row_offsets in _pieces(index, offsets, origins, wanted="spans"):
         texts = [text for block, origin in pieces for text in span_texts(block, origin)]
         yield schemas.packed(schemas.joined([block for block, _ in pieces]), row_offsets), texts
 
@@ -198,7 +201,7 @@ def _pieces(
     offsets: NDArray[np.int64],
     origins: Sequence[Origin],
     *,
-    spans: Literal["located", "bare"],
+    wanted: Wanted,
 ) -> Iterator[tuple[list[tuple[Resolved, Origin]], NDArray[np.int64]]]:
     """Yield blocks of whole rows as the blocks of one run each that make them, and where in these the rows begin."""
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
@@ -208,7 +211,7 @@ def _pieces(
         sequences = index[offsets[first] : offsets[last]]
         of_runs = [(own, origins[own["run"][0]]) for own in _runs_of_equal(sequences, "run")]
         yield (
-            [(_resolve(own, origin, spans=spans), origin) for own, origin in of_runs],
+            [(_resolve(own, origin, wanted=wanted), origin) for own, origin in of_runs],
             offsets[first : last + 1] - offsets[first],
         )
         first = last
@@ -218,10 +221,16 @@ def _runs_of_equal(sequences: NDArray[Any], column: str) -> list[NDArray[Any]]:
     return np.split(sequences, np.flatnonzero(np.diff(sequences[column])) + 1)
 
 
-def _resolve(sequences: NDArray[Any], origin: Origin, *, spans: Literal["located", "bare"]) -> Resolved:
+def _resolve(sequences: NDArray[Any], origin: Origin, *, wanted: Wanted) -> Resolved:
     """Look up sequences of one run."""
-    tokenizer = _tokenizer(origin.tokenizer) if spans == "located" else None
-    return resolve_table(_table(sequences, origin), origin.corpus, origin.tokens, origin.special, tokenizer)
+    return resolve_table(
+        _table(sequences, origin),
+        origin.corpus,
+        origin.tokens,
+        origin.special,
+        tokenizer=partial(_tokenizer, origin.tokenizer),
+        wanted=wanted,
+    )
 
 
 def _table(sequences: NDArray[Any], origin: Origin) -> pa.Table:

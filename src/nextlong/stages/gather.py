@@ -20,6 +20,9 @@ from nextlong.stages.chunk import read_chunks
 
 Ids = NDArray[np.int64]
 
+_HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
+_held_tables: dict[tuple[Path, int, int, tuple[str, ...]], pa.Table] = {}
+
 
 def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
     """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
@@ -55,24 +58,26 @@ def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
 
 def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
-    fields = [schemas.DOCUMENTS.get_field_index(name) for name in names]
-    options = pa.ipc.IpcReadOptions(included_fields=fields)
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        found: list[list[NDArray[Any]]] = [[] for _ in names]
-        first = 0
-        with pa.ipc.open_file(pa.memory_map(str(documents[shard])), options=options) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                low, high = np.searchsorted(rows, [first, first + batch.num_rows])
-                if low < high:
-                    taken = batch.take(pa.array(rows[low:high] - first))
-                    for column, name in zip(found, names, strict=True):
-                        column.append(taken.column(name).to_numpy(zero_copy_only=False))
-                first += batch.num_rows
-        return [np.concatenate(column) for column in found]
+        table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
+        return [table.column(name).to_numpy() for name in names]
 
     return by_shard(doc_ids, load)
+
+
+def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
+    """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
+    stat = documents.stat()
+    key = (documents, stat.st_ino, stat.st_mtime_ns, names)
+    if key in _held_tables:
+        return _held_tables[key]
+    options = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names])
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
+        table = reader.read_all().combine_chunks()
+    if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
+        _held_tables[key] = table
+    return table
 
 
 def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:

@@ -8,10 +8,10 @@ Everything is looked up for a block at a time, each shard once: opening files co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,11 @@ from nextlong.stages.tokens import TokenStore
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_BLOCK_TOKENS = 1 << 24  # resolved at a time: 64 MB of ids, as a row group of the default size
+_FIRST_BLOCK_TOKENS = 1 << 17  # whoever wants one sequence does not wait for many; each block is twice as long, …
+_BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
+
+# What to look up beside token ids: the source of each sequence too, or also where the text of each span lies.
+Wanted = Literal["ids", "domains", "spans"]
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,17 @@ def resolve(
     special: SpecialIds,
     tokenizer: Tokenizer,
 ) -> Iterator[Resolved]:
-    """Yield the sequences [first, take) of a SEQUENCES file in blocks of about two million tokens."""
+    """Yield the sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later."""
     with pa.ipc.open_file(pa.memory_map(str(sequences))) as reader:
         last = reader.num_record_batches if take is None else take
         block: list[pa.RecordBatch] = []
-        held = 0
+        held, limit = 0, _FIRST_BLOCK_TOKENS
         for number in range(first, last):
             block.append(reader.get_batch(number))
             held += block[-1].column("token_end").values[-1].as_py()
-            if held >= _BLOCK_TOKENS or number == last - 1:
-                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, tokenizer)
-                block, held = [], 0
+            if held >= limit or number == last - 1:
+                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, tokenizer=lambda: tokenizer)
+                block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
 def resolve_table(
@@ -104,9 +108,11 @@ def resolve_table(
     corpus: Corpus,
     tokens: TokenStore,
     special: SpecialIds,
-    tokenizer: Tokenizer | None,
+    *,
+    tokenizer: Callable[[], Tokenizer],
+    wanted: Wanted = "spans",
 ) -> Resolved:
-    """Look up the sequences of a table of SEQUENCES; without a tokenizer, not where the text of their spans lies."""
+    """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty. Only cuts need the tokenizer."""
     lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
@@ -122,23 +128,27 @@ def resolve_table(
         input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
     )
     special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
-    origins = _Origins(*(np.full(len(chunk_ids), *blank) for blank in _BLANKS))
-    if tokenizer is not None:
-        _locate(origins, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
+    places = _Places(*(np.full(len(chunk_ids), *blank) for blank in _BLANKS))
+    domains = [""] * table.num_rows
+    if wanted == "domains":
+        domains = domains_of(chunk_ids, roles, span_offsets, corpus)
+    elif wanted == "spans":
+        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
+        domains = places.sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
     return Resolved(
         table.column("sequence_id").to_pylist(),
         table.column("method").to_pylist(),
-        domains_of(chunk_ids, roles, span_offsets, corpus),
+        domains,
         token_offsets,
         input_ids,
         np.arange(table.num_rows + 1),
         np.diff(token_offsets).astype(np.int32),
         span_offsets,
         chunk_ids,
-        origins.doc_ids,
-        origins.source_ids,
-        origins.char_starts,
-        origins.char_ends,
+        places.doc_ids,
+        places.source_ids,
+        places.char_starts,
+        places.char_ends,
         roles,
         groups,
         starts,
@@ -155,41 +165,43 @@ class _Tokens(NamedTuple):
     stops: NDArray[np.int64]
 
 
-class _Origins(NamedTuple):
-    """Where the text of P spans comes from, shape (P,) each; -1 and "" for joints and special tokens."""
+class _Places(NamedTuple):
+    """Where the text of P spans lies, shape (P,) each; -1 and "" for joints and special tokens."""
 
     doc_ids: NDArray[np.int64]
+    sources: NDArray[np.object_]
     source_ids: NDArray[np.object_]
     char_starts: NDArray[np.int64]
     char_ends: NDArray[np.int64]
 
 
-_BLANKS = ((-1, np.int64), ("", object), (-1, np.int64), (-1, np.int64))
+_BLANKS = ((-1, np.int64), ("", object), ("", object), (-1, np.int64), (-1, np.int64))
 
 
 def _locate(
-    origins: _Origins,
+    places: _Places,
     chunk_ids: NDArray[np.int64],
     is_chunk: NDArray[np.bool_],
     lengths: NDArray[np.int64],
     tokens: _Tokens,
     corpus: Corpus,
-    tokenizer: Tokenizer,
+    tokenizer: Callable[[], Tokenizer],
 ) -> None:
-    """Fill in the origins of the spans that are chunks, whose `tokens` these are."""
+    """Fill in the places of the spans that are chunks, whose `tokens` these are."""
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
     doc_rows, start, end = gather.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    (source_id,) = gather.document_columns(docs, corpus.documents, ("source_id",))
+    sources, source_ids = gather.document_columns(docs, corpus.documents, ("source", "source_id"))
     cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
-    end[cut] = start[cut] + kept_chars(
-        tokens.store.ids(ids[cut], starts=tokens.starts[cut], lengths=(tokens.stops - tokens.starts)[cut]),
-        tokens=kept[cut].tolist(),
-        chars=(end - start)[cut].tolist(),
-        texts_of=lambda places: corpus.texts(ids[cut[places]]).tolist() if len(places) else [],
-        tokenizer=tokenizer,
-    )
-    for column, own in zip(origins, (docs, source_id, start, end), strict=True):
+    if len(cut):
+        end[cut] = start[cut] + kept_chars(
+            tokens.store.ids(ids[cut], starts=tokens.starts[cut], lengths=(tokens.stops - tokens.starts)[cut]),
+            tokens=kept[cut].tolist(),
+            chars=(end - start)[cut].tolist(),
+            texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist() if len(those) else [],
+            tokenizer=tokenizer(),
+        )
+    for column, own in zip(places, (docs, sources, source_ids, start, end), strict=True):
         column[is_chunk] = own
 
 
@@ -197,6 +209,17 @@ def domains_of(
     chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: Corpus
 ) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
+    ids = chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)]
+    (doc_rows,) = gather.chunk_columns(ids, corpus.chunks, ("doc_row",))
+    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
+    sources: list[str] = gather.document_columns(docs, corpus.documents, ("source",))[0].tolist()
+    return sources
+
+
+def _leading_spans(
+    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the span of each sequence that names its domain."""
     firsts = span_offsets[:-1]
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
@@ -204,8 +227,4 @@ def domains_of(
     if len(leading):
         found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
         leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
-    ids = chunk_ids[leaders]
-    (doc_rows,) = gather.chunk_columns(ids, corpus.chunks, ("doc_row",))
-    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    sources: list[str] = gather.document_columns(docs, corpus.documents, ("source",))[0].tolist()
-    return sources
+    return leaders
