@@ -94,7 +94,7 @@ def export(
     steps = exports.export_steps(
         recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
     )
-    with store.locked(first.path), pipeline.executor_for(recipe) as executor:
+    with store.locked(first.path), pipeline.executor_for(recipe, work="export") as executor:
         done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
         if not others:
             _record(first, {step.name: done[step.name] for step in steps})

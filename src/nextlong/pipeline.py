@@ -33,6 +33,7 @@ _INPUTS_FILE = "inputs.json"
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
+_PRELOAD_EXPORT = ("nextlong.steps.exports", "pyarrow.parquet", "tokenizers")
 _PRELOAD_LSA = ("nextlong.encoders.lsa",)
 
 
@@ -76,8 +77,10 @@ def run_dir_of(recipe: Recipe) -> Path:
     return Path(recipe.run_dir).expanduser()
 
 
-def executor_for(recipe: Recipe) -> LocalExecutor:
-    """Return the processes that carry out a recipe's steps."""
+def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> LocalExecutor:
+    """Return the processes that carry out all steps of a recipe, or only those that export."""
+    if work == "export":
+        return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
     preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
     return LocalExecutor(worker_count(recipe), preload=preload)
 

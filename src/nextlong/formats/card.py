@@ -6,6 +6,7 @@ load it, what it holds, where it comes from, how it was made.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +93,10 @@ class Facts:
 
 def card(facts: Facts) -> str:
     """Return the README.md of an export."""
-    matter = yaml.safe_dump(front_matter(facts), sort_keys=False, allow_unicode=True, width=120)
+    plain = front_matter(facts)
+    # PyYAML loses such characters as U+0085 where it may write them as they are.
+    printable = json.dumps(plain, ensure_ascii=False).isprintable()
+    matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
     sections = (
         f"# {_line(facts.name)}",
         _what(facts),

@@ -60,7 +60,7 @@ class Options(NamedTuple):
     row_group_bytes: int
     compression: parquet.Compression | None  # None: the format's own default
     eod: str | None
-    vocab_size: int | None = None  # one more than the highest id; None: ask the tokenizer, which takes half a second
+    vocab_size: int  # one more than the highest id
 
 
 class Shard(NamedTuple):
@@ -103,8 +103,7 @@ def export_shard(
     if format in ("mds", "prolong"):
         return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
     if format == "megatron":
-        vocab_size = options.vocab_size or max(_tokenizer(origins[0].tokenizer).get_vocab().values()) + 1
-        return megatron.write(out, rows, **place, vocab_size=vocab_size, eod=_eod_id(origins[0], options.eod))
+        return megatron.write(out, rows, **place, vocab_size=options.vocab_size, eod=_eod_id(origins[0], options.eod))
     count = parquet.write(
         Path(f"{out}.parquet"),
         rows,

@@ -145,6 +145,7 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
             row_group_bytes=int(export.row_group_mb * 1_000_000),
             compression=None if export.compression == "auto" else export.compression,
             eod=export.megatron_eod,
+            vocab_size=done["tokenizer"].counts[0]["vocab_size"],
         )
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         if name in ("mds", "prolong"):
@@ -156,7 +157,7 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
     def close(counts: Sequence[Counts]) -> Task:
         return partial(close_export, format=name, shards=counts)
 
-    return Step(step_name(name, split), 3, config, (rows, *read), tasks, close=close)
+    return Step(step_name(name, split), 4, config, (rows, *read), tasks, close=close)
 
 
 def _shard_bytes(recipe: Recipe, name: Format, total_bytes: int) -> int:
