@@ -6,6 +6,8 @@ from itertools import chain
 import numpy as np
 
 from nextlong.schemas import Resolved, packed
+from nextlong.verify.export_readers import read_rows
+from nextlong.verify.step import Step
 
 DOMAINS = ["wiki", "law-é", "C++", "", "代码"]
 
@@ -20,6 +22,12 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
         blocks.append(block if per_row == 1 else packed(block, _groups(draw, count, per_row)))
         made += count
     return blocks
+
+
+def read_back(folder, layout):
+    """Return the rows of an export folder as `nextlong verify` reads them."""
+    files = {path.name: {} for path in folder.iterdir()}
+    return list(read_rows(Step(layout, folder, {"parts": [{"files": files}]}), layout))
 
 
 def documents_of(blocks):

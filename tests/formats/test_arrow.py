@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.formats import arrow, parquet
-from nextlong.verify.export_readers import arrow_rows
-from random_rows import documents_of, random_blocks, rows_of
+from random_rows import documents_of, random_blocks, read_back, rows_of
 
 
 def write_all(folder, *shards):
@@ -53,7 +52,7 @@ def test_rows_come_back_and_are_those_of_parquet(tmp_path_factory, seed, per_row
     folder = tmp_path_factory.mktemp("arrow")
     blocks = random_blocks(seed, rows=12, per_row=per_row)
     write_all(folder, blocks[:1], blocks[1:])
-    rows = list(arrow_rows(folder))
+    rows = read_back(folder, "arrow")
     assert [row.names["sequence_id"] for row in rows] == [name for block in blocks for name in block.sequence_ids]
     found = []
     for row in rows:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.formats import mds
-from nextlong.verify.export_readers import mds_rows
-from random_rows import documents_of, random_blocks, rows_of
+from random_rows import documents_of, random_blocks, read_back, rows_of
 
 NO_LIMIT = 1 << 26
 HEADER = (
@@ -74,7 +73,7 @@ def test_rows_come_back_from_as_many_shards_as_fit(tmp_path_factory, seed, per_r
     folder = tmp_path_factory.mktemp("mds")
     blocks = random_blocks(seed, rows=12, per_row=per_row)
     sizes = write_all(folder, blocks, size_limit=limit, compression=compression)
-    rows = list(mds_rows(folder))
+    rows = read_back(folder, "mds")
     assert [row.names["domain"] for row in rows] == [domain for block in blocks for domain in block.domains]
     found = [row.input_ids[start:end].tolist() for row in rows for start, end in row.names["indices"]]
     assert found == documents_of(blocks)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nextlong.formats import megatron
 from nextlong.schemas import Resolved
-from nextlong.verify.export_readers import megatron_rows
-from random_rows import documents_of, random_blocks
+from random_rows import documents_of, random_blocks, read_back
 
 
 def block_of(*documents):
@@ -56,7 +55,8 @@ def test_ids_are_uint16_where_megatron_has_them_so(tmp_path, vocab_size, code, b
 
 def test_an_eod_ends_every_document_once_and_counts(tmp_path):
     counts = write(tmp_path, [block_of([7, 8], [9, 0]), block_of([5])], eod=0)
-    rows = [row.input_ids.tolist() for row in megatron_rows([tmp_path / "part-00003.bin"])]
+    megatron.close(tmp_path, [counts])
+    rows = [row.input_ids.tolist() for row in read_back(tmp_path, "megatron")]
     assert rows == [[7, 8, 0], [9, 0], [5, 0]]
     assert (counts["tokens"], counts["documents"], counts["eod"]) == (7, 3, 0)
 
@@ -66,15 +66,16 @@ def test_an_eod_ends_every_document_once_and_counts(tmp_path):
 def test_documents_come_back(tmp_path_factory, seed, per_row, vocabulary, eod):
     folder = tmp_path_factory.mktemp("megatron")
     blocks = random_blocks(seed, rows=12, per_row=per_row, vocabulary=vocabulary)
-    write(folder, blocks, vocab_size=vocabulary, eod=eod)
+    megatron.close(folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)])
     expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
-    assert [row.input_ids.tolist() for row in megatron_rows([folder / "part-00003.bin"])] == expected
+    assert [row.input_ids.tolist() for row in read_back(folder, "megatron")] == expected
 
 
 def test_no_rows_are_an_empty_pair(tmp_path):
     counts = write(tmp_path, [])
+    megatron.close(tmp_path, [counts])
     assert (counts["rows"], counts["documents"], counts["tokens"]) == (0, 0, 0)
-    assert list(megatron_rows([tmp_path / "part-00003.bin"])) == []
+    assert read_back(tmp_path, "megatron") == []
 
 
 def test_the_blend_lists_the_shards_by_their_tokens(tmp_path):
