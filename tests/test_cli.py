@@ -27,6 +27,7 @@ def folder(tmp_path_factory):
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": None},  # its lines are few and much alike
         "tokenizer": {"train": 300},
         "compose": {"sequences": 5, "target_tokens": 512},
     }
