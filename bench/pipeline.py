@@ -26,7 +26,9 @@ ROWS: Mapping[str, frozenset[str]] = {
     "read, chunk": frozenset({"read", "ingest", "select", "chunk"}),
     "embed (TF-IDF, SVD)": frozenset({"tfidf", "svd", "encoder", "embed"}),
     "search": frozenset({"search", "metas", "mine"}),
-    "draft, tokenize, compose": frozenset({"tokenize", "tokenizer", "shingles", "weights", "draft", "refer", "tokens", "compose"}),
+    "draft, tokenize, compose": frozenset(
+        {"tokenize", "tokenizer", "shingles", "weights", "draft", "refer", "tokens", "compose"}
+    ),
     "write": frozenset({"write", "rows", "parquet"}),
 }
 START_UP = "start-up and the rest"

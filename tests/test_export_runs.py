@@ -125,6 +125,14 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     assert "mixed" not in nextlong.open(own_run).steps
     by_tokens = export([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
     assert by_tokens["rows"].counts[0]["train"]["sequences"] == 24
+    texts = {
+        (sequence.id, len(sequence.input_ids)): sequence.text
+        for run in (own_run, shorter_run)
+        for sequence in nextlong.open(run).sequences()
+    }
+    mixed = [json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.open(encoding="utf-8")]
+    assert len(mixed) == by_tokens["rows"].counts[0]["train"]["rows"]
+    assert all(row["text"] == texts[row["sequence_id"], row["length"]] for row in mixed)
 
 
 @pytest.mark.parametrize(

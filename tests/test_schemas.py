@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nextlong.schemas import Resolved, joined, packed
+from nextlong.schemas import Resolved, joined, packed, sliced
 
 BLOCK = Resolved(
     sequence_ids=["a", "b", "c"],
@@ -57,3 +57,20 @@ def test_joined_blocks_hold_the_rows_of_each_in_turn():
     assert twice.span_offsets.tolist() == [0, 2, 3, 4, 8]
     assert twice.token_starts.tolist() == [0, 3, 0, 0, 0, 3, 4, 6]
     assert twice.source_ids.tolist() == list("wxyzwxyz")
+
+
+def test_a_slice_holds_its_rows_alone_and_slices_join_to_the_whole():
+    rows = sliced(BLOCK, 1, 3)
+    assert (rows.sequence_ids, rows.token_offsets.tolist(), rows.input_ids.tolist()) == (
+        ["b", "c"],
+        [0, 2, 5],
+        [4, 5, 6, 7, 8],
+    )
+    assert (rows.document_lengths.tolist(), rows.span_offsets.tolist(), rows.chunk_ids.tolist()) == (
+        [2, 3],
+        [0, 1, 2],
+        [7, 8],
+    )
+    whole = joined([sliced(BLOCK, 0, 1), rows])
+    for name, column in vars(BLOCK).items():
+        assert list(getattr(whole, name)) == list(column), name

@@ -145,6 +145,26 @@ def joined(blocks: Sequence[Resolved]) -> Resolved:
     return Resolved(**columns)
 
 
+def sliced(block: Resolved, first: int, last: int) -> Resolved:
+    """Return rows [first, last) of a block; what they hold is not copied."""
+    within = {}
+    for name in ("token", "document", "span"):
+        offsets = getattr(block, f"{name}_offsets")[first : last + 1]
+        within[name] = slice(*offsets[[0, -1]].tolist())
+        within[f"{name}_offsets"] = offsets - offsets[0]
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        own = getattr(block, column.name)
+        if column.name in within:
+            columns[column.name] = within[column.name]
+        elif isinstance(own, list):
+            columns[column.name] = own[first:last]
+        else:
+            part = {"input_ids": "token", "document_lengths": "document"}.get(column.name, "span")
+            columns[column.name] = own[within[part]]
+    return Resolved(**columns)
+
+
 def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
     """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
 

@@ -7,6 +7,7 @@ under `formats/`. A row of several sequences is resolved run by run and joined, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -181,39 +182,63 @@ def read_rows(
 
     What is not `wanted` is -1 or empty.
     """
-    for pieces, row_offsets in _pieces(index, offsets, origins, wanted=wanted):
-        blocks = [block for block, _ in pieces]
-        yield schemas.packed(blocks[0] if len(blocks) == 1 else schemas.joined(blocks), row_offsets)
+    for block in _blocks(index, offsets, origins, wanted=wanted):
+        yield block.rows()
 
 
 def read_rows_and_texts(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]
 ) -> Iterator[tuple[Resolved, list[str]]]:
     """Yield the same with the text of every span."""
-    for pieces, row_offsets in _pieces(index, offsets, origins, wanted="spans"):
-        texts = [text for block, origin in pieces for text in span_texts(block, origin)]
-        yield schemas.packed(schemas.joined([block for block, _ in pieces]), row_offsets), texts
+    for block in _blocks(index, offsets, origins, wanted="spans"):
+        texts = {run: span_texts(own, origins[run]) for run, own in block.of_runs.items()}
+        spans = {run: own.span_offsets for run, own in block.of_runs.items()}
+        yield (
+            block.rows(),
+            [text for run, first, last in block.order for text in texts[run][spans[run][first] : spans[run][last]]],
+        )
 
 
-def _pieces(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
-    origins: Sequence[Origin],
-    *,
-    wanted: Wanted,
-) -> Iterator[tuple[list[tuple[Resolved, Origin]], NDArray[np.int64]]]:
-    """Yield blocks of whole rows as the blocks of one run each that make them, and where in these the rows begin."""
+class _Block(NamedTuple):
+    """Rows whose sequences were looked up run by run: `order` names sequences [first, last) of a run, one after the other."""
+
+    of_runs: Mapping[int, Resolved]
+    order: Sequence[tuple[int, int, int]]
+    row_offsets: NDArray[np.int64]
+
+    def rows(self) -> Resolved:
+        if len(self.of_runs) == 1:
+            (block,) = self.of_runs.values()
+        else:
+            block = schemas.joined([schemas.sliced(self.of_runs[run], first, last) for run, first, last in self.order])
+        return schemas.packed(block, self.row_offsets)
+
+
+def _blocks(
+    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin], *, wanted: Wanted
+) -> Iterator[_Block]:
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
     first = 0
     while first < len(offsets) - 1:
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1)
         sequences = index[offsets[first] : offsets[last]]
-        of_runs = [(own, origins[own["run"][0]]) for own in _runs_of_equal(sequences, "run")]
-        yield (
-            [(_resolve(own, origin, wanted=wanted), origin) for own, origin in of_runs],
-            offsets[first : last + 1] - offsets[first],
-        )
+        runs = sequences["run"]
+        of_runs = {
+            run: _resolve(sequences[runs == run], origins[run], wanted=wanted) for run in np.unique(runs).tolist()
+        }
+        yield _Block(of_runs, _order(runs), offsets[first : last + 1] - offsets[first])
         first = last
+
+
+def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
+    """Return which sequences of which run, counted run by run, stand one after the other."""
+    seen: Counter[int] = Counter()
+    order = []
+    for own in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
+        run, first = int(own[0]), seen[int(own[0])]
+        seen[run] += len(own)
+        order.append((run, first, seen[run]))
+    return order
 
 
 def _runs_of_equal(sequences: NDArray[Any], column: str) -> list[NDArray[Any]]:
