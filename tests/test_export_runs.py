@@ -130,7 +130,9 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         for run in (own_run, shorter_run)
         for sequence in nextlong.open(run).sequences()
     }
-    mixed = [json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.open(encoding="utf-8")]
+    mixed = [
+        json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.read_text("utf-8").splitlines()
+    ]
     assert len(mixed) == by_tokens["rows"].counts[0]["train"]["rows"]
     assert all(row["text"] == texts[row["sequence_id"], row["length"]] for row in mixed)
 
