@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.recipe_export import Export
 from nextlong.recipe_keys import (
     Auto,
     Chunk,
@@ -21,7 +22,6 @@ from nextlong.recipe_keys import (
     Decontaminate,
     Documents,
     Encoder,
-    Export,
     Iclm,
     Ingest,
     Knn,
