@@ -191,3 +191,25 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
     with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
         export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
+
+
+def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
+    with pytest.raises(NextlongError, match=r"wants sequences of compose.target_tokens \+ 1 = 2,049 tokens, those of"):
+        export([own_run], formats=["torchtitan"])
+    embedded = {path.name for path in own_run.glob("*-embed-*")}
+    done = pipeline.run(recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3"))
+    rows = rows_of(done["torchtitan"].folder)
+    assert [row["seq_lengths"] for row in rows] == [[T + 1]] * 3
+    assert [len(row["input_ids"]) for row in rows] == [T + 1] * 3
+    assert {path.name for path in own_run.glob("*-embed-*")} == embedded
+    assert [len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()] == [T + 1] * 3
+
+
+def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, sequences):
+    done = export([own_run], formats=["axolotl"])
+    rows = rows_of(done["axolotl"].folder)
+    assert [row["input_ids"] for row in rows] == list(sequences.values())
+    assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
+    assert all(row["attention_mask"] == [1] * T for row in rows)
+    with pytest.raises(NextlongError, match="axolotl takes a packed row for one document"):
+        export([own_run], formats=["axolotl"], overrides=["export.pack=4096"])
