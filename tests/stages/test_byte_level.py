@@ -10,8 +10,8 @@ from nextlong.stages.tokenizer import train_bpe
 NOTHING = (0, False, False)
 
 
-def byte_level(normalizer=None, **options):
-    tokenizer = train_bpe(["日本 日本", "the the"], vocab_size=270)
+def byte_level(normalizer=None, *, texts=("日本 日本", "the the"), **options):
+    tokenizer = train_bpe(texts, vocab_size=270)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(**{"add_prefix_space": False, **options})
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -40,11 +40,28 @@ def test_a_token_counts_the_characters_that_begin_in_its_bytes():
     assert len(token_chars(tokenizer)) == max(tokenizer.get_vocab().values()) + 1
 
 
-def test_under_nfc_only_ascii_is_readable():
-    assert rows(byte_level(normalizers.NFC()), "the", bytes_named("日本".encode())) == [
-        (3, False, True),
-        (2, False, False),
-    ]
+@pytest.mark.parametrize(
+    ("text", "readable"),
+    [
+        ("the", True),
+        ("日", True),
+        ("—", True),
+        ("é", False),  # may have been two characters
+        ("한", False),  # or three
+        ("\u0301", False),  # may have stood elsewhere
+        ("\u05bc", False),
+        ("\u0378", False),  # is no character yet
+    ],
+)
+def test_under_nfc_a_token_is_readable_if_each_character_was_one(text, readable):
+    tokenizer = byte_level(normalizers.NFC(), texts=[text] * 3)
+    (row,) = rows(tokenizer, bytes_named(text.encode()))
+    assert row == (len(text), False, readable)
+
+
+def test_under_nfc_a_part_of_a_character_is_not_readable():
+    names = (bytes_named(part) for part in (b"\xe6", b"\xa5"))
+    assert rows(byte_level(normalizers.NFC()), *names) == [(1, False, False), (0, True, False)]
 
 
 def test_added_tokens_count_by_what_they_are_in_a_text():

@@ -40,7 +40,7 @@ def under_nfc():
     return tokenizer
 
 
-def mixed_scripts():
+def mixed_scripts(normalizer=None):
     # Without a pattern that splits, so that tokens begin and end within characters.
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -56,6 +56,8 @@ def mixed_scripts():
     ]
     tokenizer.train_from_iterator(texts * 3, trainer)
     tokenizer.add_tokens(["    ", "  "])
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     return tokenizer
 
 
@@ -118,8 +120,8 @@ def test_chunks_of_one_block_are_told_apart():
     assert every_cut(under_nfc(), "abx", "é1", "cd") == ([1, 2, 0, 1, 1], 2)
 
 
-MIXED = mixed_scripts()
-TABLE = token_chars(MIXED)
+MIXED, MIXED_NFC = mixed_scripts(), mixed_scripts(normalizers.NFC())
+TABLE, TABLE_NFC = token_chars(MIXED), token_chars(MIXED_NFC)
 UNREADABLE = np.zeros_like(TABLE)
 TEXTS = st.text(st.sampled_from("the cat 日本の港🌊👍🏽שלוםморе ïñ\n") | st.characters(codec="utf-8"), min_size=1)
 
@@ -131,6 +133,13 @@ def test_ids_and_offsets_agree(texts):
     assert by_ids == by_offsets
     assert asked == 0
     assert asked_anew == len(by_offsets)
+
+
+@given(st.lists(TEXTS | st.text(st.sampled_from("the e\u0301\u0327é港が\u212a\u0958한")), min_size=1, max_size=3))
+def test_ids_and_offsets_agree_under_nfc(texts):
+    by_ids, _ = every_cut(MIXED_NFC, *texts, table=TABLE_NFC)
+    by_offsets, _ = every_cut(MIXED_NFC, *texts, table=UNREADABLE)
+    assert by_ids == by_offsets
 
 
 def test_tokens_of_mixed_scripts_end_within_characters():

@@ -7,6 +7,7 @@ need not load the tokenizer, which takes half a second for a vocabulary of 128,0
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any, Final
 
 import numpy as np
@@ -36,8 +37,7 @@ def byte_characters() -> dict[int, str]:
 def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     """Return TOKEN_CHARS, shape (highest id + 1,).
 
-    No token is readable where the tokenizer is no byte-level BPE or normalizes; under NFC those of ASCII are, since what
-    NFC makes ASCII it makes so character by character.
+    No token is readable where the tokenizer is no byte-level BPE or has another normalizer than NFC.
     """
     table = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, TOKEN_CHARS)
     normalizer = tokenizer.normalizer
@@ -47,10 +47,26 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     probe = _PROBE if normalizer is None else _PROBE_ASCII
     if b"".join(contents.get(i, b"") for i in tokenizer.encode(probe, add_special_tokens=False).ids) != probe.encode():
         return table
+    readable = bool if normalizer is None else _is_readable_under_nfc
     for token, content in contents.items():
         begun = len(content.translate(None, _CONTINUATION_BYTES))
-        table[token] = (begun, b"\x80" <= content[:1] < b"\xc0", normalizer is None or content.isascii())
+        table[token] = (begun, b"\x80" <= content[:1] < b"\xc0", readable(content))
     return table
+
+
+def _is_readable_under_nfc(content: bytes) -> bool:
+    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places.
+
+    Of such characters, NFC's output is the text's characters, decomposed one by one; if it is as long as the text, none
+    became several.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return False
+    # A character that Python's Unicode does not know yet may be composed in the tokenizer's.
+    unsure = any(unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text)
+    return not unsure and unicodedata.is_normalized("NFD", text)
 
 
 def _contents(tokenizer: Tokenizer) -> dict[int, bytes]:
