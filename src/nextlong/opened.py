@@ -27,7 +27,7 @@ from nextlong.engine.step import Done
 from nextlong.errors import RunError
 from nextlong.formats import jsonl
 from nextlong.recipe import Recipe
-from nextlong.stages.resolve import Corpus, resolve
+from nextlong.stages.resolve import Corpus, Cutting, resolve
 from nextlong.steps import exports, finished
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Run:
             corpus=self.corpus,
             tokens=finished.token_store(self.steps),
             special=finished.special_ids(self.steps),
-            tokenizer=self.tokenizer,
+            cutting=Cutting(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
         )
         for block in blocks:
             yield from (self._sequence(block, number) for number in range(len(block)))

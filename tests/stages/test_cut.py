@@ -1,11 +1,13 @@
 """How many characters a cut keeps, for tokenizers that count offsets in ways of their own."""
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from nextlong.stages.byte_level import token_chars
 from nextlong.stages.cut import kept_chars
 from nextlong.stages.tokenizer import train_bpe
 
@@ -32,30 +34,51 @@ def characters():
     return tokenizer
 
 
-def byte_level(normalizer=None, **options):
+def under_nfc():
     tokenizer = train_bpe(["the cat sat on the mat", "e\u0301e\u0301"], vocab_size=300)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(**{"add_prefix_space": False, **options})
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def mixed_scripts(normalizer=None):
+    # Without a pattern that splits, so that tokens begin and end within characters.
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    texts = [
+        "the cat sat on the mat",
+        "日本の港に船が帰る",
+        "🌊🌊 👍🏽 🐟🐟",
+        "שלום ים סירה",
+        "море гавань якорь",
+        "naïve señor",
+    ]
+    tokenizer.train_from_iterator(texts * 3, trainer)
+    tokenizer.add_tokens(["    ", "  "])
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     return tokenizer
 
 
-PLAIN = byte_level()
-
-
-def every_cut(tokenizer, text, *, chars=None):
-    """Return the characters kept by 1, 2, … all tokens of `text`, and of how many cuts the text was asked for."""
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
+def every_cut(tokenizer, *texts, table=None):
+    """Return the characters kept by 1, 2, … all but one tokens of each text, and how many cuts were left to the offsets."""
+    encoded = [(text, tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    cuts = [(text, ids, count) for text, ids in encoded for count in range(1, len(ids))]
     asked = []
 
     def texts_of(places):
         asked.extend(places.tolist())
-        return [text] * len(places)
+        return [cuts[place][0] for place in places]
 
-    cuts = range(1, len(ids) + 1)
-    size = len(text) if chars is None else chars
     kept = kept_chars(
-        [ids] * len(ids), tokens=list(cuts), chars=[size] * len(ids), texts_of=texts_of, tokenizer=tokenizer
+        np.array([token for _, ids, _ in cuts for token in ids], np.int32),
+        offsets=np.cumsum([0, *(len(ids) for _, ids, _ in cuts)]),
+        tokens=np.array([count for *_, count in cuts], np.int64),
+        chars=np.array([len(text) for text, *_ in cuts], np.int64),
+        token_chars=token_chars(tokenizer) if table is None else table,
+        texts_of=texts_of,
+        tokenizer=lambda: tokenizer,
     )
     return kept.tolist(), len(asked)
 
@@ -63,48 +86,62 @@ def every_cut(tokenizer, text, *, chars=None):
 @pytest.mark.parametrize(
     ("tokenizer", "text", "expected"),
     [
-        (bytes_only(trim=False), "aé🎉", [1, 1, 2, 2, 2, 2, 3]),
-        (bytes_only(trim=False), " a\n", [1, 2, 3]),
-        (bytes_only(trim=True), "ab  cd", [1, 2, 3, 4, 5, 6]),
-        (bytes_only(trim=False), "e\u0301日", [1, 1, 2, 2, 2, 3]),
-        (wordpiece(), "Hello,  WORLD", [5, 6, 11, 13]),
-        (characters(), "aéb", [0, 1, 2, 3]),
+        (bytes_only(trim=False), "aé🎉b", [1, 1, 2, 2, 2, 2, 3]),
+        (bytes_only(trim=False), " a\nb", [1, 2, 3]),
+        (bytes_only(trim=True), "ab  cde", [1, 2, 3, 4, 5, 6]),
+        (bytes_only(trim=False), "e\u0301日x", [1, 1, 2, 2, 2, 3]),
+        (bytes_only(trim=False), "\ufffdx", [0, 0, 1]),
+        (under_nfc(), "\u212ax1", [1, 2]),
     ],
 )
-def test_a_cut_keeps_whole_characters(tokenizer, text, expected):
-    assert every_cut(tokenizer, text)[0] == expected
-
-
-def test_decoding_answers_for_bytes_and_the_text_is_not_read():
-    assert every_cut(bytes_only(trim=False), "aé🎉") == ([1, 1, 2, 2, 2, 2, 3], 0)
-
-
-def test_of_normalized_ids_only_ascii_is_decoded():
-    tokenizer = byte_level(normalizers.NFC())
-    assert every_cut(tokenizer, "the")[1] == 0
-    kept, asked = every_cut(tokenizer, "ae\u0301b")  # one character, two bytes, after NFC; two characters before
-    assert kept[0] == 1
-    assert kept[-1] == 4
-    assert asked == len(kept)
+def test_whole_characters_are_told_from_the_ids_alone(tokenizer, text, expected):
+    assert every_cut(tokenizer, text) == (expected, 0)
 
 
 @pytest.mark.parametrize(
-    "tokenizer", [byte_level(add_prefix_space=True), byte_level(normalizers.Lowercase()), wordpiece(), characters()]
+    ("tokenizer", "text", "expected"),
+    [
+        (wordpiece(), "Hello,  WORLD,", [5, 6, 11, 13]),
+        (characters(), "aéb", [0, 1, 2]),
+        (under_nfc(), "ae\u0301b", [1, 1, 2]),  # of \u00e9 the reference knows that it came from the e
+    ],
 )
-def test_a_tokenizer_that_does_not_give_text_back_is_asked_for_offsets(tokenizer):
-    kept, asked = every_cut(tokenizer, "hello, world")
-    assert asked == len(kept)
+def test_offsets_tell_of_what_ids_do_not(tokenizer, text, expected):
+    assert every_cut(tokenizer, text) == (expected, len(expected))
 
 
-def test_ids_of_another_length_than_the_chunk_are_not_trusted():
-    kept, asked = every_cut(bytes_only(trim=False), "abc", chars=4)
-    assert (kept, asked) == ([1, 2, 3], 3)
+def test_ids_that_lost_a_character_are_not_trusted():
+    tokenizer = bytes_only(trim=False)
+    tokenizer.add_tokens([tokenizers.AddedToken("<x>", lstrip=True)])
+    assert every_cut(tokenizer, "a  <x>b") == ([1, 6], 2)
 
 
-@given(st.text(min_size=1))
-def test_decoding_and_offsets_agree(text):
-    by_decoding, asked = every_cut(PLAIN, text)
-    by_offsets, asked_anew = every_cut(PLAIN, text, chars=len(text) + 1)
-    assert by_decoding == by_offsets
-    assert (asked == 0) == ("\ufffd" not in text)
+def test_chunks_of_one_block_are_told_apart():
+    assert every_cut(under_nfc(), "abx", "é1", "cd") == ([1, 2, 0, 1, 1], 2)
+
+
+MIXED, MIXED_NFC = mixed_scripts(), mixed_scripts(normalizers.NFC())
+TABLE, TABLE_NFC = token_chars(MIXED), token_chars(MIXED_NFC)
+UNREADABLE = np.zeros_like(TABLE)
+TEXTS = st.text(st.sampled_from("the cat 日本の港🌊👍🏽שלוםморе ïñ\n") | st.characters(codec="utf-8"), min_size=1)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+def test_ids_and_offsets_agree(texts):
+    by_ids, asked = every_cut(MIXED, *texts, table=TABLE)
+    by_offsets, asked_anew = every_cut(MIXED, *texts, table=UNREADABLE)
+    assert by_ids == by_offsets
+    assert asked == 0
     assert asked_anew == len(by_offsets)
+
+
+@given(st.lists(TEXTS | st.text(st.sampled_from("the e\u0301\u0327é港が\u212a\u0958한")), min_size=1, max_size=3))
+def test_ids_and_offsets_agree_under_nfc(texts):
+    by_ids, _ = every_cut(MIXED_NFC, *texts, table=TABLE_NFC)
+    by_offsets, _ = every_cut(MIXED_NFC, *texts, table=UNREADABLE)
+    assert by_ids == by_offsets
+
+
+def test_tokens_of_mixed_scripts_end_within_characters():
+    ends_within = TABLE["goes_on"] & (TABLE["begun"] > 0)
+    assert ends_within.any()

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.stages import resolve as stage
-from nextlong.stages.resolve import SpecialIds, resolve, resolve_table
+from nextlong.stages.resolve import Cutting, SpecialIds, resolve, resolve_table
 from nextlong.steps import finished
 
 WORDS = [
@@ -116,7 +117,7 @@ def options(run):
         "corpus": run.corpus,
         "tokens": finished.token_store(run.steps),
         "special": finished.special_ids(run.steps),
-        "tokenizer": run.tokenizer,
+        "cutting": Cutting(run.steps["tokenizer"].file(".tokenchars.npy"), lambda: run.tokenizer),
     }
 
 
@@ -135,15 +136,15 @@ def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
 
 def test_ids_and_domains_without_the_spans(run):
     def never():
-        raise AssertionError("no tokenizer is needed")
+        raise AssertionError("nothing of the text is needed")
 
     path = run.steps["compose"].files(".sequences.arrow")[0]
     (whole,) = resolve(path, take=None, **options(run))
     with pa.ipc.open_file(str(path)) as reader:
         table = reader.read_all()
-    parts = {name: options(run)[name] for name in ("corpus", "tokens", "special")}
+    parts = options(run) | {"cutting": Cutting(Path("nowhere.npy"), never)}
     for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
-        block = resolve_table(table, **parts, tokenizer=never, wanted=wanted)
+        block = resolve_table(table, **parts, wanted=wanted)
         assert block.input_ids.tolist() == whole.input_ids.tolist()
         assert block.chunk_ids.tolist() == whole.chunk_ids.tolist()
         assert block.domains == domains

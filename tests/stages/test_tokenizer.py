@@ -19,6 +19,7 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe import Recipe
 from nextlong.stages import tokenizer as stage
+from nextlong.stages.byte_level import token_chars
 from nextlong.stages.chunk import chunk_shard
 from nextlong.stages.fast_bpe import read_tokenizer
 from nextlong.stages.tokenizer import (
@@ -213,6 +214,7 @@ def test_prepare_counts_characters_per_token(tmp_path):
     }
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert written.to_str() == byte_tokenizer().to_str()
+    assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
 
 
 def test_prepare_takes_a_given_number(tmp_path):

@@ -46,9 +46,11 @@ def test_copy_into_takes_the_first_tokens_of_each_chunk(store):
     assert target.tolist() == [2, 3, 5, 7, 8, 9, 7, 8]
 
 
-def test_ids_are_the_first_tokens_of_each_chunk(store):
-    starts, _ = store.bounds(IDS)
-    assert store.ids(IDS, starts=starts, lengths=np.array([2, 1, 0, 3, 2])) == [[2, 3], [5], [], [7, 8, 9], [7, 8]]
+def test_ids_are_all_tokens_of_each_chunk(store):
+    starts, stops = store.bounds(IDS)
+    ids, offsets = store.ids(IDS, starts=starts, stops=stops)
+    assert ids.tolist() == [2, 3, 5, 7, 8, 9, 7, 8, 9]
+    assert offsets.tolist() == [0, 2, 3, 3, 6, 9]
 
 
 @pytest.mark.parametrize("chunk", [2, 5, 1 << 32])

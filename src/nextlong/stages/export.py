@@ -22,7 +22,7 @@ from nextlong import schemas
 from nextlong.errors import TokenizerError
 from nextlong.formats import arrow, jsonl, mds, megatron, parquet
 from nextlong.schemas import Resolved
-from nextlong.stages.resolve import Corpus, SpecialIds, Wanted, domains_of, resolve_table
+from nextlong.stages.resolve import Corpus, Cutting, SpecialIds, Wanted, domains_of, resolve_table
 from nextlong.stages.tokens import TokenStore
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Origin(NamedTuple):
     tokens: TokenStore
     special: SpecialIds
     tokenizer: Path
+    token_chars: Path
 
 
 class Options(NamedTuple):
@@ -252,7 +253,7 @@ def _resolve(sequences: NDArray[Any], origin: Origin, *, wanted: Wanted) -> Reso
         origin.corpus,
         origin.tokens,
         origin.special,
-        tokenizer=partial(_tokenizer, origin.tokenizer),
+        Cutting(origin.token_chars, partial(_tokenizer, origin.tokenizer)),
         wanted=wanted,
     )
 

@@ -42,7 +42,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
+
+from nextlong.stages.byte_level import byte_characters
 
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K_PATTERN: Final = (
@@ -260,7 +261,7 @@ class _PieceIds(dict[str, bytes]):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
         self._tokenize = tokenizer.model.tokenize
-        self._byte_characters = _byte_characters()
+        self._byte_characters = byte_characters()
 
     def __missing__(self, piece: str) -> bytes:
         tokens = self._tokenize(piece.encode().decode("latin-1").translate(self._byte_characters))
@@ -270,16 +271,6 @@ class _PieceIds(dict[str, bytes]):
                 self.clear()
             self[piece] = ids
         return ids
-
-
-def _byte_characters() -> dict[int, str]:
-    """Return byte → the character that stands for it in a byte-level vocabulary, read off the reference's ByteLevel."""
-    convert = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
-    # Together these code points hold every byte that UTF-8 can hold.
-    codes = [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)]
-    return {
-        byte: char for code in codes for byte, char in zip(chr(code).encode(), convert(chr(code))[0][0], strict=True)
-    }
 
 
 def _cutter_for(tokenizer: Tokenizer) -> _Cutter | None:

@@ -80,6 +80,13 @@ class SpecialIds:
                 target[at[own[lengths[own] > number]] + number] = token
 
 
+class Cutting(NamedTuple):
+    """What says how much of its text a cut chunk keeps: TOKEN_CHARS, and the tokenizer for chunks that these do not tell of."""
+
+    token_chars: Path
+    tokenizer: Callable[[], Tokenizer]
+
+
 def resolve(
     sequences: Path,
     *,
@@ -88,7 +95,7 @@ def resolve(
     corpus: Corpus,
     tokens: TokenStore,
     special: SpecialIds,
-    tokenizer: Tokenizer,
+    cutting: Cutting,
 ) -> Iterator[Resolved]:
     """Yield the sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later."""
     with pa.ipc.open_file(pa.memory_map(str(sequences))) as reader:
@@ -99,7 +106,7 @@ def resolve(
             block.append(reader.get_batch(number))
             held += block[-1].column("token_end").values[-1].as_py()
             if held >= limit or number == last - 1:
-                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, tokenizer=lambda: tokenizer)
+                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, cutting)
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
@@ -108,11 +115,11 @@ def resolve_table(
     corpus: Corpus,
     tokens: TokenStore,
     special: SpecialIds,
+    cutting: Cutting,
     *,
-    tokenizer: Callable[[], Tokenizer],
     wanted: Wanted = "spans",
 ) -> Resolved:
-    """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty. Only cuts need the tokenizer."""
+    """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
@@ -133,7 +140,7 @@ def resolve_table(
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, corpus)
     elif wanted == "spans":
-        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, tokenizer)
+        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, cutting)
         domains = places.sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
     return Resolved(
         table.column("sequence_id").to_pylist(),
@@ -185,7 +192,7 @@ def _locate(
     lengths: NDArray[np.int64],
     tokens: _Tokens,
     corpus: Corpus,
-    tokenizer: Callable[[], Tokenizer],
+    cutting: Cutting,
 ) -> None:
     """Fill in the places of the spans that are chunks, whose `tokens` these are."""
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
@@ -194,12 +201,15 @@ def _locate(
     sources, source_ids = gather.document_columns(docs, corpus.documents, ("source", "source_id"))
     cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
     if len(cut):
+        all_ids, offsets = tokens.store.ids(ids[cut], starts=tokens.starts[cut], stops=tokens.stops[cut])
         end[cut] = start[cut] + kept_chars(
-            tokens.store.ids(ids[cut], starts=tokens.starts[cut], lengths=(tokens.stops - tokens.starts)[cut]),
-            tokens=kept[cut].tolist(),
-            chars=(end - start)[cut].tolist(),
-            texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist() if len(those) else [],
-            tokenizer=tokenizer(),
+            all_ids,
+            offsets=offsets,
+            tokens=kept[cut],
+            chars=(end - start)[cut],
+            token_chars=np.load(cutting.token_chars, mmap_mode="r"),
+            texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
+            tokenizer=cutting.tokenizer,
         )
     for column, own in zip(places, (docs, sources, source_ids, start, end), strict=True):
         column[is_chunk] = own

@@ -1,8 +1,8 @@
 """Tokenizer: load it or train it once, and measure the characters per token.
 
 In:  the recipe's `tokenizer` section; DOCUMENTS and CHUNKS of the corpus.
-Out: one tokenizer.json that every later step reads, and E, the paper's characters per token (§3.1.2): measured on a
-random sample of chunks rather than assumed, since it differs between corpora as much as between tokenizers.
+Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2): measured
+on a random sample of chunks rather than assumed, since it differs between corpora as much as between tokenizers.
 Samples are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
 """
 
@@ -25,6 +25,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from nextlong import recipe
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
+from nextlong.stages.byte_level import token_chars
 from nextlong.stages.chunk import iter_chunk_texts, read_chunks
 from nextlong.stages.fast_bpe import CL100K_PATTERN, TextEncoder
 
@@ -131,7 +132,7 @@ def prepare_tokenizer(
     seed: int,
     joint: str = "\n",
 ) -> dict[str, Any]:
-    """Write `{out}.tokenizer.json`, loaded or trained, and return E and the ids that composing needs.
+    """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
     `vocab_size` is one more than the highest id; `joint_ids` are those of `joint`, which stands between chunks. Raises
     TokenizerError, and CorpusError if there is nothing to measure.
@@ -151,6 +152,7 @@ def prepare_tokenizer(
     # `joint` was encoded before: the encoder makes a special token's name text, and a joint may be such a token.
     # Not `save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
+    np.save(f"{out}.tokenchars.npy", token_chars(loaded))
     encoder = TextEncoder(loaded)
     if tokenizer.chars_per_token == "auto":
         sample = _drawn_texts(corpus, seed=seed)

@@ -71,14 +71,14 @@ class TokenStore:
             into[place : place + length] = held[number][start : start + length]
 
     def ids(
-        self, chunk_ids: NDArray[np.int64], *, starts: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> list[list[int]]:
-        """Return the first `lengths[j]` ids of each chunk; `starts` are the chunks' `bounds`."""
-        shards = schemas.shard_of(chunk_ids)
-        return [
-            self._shard(number).ids[start : start + length].tolist()
-            for number, start, length in zip(shards.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-        ]
+        self, chunk_ids: NDArray[np.int64], *, starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return all ids of the chunks, flat, and where in them each begins, shape (n + 1,); given are the chunks' `bounds`."""
+        lengths = stops - starts
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = np.empty(offsets[-1], np.int32)
+        self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
+        return ids, offsets
 
     def _shard(self, number: int) -> _Shard:
         return _open(*self._paths[number])

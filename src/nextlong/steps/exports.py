@@ -175,4 +175,5 @@ def _origin(done: Finished) -> Origin:
         token_store(done),
         special_ids(done),
         done["tokenizer"].file(".tokenizer.json"),
+        done["tokenizer"].file(".tokenchars.npy"),
     )

@@ -43,7 +43,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             )
         ]
 
-    return Step("tokenizer", 2, config, (ingest, chunk), tasks)
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks)
 
 
 def draft_step(
