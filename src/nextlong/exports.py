@@ -8,7 +8,7 @@ Nothing of the corpus is read but what spans refer to.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -23,13 +23,12 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.formats import jsonl
 from nextlong.formats.card import Facts, Source, Split, card
 from nextlong.formats.card import Format as Layout
-from nextlong.opened import Run
+from nextlong.opened import Run, check_mix
 from nextlong.recipe import Recipe
 from nextlong.report import card_statistics, stats, summary
 from nextlong.stages.export import COLUMNS, Format
 from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
-from nextlong.steps.finished import special_ids
 
 CARD = "README.md"
 _MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
@@ -57,9 +56,15 @@ def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
-    done = pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs)
-    written = Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done)
-    complete(written)
+    finished: list[Exported] = []
+
+    def complete(done: Finished) -> None:
+        finished.append(Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done))
+        write_cards(finished[0])
+
+    pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs, when_done=complete)
+    (written,) = finished
+    push(written)
     return written
 
 
@@ -86,20 +91,22 @@ def export(
     says what to do about files of another export that lie at `export.push`. In a script, call it under
     `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
     """
-    opened = [Run(run) for run in runs]
-    first = opened[0]
-    recipe = _recipe(first, formats, overrides)
-    others = tuple(exports.Other(run.recipe, run.steps) for run in opened[1:])
-    _check_mix(opened, mix)
-    steps = exports.export_steps(
-        recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
-    )
-    with store.locked(first.path), pipeline.executor_for(recipe, work="export") as executor:
-        done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
+    check_mix([Run(run) for run in runs], mix)
+    with store.locked(Run(runs[0]).path):
+        opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
+        first = opened[0]
+        recipe = _recipe(first, formats, overrides)
+        others = tuple(exports.Other(run.recipe, run.steps) for run in opened[1:])
+        steps = exports.export_steps(
+            recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
+        )
+        with pipeline.executor_for(recipe, work="export") as executor:
+            done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
         if not others:
             _record(first, {step.name: done[step.name] for step in steps})
-    written = Exported(recipe, opened, done)
-    complete(written, stale=stale)
+        written = Exported(recipe, opened, done)
+        write_cards(written)
+    push(written, stale=stale)
     return written
 
 
@@ -111,7 +118,8 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             f"--set {foreign[0]} changes more than the export; say `nextlong run RECIPE --set {foreign[0]}`, which "
             "keeps every step that it does not touch"
         )
-    asked = [*([f"export.formats=[{','.join(formats)}]"] if formats else []), *overrides]
+    asked = [f"export.formats=[{','.join(formats)}]"] if formats else []
+    asked += ["export.push=null", *overrides]  # what the run published stays as it is
     recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
     if recipe.sequence_tokens > run.recipe.sequence_tokens:
         raise RunError(
@@ -121,35 +129,6 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             "which keeps vectors and candidates and composes anew"
         )
     return recipe
-
-
-def _check_mix(runs: Sequence[Run], proportions: Sequence[float]) -> None:
-    """Raise a user's error if runs do not mix."""
-    if proportions and len(proportions) != len(runs):
-        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
-    first = runs[0]
-    for run in runs[1:]:
-        for what, own, other in (
-            ("tokenizer", _tokenizer_hash(first), _tokenizer_hash(run)),
-            ("special tokens", _special(first), _special(run)),
-        ):
-            if own != other:
-                raise RunError(
-                    f"{first.path} and {run.path} have another {what}, so their token ids do not mix; run one of them "
-                    "again with the other's `tokenizer`, which keeps its vectors and candidates"
-                )
-
-
-def _tokenizer_hash(run: Run) -> str:
-    step = run.steps["tokenizer"]
-    name = step.file(".tokenizer.json").name
-    (found,) = (part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"])
-    return str(found)
-
-
-def _special(run: Run) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    special = special_ids(run.steps)
-    return special.bos, special.eos
 
 
 def _record(run: Run, written: dict[str, Done]) -> None:
@@ -164,8 +143,8 @@ def _record(run: Run, written: dict[str, Done]) -> None:
         store.write_json(run.record, record)
 
 
-def complete(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
-    """Put a card into every folder, and publish what is to be published. Raises ExportError."""
+def write_cards(written: Exported) -> None:
+    """Put a data set card into every folder."""
     statistics = _statistics(written)
     for name in written.recipe.export.formats:
         for split in exports.splits_of(written.recipe):
@@ -174,8 +153,13 @@ def complete(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse
             if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
                 with store.explained(folder):
                     store.write_text(folder / CARD, text)
-        if written.recipe.export.push is not None:
-            _push(written, name, statistics, stale)
+
+
+def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
+    """Publish what is to be published. Raises ExportError."""
+    if written.recipe.export.push is not None:
+        for name in written.recipe.export.formats:
+            _push(written, name, _statistics(written), stale)
 
 
 def _statistics(written: Exported) -> dict[str, str]:
@@ -237,10 +221,23 @@ def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics
         tokenizer=recipe.tokenizer.source
         or f"a byte-level BPE of {recipe.tokenizer.train:,} entries trained on the corpus",
         sources=_sources(written.runs),
-        recipe=recipe.dump(),
+        recipes=[recipe.dump(), *(run.recipe.dump() for run in written.runs[1:])],
+        runs=_runs(written, below),
         version=written.done["rows"].manifest["versions"]["nextlong"],
         statistics=statistics,
     )
+
+
+def _runs(written: Exported, splits: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
+    if len(written.runs) == 1:
+        return []
+    (rows,) = written.done["rows"].counts
+    taken = [rows[split]["of_runs"] for split in splits]
+    return [
+        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        for number, run in enumerate(written.runs)
+    ]
 
 
 def _sources(runs: Sequence[Run]) -> list[Source]:

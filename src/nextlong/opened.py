@@ -12,6 +12,7 @@ Sequences are looked up as you ask for them; nothing of the corpus is held in me
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from nextlong import pipeline, schemas
 from nextlong.engine import store
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
-from nextlong.errors import RunError
+from nextlong.errors import RecipeError, RunError
 from nextlong.formats import jsonl
 from nextlong.recipe import Recipe
 from nextlong.stages.resolve import Corpus, Cutting, resolve
@@ -175,6 +176,38 @@ class Run:
         )
         spans = tuple(map(Span, *(column[first:last].tolist() for column in columns)))
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None) -> None:
+    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, proportions too few or many."""
+    if not runs:
+        raise RecipeError("no run is named; name at least one run directory")
+    if proportions and len(proportions) != len(runs):
+        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
+    if twice := [
+        run for place, run in enumerate(runs) if any(_composed(run) == _composed(own) for own in runs[:place])
+    ]:
+        raise RecipeError(f"{twice[0].path} stands in the mix twice, with the same sequences; name each run once")
+    for run in runs[1:]:
+        for what in ("tokenizer", "bos or eos"):
+            if _ids_of(runs[0], what) != _ids_of(run, what):
+                raise RunError(
+                    f"{runs[0].path} and {run.path} do not have the same {what}, so their token ids do not mix; run one of "
+                    "them again with the other's `tokenizer`, which keeps its vectors and candidates"
+                )
+
+
+def _composed(run: Run) -> tuple[str, int]:
+    return run.steps["compose"].manifest["fingerprint"], len(run)
+
+
+def _ids_of(run: Run, what: str) -> Any:
+    if what == "bos or eos":
+        special = finished.special_ids(run.steps)
+        return special.bos, special.eos
+    step = run.steps["tokenizer"]
+    name = step.file(".tokenizer.json").name
+    return [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]
 
 
 def _locate(named: Path) -> tuple[Path, Path]:

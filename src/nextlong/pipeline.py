@@ -38,9 +38,15 @@ _PRELOAD_LSA = ("nextlong.encoders.lsa",)
 
 
 def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+    when_done: Callable[[Finished], None] = lambda _: None,
 ) -> dict[str, Done]:
     """Bring the recipe's run directory to its finished state; return the finished steps by name.
+
+    `when_done` gets them while the directory is still this process's own.
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -60,6 +66,7 @@ def run(
                     break
         sequences.refuse_nothing(recipe, done)
         _record(recipe, done, run_dir)
+        when_done(done)
     return done
 
 

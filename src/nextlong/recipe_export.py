@@ -28,6 +28,7 @@ class Export(Section):
         "meta-documents",
         description="what is never in both splits; strict: no chunk either, sequences that share one are left out of train",
     )
+    split_seed: int = Field(0, description="of the split; runs with the same one hold out the same meta-documents")
     shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
         "auto", description="MB of token ids in a file; auto: total / 16, between 8 and 256 (megatron: 16,000)"
     )
@@ -52,6 +53,15 @@ class Export(Section):
     def _some_format(self) -> Self:
         if not self.formats or len(set(self.formats)) != len(self.formats):
             raise ValueError("formats must name at least one format, each once")
+        if "torchtitan" in self.formats and self.pack is not None:
+            raise ValueError(
+                f"pack is {self.pack} but torchtitan's sequences have a token more each, so that rows would not fill; leave it "
+                "null, or export packed rows in another format"
+            )
+        if self.shard_mb != "auto" and self.shard_mb > 4000 and {"mds", "prolong"} & set(self.formats):
+            raise ValueError(
+                f"shard_mb is {self.shard_mb:g} but MDS counts a shard's bytes in 32 bits; 4000 is the most"
+            )
         if "axolotl" in self.formats and self.pack is not None:
             raise ValueError(
                 f"pack is {self.pack} but axolotl takes a packed row for one document; leave it null, or choose another format"

@@ -26,7 +26,7 @@ FACTS = Facts(
         Source("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
         Source("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
     ),
-    recipe="run_dir: x\ningest:\n  sources:\n  - path: s3://key:secret@host/b\n",
+    recipes=["run_dir: x\ningest:\n  sources:\n  - path: s3://key:secret@host/b\n"],
     version="0.3.0",
     statistics={"uses of a chunk": "1.20 on average, 4 at most"},
 )
@@ -116,7 +116,7 @@ def test_tables_hold_together_whatever_stands_in_them():
 
 
 def test_a_recipe_with_fences_stays_in_its_block():
-    odd = replace(FACTS, recipe="joint: '```'\n")
+    odd = replace(FACTS, recipes=["joint: '```'\n"])
     assert "````yaml\njoint: '```'\n````" in card(odd)
 
 

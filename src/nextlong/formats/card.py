@@ -74,7 +74,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a card tells. `statistics` are label → value in the order of the page; `recipe` is YAML."""
+    """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
+
+    `runs` of a mix: name, sequences and tokens of each.
+    """
 
     name: str
     format: Format
@@ -85,10 +88,11 @@ class Facts:
     sequences: int
     tokenizer: str
     sources: Sequence[Source]
-    recipe: str
+    recipes: Sequence[str]
     version: str
     languages: Sequence[str] = ()
     statistics: Mapping[str, str] = field(default_factory=dict)
+    runs: Sequence[tuple[str, int, int]] = ()
 
 
 def card(facts: Facts) -> str:
@@ -103,8 +107,12 @@ def card(facts: Facts) -> str:
         f"## Load it\n\n{_fenced(_loading(facts), 'python')}",
         f"## What it holds\n\n{_splits(facts)}\n\n{_columns(facts)}",
         f"## Where it comes from\n\n{_sources(facts)}",
-        f"## Statistics\n\n{_table(('', ''), list(facts.statistics.items()))}" if facts.statistics else "",
-        f"## How it was made\n\n{_made(facts)}\n\n{_fenced(_without_secrets(facts.recipe), 'yaml')}",
+        f"## Statistics of the whole run\n\n{_table(('', ''), list(facts.statistics.items()))}"
+        if facts.statistics
+        else "",
+        f"## How it was made\n\n{_made(facts)}",
+        _mixed(facts),
+        *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
     )
     return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
 
@@ -216,6 +224,13 @@ def _made(facts: Facts) -> str:
         f"With nextlong {facts.version}, method {_code(facts.method)}; see {PAPER}. The same recipe, files and version give the "
         "same bytes."
     )
+
+
+def _mixed(facts: Facts) -> str:
+    """Return what each run of a mix gives; nothing for one run alone."""
+    rows = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
+    told = "Mixed of these runs, whose recipes stand below in this order:"
+    return f"{told}\n\n{_table(('run', 'sequences', 'tokens'), rows)}" if rows else ""
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from nextlong.errors import ExportError
 from nextlong.schemas import Resolved
 
 Compression = Literal["zstd"] | None
@@ -28,6 +29,7 @@ _FIXED_SIZES: Final = [None, None, None, 8]
 _SIZES_BYTES: Final = 4 * _FIXED_SIZES.count(None)
 _LENGTH_BYTES: Final = 8
 _UINT32_BYTES: Final = 4
+_MOST_BYTES: Final = 2**32 - 1
 _ZSTD_LEVEL: Final = 3
 
 
@@ -100,8 +102,14 @@ def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
 def _pieces(samples: list[list[bytes | memoryview]], header: bytes) -> Iterator[bytes | memoryview]:
     sizes = [sum(map(len, sample)) for sample in samples]
     first = _UINT32_BYTES * (len(samples) + 2) + len(header)
+    offsets = np.cumsum([0, *sizes]) + first
+    if offsets[-1] > _MOST_BYTES:
+        raise ExportError(
+            f"an MDS shard of {offsets[-1]:,} bytes is more than its offsets can count ({_MOST_BYTES:,}); lower "
+            "export.shard_mb, or export.pack"
+        )
     yield np.uint32(len(samples)).tobytes()
-    yield (np.cumsum([0, *sizes]) + first).astype(np.uint32).tobytes()
+    yield offsets.astype(np.uint32).tobytes()
     yield header
     for sample in samples:
         yield from sample

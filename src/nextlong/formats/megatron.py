@@ -64,7 +64,7 @@ def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | No
     ids = np.ascontiguousarray(block.input_ids, dtype)
     if eod is None:
         file.write(ids)
-        os.fdatasync(file.fileno())
+        os.fsync(file.fileno())
         return block.document_lengths
     ends = np.cumsum(block.document_lengths, dtype=np.int64)
     is_open = ids[ends - 1] != eod
@@ -73,7 +73,7 @@ def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | No
         file.write(ids[start:stop])
         if takes_eod:
             file.write(last)
-    os.fdatasync(file.fileno())
+    os.fsync(file.fileno())
     lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
     return lengths
 

@@ -55,6 +55,10 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
             told.append((split, f"{own['rows']:,} rows of {own['sequences']:,} sequences{short}"))
         told += [
+            (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
+            for number, (sequences, tokens) in enumerate(own.get("of_runs", ()))
+        ]
+        told += [
             (step_name, str(done[step_name].folder))
             for step_name in (exports.step_name(name, split) for name in recipe.export.formats)
         ]

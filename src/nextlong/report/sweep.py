@@ -83,8 +83,10 @@ def parse_axis(asked: str) -> Axis:
 
 def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[Variant]:
     """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
-    Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
+    recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
     _check_keys(axes)
+    if recipe.export.push is not None:
+        raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
     found, mistakes = [], []
     for values in itertools.product(*(axis.values for axis in axes)):
         settings = {axis.key: value for axis, value in zip(axes, values, strict=True)}

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.errors import CorpusError
 from nextlong.stages import arrange
 
 SPLITS = ("train", "validation")
@@ -58,6 +59,9 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
         np.save(f"{out}.{name}.offsets.npy", offsets)
         tokens = int(index["length"].sum())
         counts[name] = {"rows": len(offsets) - 1, "sequences": len(index), "tokens": tokens}
+        if len(runs) > 1:
+            of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
+            counts[name]["of_runs"] = [[len(lengths), int(lengths.sum())] for lengths in of_runs]
         if arrangement.pack is not None:
             counts[name]["short_rows"] = int((row_tokens(index, offsets) < arrangement.pack).sum())
     return counts
@@ -67,7 +71,7 @@ def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share chunks."""
     index = np.concatenate([own.read_index(run=number) for number, own in enumerate(runs)])
     splits, left_out = _split(index, runs, arrangement)
-    return {name: _mixed(own, len(runs), arrangement) for name, own in splits.items()}, left_out
+    return {name: _mixed(own, name, len(runs), arrangement) for name, own in splits.items()}, left_out
 
 
 def _split(
@@ -92,7 +96,7 @@ def _split(
     return {"train": train, "validation": validation}, left_out
 
 
-def _mixed(index: NDArray[Any], runs: int, arrangement: Arrangement) -> NDArray[Any]:
+def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
     """Return the sequences of a split, given run by run, in the proportions asked; without any all, evenly interleaved."""
     if runs == 1 or not len(index):
         return index
@@ -100,6 +104,12 @@ def _mixed(index: NDArray[Any], runs: int, arrangement: Arrangement) -> NDArray[
     if arrangement.mix is None:
         present = [own for own in of_runs if len(own)]
         return arrange.mix(present, weights=[len(own) for own in present], by="sequences")
+    for number, own in enumerate(of_runs):
+        if arrangement.validation and not len(own):
+            raise CorpusError(
+                f"run {number} of the mix has no sequence in the {split} split (validation={arrangement.validation:g}), so there "
+                "are no proportions; choose another share, or make more sequences"
+            )
     return arrange.mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 

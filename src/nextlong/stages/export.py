@@ -149,7 +149,9 @@ def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
     domains = np.empty(len(index), object)
     for number, origin in enumerate(origins):
         places = np.flatnonzero(index["run"] == number)
-        for own in np.array_split(places, max(1, len(places) // _SEQUENCES_HELD)):
+        for own in np.array_split(places, -(-len(places) // _SEQUENCES_HELD) or 1):
+            if not len(own):  # a split that holds none of this run
+                continue
             lists = [_table(index[own], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
             chunk_ids, roles = (column.values.to_numpy() for column in lists)
             domains[own] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)

@@ -30,6 +30,7 @@ from nextlong.stages import file_systems
 RECORD: Final = ".nextlong-push.json"
 
 # A reader that finds one of these takes the files beside it for complete.
+_CARD: Final = "README.md"
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", "manifest.json", "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
 # What people and hubs put beside data; hidden files besides.
@@ -88,18 +89,21 @@ def publish(
         raise _refusal(destination, error) from None
     known = {str(name): entry for name, entry in record.items() if name in found or entry["whole"] is False}
     _refuse_strangers(files, found, known, destination)
-    stale = sorted((known.keys() & found.keys()) - {file.name for file in files})
-    if stale and others == "refuse":
+    other = _of_another(files, found, known)
+    if other and others == "refuse":
         raise ExportError(
-            f"{destination} holds {len(stale):,} files of another export, such as {stale[0]!r}; choose another destination, "
-            "or replace them"
+            f"{destination} holds {len(other):,} files of another export, such as {other[0]!r}; choose another destination, "
+            f"or replace them: nextlong export RUN --into {destination} --replace"
         )
-    due = [file for file in files if not _is_whole(file, found, known)]
+    # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
+    ends = [name for name in found if _comes_last(name) and name in known] if other else []
+    stale = sorted({*other, *ends} - {file.name for file in files if file.name not in ends})
+    due = [file for file in files if file.name in stale or not _is_whole(file, found, known)]
     whole = {file.name: _entry(file, whole=file not in due) for file in files}
     try:
         if due or stale:
             place.write_record({**{name: known[name] for name in stale}, **whole})
-            for name in stale:
+            for name in sorted(stale, key=_comes_last, reverse=True):
                 place.delete(name)
             place.write_record(whole)
         push = _Push(place, whole, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
@@ -291,6 +295,18 @@ def _refuse_strangers(
             f"{destination} holds {len(strangers):,} files that no push put there, such as {strangers[0]!r}, which a reader "
             f"would take for the data set's{clash}; choose an empty destination or remove them"
         )
+
+
+def _of_another(
+    files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Return what earlier pushes put there that is not of these files; a card may be told anew."""
+    own = {file.name: file.xxh3 for file in files}
+    return sorted(
+        name
+        for name, entry in known.items()
+        if name in found and own.get(name) != entry["xxh3"] and (name not in own or posixpath.basename(name) != _CARD)
+    )
 
 
 def _lasts(error: Exception) -> bool:

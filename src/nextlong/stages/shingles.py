@@ -20,6 +20,7 @@ from nextlong import schemas
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.stages.chunk import iter_chunk_texts, read_chunks
 from nextlong.stages.flat_npy import write_header
+from nextlong.stages.tokens import SHARDS_KEPT
 from nextlong.stages.words import bounds_of, hash_words, ngrams, runs_on
 
 U32 = NDArray[np.uint32]
@@ -103,6 +104,8 @@ class ShingleStore:
         found = self._open.get(number)
         if found is None:
             hashes, offsets = (np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number])
+            if len(self._open) >= SHARDS_KEPT:
+                self._open.clear()
             found = self._open[number] = (hashes, offsets)
         return found
 

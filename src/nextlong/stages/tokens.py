@@ -8,6 +8,7 @@ anew took a third of an export's look-ups.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.stages import gather
 
-_SHARDS_KEPT = 512  # three maps each
+# A map keeps its file open, and a shard has three: a quarter of the files that a process may open, for both kinds of store.
+SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
 class _Shard(NamedTuple):
@@ -84,6 +86,6 @@ class TokenStore:
         return _open(*self._paths[number])
 
 
-@lru_cache(maxsize=_SHARDS_KEPT)
+@lru_cache(maxsize=SHARDS_KEPT)
 def _open(rows: Path, offsets: Path, ids: Path) -> _Shard:
     return _Shard(*(np.load(path, mmap_mode="r").view(np.ndarray) for path in (rows, offsets, ids)))

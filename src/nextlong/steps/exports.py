@@ -93,13 +93,14 @@ def step_name(name: str, split: str) -> str:
 def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     """SEQUENCES → rows."""
     export = recipe.export
+    is_split, is_mixed = export.validation > 0, bool(mix.others)
     arrangement: dict[str, Any] = {
-        "mix": mix.proportions,
-        "by": mix.by,
+        "mix": mix.proportions if is_mixed else None,
+        "by": mix.by if is_mixed else "sequences",
         "validation": export.validation,
-        "split": export.split,
+        "split": export.split if is_split else "meta-documents",
         "pack": export.pack,
-        "seed": recipe.seed if export.validation else 0,
+        "seed": export.split_seed if is_split else 0,
     }
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
     takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
@@ -131,8 +132,9 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
     config: dict[str, Any] = {"format": name, "split": split, "shard_mb": export.shard_mb}
     if name in COLUMNS:
         config["row_group_mb"] = export.row_group_mb
-    if export.compression != "auto" and name in (*COLUMNS, "mds", "prolong"):
-        config["compression"] = export.compression
+    compression = _compression(recipe, name)
+    if compression is not None:
+        config["compression"] = compression
     if name == "megatron":
         config["eod"] = export.megatron_eod
 
@@ -143,7 +145,7 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
         options = Options(
             shard_bytes=_shard_bytes(recipe, name, int(row_bytes.sum())),
             row_group_bytes=int(export.row_group_mb * 1_000_000),
-            compression=None if export.compression == "auto" else export.compression,
+            compression=compression,
             eod=export.megatron_eod,
             vocab_size=done["tokenizer"].counts[0]["vocab_size"],
         )
@@ -158,6 +160,14 @@ def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Seq
         return partial(close_export, format=name, shards=counts)
 
     return Step(step_name(name, split), 4, config, (rows, *read), tasks, close=close)
+
+
+def _compression(recipe: Recipe, name: Format) -> Literal["zstd", "lz4", "snappy", "none"] | None:
+    """Return how a format's files are compressed, None if they are as they are by default."""
+    asked = recipe.export.compression
+    if name in ("mds", "prolong"):
+        return "zstd" if asked == "zstd" else None
+    return None if asked == "auto" or asked == "zstd" or name not in COLUMNS else asked
 
 
 def _shard_bytes(recipe: Recipe, name: Format, total_bytes: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from nextlong import errors
-from nextlong.opened import Run
+from nextlong.opened import Run, check_mix
 from nextlong.stages.arrangement import Arrangement, arranged, packed
 from nextlong.stages.rows import Rows
 from nextlong.steps import finished
@@ -74,10 +74,6 @@ def _check(
     validation: float | None,
     shared_chunks: str,
 ) -> None:
-    if not runs:
-        raise errors.RecipeError("SequenceDataset got no run; name at least one run directory")
-    if mix is not None and len(mix) != len(runs):
-        raise errors.RecipeError(f"mix has {len(mix)} weights for {len(runs)} runs; give one weight for each run")
     known = {
         "by": (by, ("sequences", "tokens")),
         "split": (split, (None, "train", "validation")),
@@ -93,21 +89,12 @@ def _check(
             else 'split="train" or split="validation" says which side'
         )
         raise errors.RecipeError(f"{given} without {missing}; {cure}")
-    tokenizers = {_tokenizer_hash(one): one.path for one in runs}
-    if len(tokenizers) > 1:
-        first, second, *_ = tokenizers.values()
-        raise errors.RecipeError(
-            f"{first} and {second} were made with different tokenizers, so their ids cannot be mixed; "
-            "run one of them again with --set tokenizer.source=…"
-        )
+    if validation is not None and not 0 < validation < 1:
+        raise errors.RecipeError(f"validation={validation} is no share; give a number between 0 and 1, such as 0.01")
+    check_mix(runs, mix)
 
 
 def check_word(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise RecipeError unless the value is one of the allowed ones."""
     if value not in allowed:
         raise errors.RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
-
-
-def _tokenizer_hash(run: Run) -> str:
-    path = run.steps["tokenizer"].file(".tokenizer.json")
-    return str(run.steps["tokenizer"].manifest["parts"][0]["files"][path.name]["xxh3"])
