@@ -107,12 +107,35 @@ def test_what_says_that_the_rest_is_there_comes_last(flaky, tmp_path):
     assert flaky.arrived == ["a.mds", "tokens.bin", "README.md", "index.json", "tokens.idx"]
 
 
-def test_a_changed_file_is_sent_again(destination, tmp_path):
+def test_another_export_with_the_same_names_is_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     changed = {**CONTENTS, "train/part-00001.parquet": b"SECOND" * 1000}  # of the same size
-    done = publish(export(tmp_path, changed), destination)
-    assert (done.sent, done.kept) == (1, 3)
+    with pytest.raises(ExportError, match="holds 1 files of another export, such as 'train/part-00001.parquet'"):
+        publish(export(tmp_path, changed), destination)
+    assert data_at(destination) == CONTENTS
+    done = publish(export(tmp_path, changed), destination, others="replace")
+    assert (done.sent, done.kept) == (2, 2)  # the card too, which says that all is there
     assert data_at(destination) == changed
+
+
+def test_a_card_told_anew_is_sent_again(destination, tmp_path):
+    publish(export(tmp_path), destination)
+    changed = {**CONTENTS, "README.md": b"# The same data\n"}
+    assert publish(export(tmp_path, changed), destination).sent == 1
+    assert data_at(destination) == changed
+
+
+def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path):
+    url = "flaky://bucket/there"
+    publish(export(tmp_path), url)
+    changed = {name: content + b"!" for name, content in CONTENTS.items()}
+    flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
+    with pytest.raises(ExportError, match="gone; try again"):
+        publish(export(tmp_path, changed), url, others="replace", threads=1, attempts=1)
+    assert "README.md" not in data_at(url)
+    flaky.failures.clear()
+    publish(export(tmp_path, changed), url, others="replace")
+    assert data_at(url) == changed
 
 
 def test_a_file_of_another_size_or_gone_is_sent_again(tmp_path):
@@ -177,7 +200,7 @@ def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     with pytest.raises(ExportError, match=r"holds 1 files of another export, such as 'train/part-00002.parquet'"):
         publish(export(tmp_path, fewer), destination)
     assert data_at(destination) == CONTENTS
-    assert publish(export(tmp_path, fewer), destination, others="replace").sent == 0
+    assert publish(export(tmp_path, fewer), destination, others="replace").sent == 1  # the card
     assert data_at(destination) == fewer
 
 
