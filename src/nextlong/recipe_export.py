@@ -53,11 +53,6 @@ class Export(Section):
     def _some_format(self) -> Self:
         if not self.formats or len(set(self.formats)) != len(self.formats):
             raise ValueError("formats must name at least one format, each once")
-        if "torchtitan" in self.formats and self.pack is not None:
-            raise ValueError(
-                f"pack is {self.pack} but torchtitan's sequences have a token more each, so that rows would not fill; leave it "
-                "null, or export packed rows in another format"
-            )
         if self.shard_mb != "auto" and self.shard_mb > 4000 and {"mds", "prolong"} & set(self.formats):
             raise ValueError(
                 f"shard_mb is {self.shard_mb:g} but MDS counts a shard's bytes in 32 bits; 4000 is the most"
