@@ -150,9 +150,9 @@ def test_a_dataset_travels_light(short_run, dataset_of):
         ({"split": "train", "validation": 2}, RecipeError, "validation=2 is no share"),
         ({"split": "validation", "validation": 1e-9}, CorpusError, "no sequence is left: split='validation'"),
         ({"by": "rows"}, RecipeError, "by='rows' is not known; it must be one of 'sequences', 'tokens'"),
-        ({"mix": [1, 2]}, RecipeError, "2 weights for 1 runs"),
+        ({"mix": [1, 2]}, RecipeError, "2 proportions for 1 runs"),
         ({"pack": 100}, RecipeError, "pack=100 tokens a row cannot hold sequence 0, which has 512"),
-        ({"run": []}, RecipeError, "got no run"),
+        ({"run": []}, RecipeError, "no run is named"),
         ({"run": "nowhere"}, RunError, "nowhere is no folder"),
     ],
 )
@@ -164,7 +164,7 @@ def test_arguments_that_cannot_be_met(short_run, dataset_of, arguments, error, m
 @pytest.mark.heavy
 def test_two_tokenizers_cannot_be_mixed(recipe_for, shared_run, own_run, dataset_of):
     pipeline.run(recipe_for(own_run, "tokenizer.train=600"))
-    with pytest.raises(RecipeError, match="different tokenizers, so their ids cannot be mixed"):
+    with pytest.raises(RunError, match="do not have the same tokenizer"):
         dataset_of([shared_run, own_run])
 
 

@@ -138,9 +138,10 @@ def test_every_variant_has_a_record_that_opens(swept):
         assert run.exported("parquet")
 
 
-def test_the_run_directory_is_the_last_variant(swept):
-    run = nextlong.open(swept / "run")
-    assert (run.recipe.compose.position, run.recipe.compose.target_tokens) == ("tail", 2048)
+def test_the_run_directory_stays_the_run_that_it_was(swept, shared_run):
+    before, run = nextlong.open(shared_run), nextlong.open(swept / "run")
+    assert run.record.read_bytes() == before.record.read_bytes()
+    assert [sequence.id for sequence in run.sequences()] == [sequence.id for sequence in before.sequences()]
 
 
 def test_csv_and_json_say_what_stats_says(swept):

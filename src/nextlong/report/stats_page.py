@@ -90,7 +90,11 @@ def _yield(stats: Stats) -> Rows:
         ("dropped", sum(told.dropped.values())),
         *((f"  {reason}", count) for reason, count in told.dropped.items()),
     ]
-    return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
+    rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
+    if stats.near_copies is not None:
+        rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts"))
+    contaminated = stats.contaminated or {}
+    return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
 
 
 def _similarity_title(stats: Stats) -> str:
@@ -121,14 +125,10 @@ def _reuse(stats: Stats) -> Rows:
 
 def _leaks(stats: Stats) -> Rows:
     by_design = " (by design)" if stats.negatives == "self-repeat" else ""
-    rows = [
+    return [
         ("own-document negatives", f"{stats.own_document_negatives:,}{by_design}"),
         ("chunks repeated", f"{stats.repeated_chunks:,}{by_design}"),
     ]
-    if stats.near_copies is not None:
-        rows = [*rows, ("near-copies", f"{stats.near_copies:,}")]
-    contaminated = stats.contaminated or {}
-    return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
 
 
 def _shares(tokens: dict[str, int], total: int) -> Rows:

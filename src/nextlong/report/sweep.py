@@ -140,7 +140,22 @@ def run_variants(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> Iterator[Outcome]:
-    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
+    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
+
+    The run directory itself goes on to stand for the run that it stood for before, if there was one.
+    """
+    record = pipeline.run_dir_of(found[0].recipe) / pipeline.RUN_FILE
+    before = record.read_text(encoding="utf-8") if record.exists() else None
+    try:
+        yield from _run_each(found, reporter, changed_inputs)
+    finally:
+        if before is not None:
+            store.write_text(record, before)
+
+
+def _run_each(
+    found: Sequence[Variant], reporter: Reporter | None, changed_inputs: Literal["refuse", "accept"]
+) -> Iterator[Outcome]:
     for variant in found:
         run_dir = pipeline.run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)

@@ -114,6 +114,9 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
 
     def check(done: Done) -> None:
         (counts,) = done.counts
+        sequences = counts["left_out"] + sum(counts[split]["sequences"] for split in splits_of(recipe))
+        if not sequences:
+            return  # why there is none at all is told by the pipeline
         if export.validation and not (counts["train"]["rows"] and counts["validation"]["rows"]):
             empty = "train" if counts["validation"]["rows"] else "validation"
             raise CorpusError(
