@@ -7,6 +7,7 @@ Out: arrays aligned with the ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
     """Return the named CHUNKS columns of the given chunk ids."""
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        table = read_chunks(chunks[shard], names)
+        table = _chunk_table(*_version(chunks[shard]))
         return [table[name][rows] for name in names]
 
     return by_shard(ids, load)
@@ -68,8 +69,7 @@ def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[st
 
 def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
-    stat = documents.stat()
-    key = (documents, stat.st_ino, stat.st_mtime_ns, names)
+    key = (*_version(documents), names)
     if key in _held_tables:
         return _held_tables[key]
     options = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names])
@@ -78,6 +78,18 @@ def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
         _held_tables[key] = table
     return table
+
+
+@lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
+def _chunk_table(chunks: Path, inode: int, mtime_ns: int) -> dict[str, NDArray[Any]]:
+    del inode, mtime_ns  # part of what is held
+    return read_chunks(chunks)
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
+    """Return what names a file until another takes its place."""
+    stat = path.stat()
+    return path, stat.st_ino, stat.st_mtime_ns
 
 
 def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
