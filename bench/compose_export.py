@@ -7,12 +7,15 @@ the workers that composed, as in a run.
 A method whose documents give fewer sequences than asked composes and exports those it has several times over, and the
 table says so. The plain write holds ids in memory and writes them with `np.save`, as many files as an export has and as
 many ids in all, one process or as many as workers; like the export's, the files are brought to the disk when all are
-written, eight at a time, and every measurement starts with nothing left to write. All are taken in turn, `--repeats` times.
+written, eight at a time. All are taken in turn, `--repeats` times, and each export is held against the plain write just
+before it. Every measurement starts with nothing left to write and with as much memory just given back as it will write: in
+a virtual machine pages that the host has to find first make a write three times as slow, of either kind.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -21,7 +24,9 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +63,7 @@ class Measured(NamedTuple):
     mb: float
     composed: list[Taken]
     exported: dict[str, list[Taken]]
-    alone: list[float]
+    alone: dict[str, list[float]]  # just before each of `exported`
     together: list[float]
 
 
@@ -66,14 +71,14 @@ def main() -> int:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     print(
-        f"{options.sequences:,} sequences of {options.target_tokens:,} tokens; the best of {options.repeats}, and in brackets "
-        "the worst\n"
+        f"{options.sequences:,} sequences of {options.target_tokens:,} tokens; medians of {options.repeats} rounds, and in "
+        "brackets the lowest and the highest\n"
     )
     print(
         "| method | format | sequences | MB/s of ids, wall | per core | of which on disk | np.save, 1 process | np.save, workers "
-        "| export / 1 process | export / workers |"
+        "| export / 1 process |"
     )
-    print("|---|---|" + "---:|" * 8)
+    print("|---|---|" + "---:|" * 7)
     composed = []
     for method in options.methods:
         found = measured(method, options)
@@ -98,17 +103,19 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
     run = nextlong.open(recipe.run_dir)
     rounds = -(-options.sequences // len(run))
     mb = len(run) * rounds * options.target_tokens * 4 / 1e6
-    found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, [], [])
+    found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, {}, [])
     for _ in range(options.repeats):
         with LocalExecutor(
             pipeline.worker_count(recipe), preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
         ) as executor:
-            found.composed.append(carried_out([composing(recipe, run, rounds)], executor, known={}, out=options.out))
+            ids = run.steps["tokens"].files(".ids.npy")
+            found.composed.append(
+                carried_out([composing(recipe, run, rounds)], executor, known={}, out=options.out, mb=mb)
+            )
             for asked in options.formats:
-                taken = carried_out(writing(run, asked, rounds), executor, known=run.steps, out=options.out)
+                found.alone.setdefault(asked, []).append(plain_write(ids, mb=mb, workers=1, out=options.out))
+                taken = carried_out(writing(run, asked, rounds), executor, known=run.steps, out=options.out, mb=mb)
                 found.exported.setdefault(asked, []).append(taken)
-        ids = run.steps["tokens"].files(".ids.npy")
-        found.alone.append(plain_write(ids, mb=mb, workers=1, out=options.out))
         found.together.append(plain_write(ids, mb=mb, workers=pipeline.worker_count(recipe), out=options.out))
     return found
 
@@ -116,27 +123,31 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
 def compose_row(method: str, found: Measured) -> str:
     """Return a method's row of the table of composing."""
     million = found.mb / 4
-    cpu, seconds = min(taken.cpu for taken in found.composed), min(taken.seconds for taken in found.composed)
+    cpu, seconds = (
+        median([pick(taken) for taken in found.composed]) for pick in (attrgetter("cpu"), attrgetter("seconds"))
+    )
     return f"| {method} | {found.sequences} | {million / cpu:.1f} | {million / seconds:.1f} |"
 
 
 def export_rows(method: str, found: Measured) -> list[str]:
     """Return a method's rows of the table of exporting."""
-    one, several = found.mb / min(found.alone), found.mb / min(found.together)
     rows = []
     for asked, taken in found.exported.items():
-        speed, worst = (found.mb / pick(one.seconds for one in taken) for pick in (min, max))
+        alone = found.alone[asked]
         cells = [
-            f"{speed:.0f} ({worst:.0f})",
-            f"{found.mb / min(one.cpu for one in taken):.0f}",
+            _spread([found.mb / one.seconds for one in taken]),
+            _spread([found.mb / one.cpu for one in taken]),
             f"{taken[0].bytes / 1e6 / found.mb:.0%}",
-            f"{one:.0f} ({found.mb / max(found.alone):.0f})",
-            f"{several:.0f} ({found.mb / max(found.together):.0f})",
-            f"**{speed / one:.2f}**",
-            f"**{speed / several:.2f}**",
+            _spread([found.mb / seconds for seconds in alone]),
+            _spread([found.mb / seconds for seconds in found.together]),
+            _spread([plain / own.seconds for plain, own in zip(alone, taken, strict=True)], digits=2),
         ]
         rows.append(f"| {method} | {asked} | {found.sequences} | " + " | ".join(cells) + " |")
     return rows
+
+
+def _spread(values: Sequence[float], *, digits: int = 0) -> str:
+    return f"**{median(values):.{digits}f}** ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
 def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
@@ -162,14 +173,14 @@ def _repeated(task: Task, rounds: int, out: Path) -> dict[str, Any]:
     return counts
 
 
-def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Finished, out: Path) -> Taken:
+def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Finished, out: Path, mb: float) -> Taken:
     """Run steps in a folder of their own: hashes, fsync and manifests included."""
     timed = [
         replace(step, tasks=lambda done, step=step: [partial(_with_cpu, task) for task in step.tasks(done)])
         for step in planned
     ]
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        os.sync()
+        settle(out, mb=mb)
         start = time.perf_counter()
         done = run_steps(timed, run_dir=Path(folder), executor=executor, known=known)
         seconds = time.perf_counter() - start
@@ -190,12 +201,23 @@ def plain_write(ids: Sequence[Path], *, mb: float, workers: int, out: Path) -> f
         paths = [Path(folder) / f"{number}.npy" for number in range(_FILES)]
         with ProcessPoolExecutor(workers, initializer=_hold, initargs=(ids, max(sizes))) as pool:
             list(pool.map(time.sleep, [0.05] * workers))  # all are started and hold their ids
-            os.sync()
+            settle(out, mb=mb)
             start = time.perf_counter()
             list(pool.map(_save, paths, sizes))
             with ThreadPoolExecutor(8) as threads:
                 list(threads.map(_sync, paths))
             return time.perf_counter() - start
+
+
+def settle(out: Path, *, mb: float) -> None:
+    """Bring all that is written to the disk, and leave memory for a third more than `mb` behind that was just in use."""
+    block = os.urandom(16_000_000)
+    path = out / "settle"
+    with path.open("wb") as file:
+        for _ in range(math.ceil(4 / 3 * mb / 16)):
+            file.write(block)
+    path.unlink()
+    os.sync()
 
 
 def _hold(paths: Sequence[Path], size: int) -> None:

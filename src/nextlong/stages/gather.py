@@ -72,7 +72,9 @@ def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     key = (*_version(documents), names)
     if key in _held_tables:
         return _held_tables[key]
-    options = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names])
+    options = pa.ipc.IpcReadOptions(
+        included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names], use_threads=False
+    )
     with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
         table = reader.read_all().combine_chunks()
     if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
