@@ -72,3 +72,16 @@ def test_quiet_says_nothing(capsys):
     with quiet.step("embed", done=0, total=1) as advance:
         advance()
     assert capsys.readouterr() == ("", "")
+
+
+def test_terminal_shows_the_bars_of_steps_side_by_side():
+    sink = io.StringIO()
+    bars = Bars(console_to(sink, terminal=True))
+    with bars.step("encoder", done=0, total=1) as advance_encoder:
+        with bars.step("shingles", done=0, total=4) as advance:
+            for _ in range(4):
+                advance()
+        advance_encoder()
+    text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", sink.getvalue())
+    assert re.search(r"encoder +[━ ]+ *0/1.*\n +shingles +[━ ]+ *\d/4", text)
+    assert re.findall(r"✓ (\w+) +\d+\.\d s\n", text) == ["shingles", "encoder"]

@@ -1,11 +1,14 @@
 """Runner: fingerprints, what is kept and what runs again, errors half-way, manifests and folder names."""
 
+import itertools
 import json
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from nextlong.engine import runner, store
+from nextlong.engine.progress import Quiet
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, RunError
 
@@ -275,14 +278,20 @@ def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_di
 
 
 def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
-    class KilledAtTheEnd(InOrder):
-        def map(self, call, arguments, *, lanes=None):
-            yield from super().map(call, arguments)
-            raise KeyboardInterrupt
+    class KilledAtTheEnd(Quiet):
+        @contextmanager
+        def step(self, label, *, done, total):
+            count = itertools.count(done + 1)
+
+            def advance():
+                if next(count) == total:
+                    raise KeyboardInterrupt
+
+            yield advance
 
     numbers = numbers_step(log)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_steps([numbers], run_dir=run_dir, executor=KilledAtTheEnd())
+        runner.run_steps([numbers], run_dir=run_dir, executor=InOrder(), reporter=KilledAtTheEnd())
     assert len(ran(log)) == 3
     assert runner.find_done(numbers, run_dir) is None
     done = run([numbers], run_dir)["numbers"]
@@ -340,3 +349,59 @@ def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
     again = runner.run_steps([sum_step(log, known)], run_dir=run_dir, executor=InOrder(), known=finished)
     assert ran(log) == []
     assert again["sum"].folder == planned["sum"].folder
+
+
+# steps side by side
+
+
+class Together(InOrder):
+    """Notes what is run by one call: the steps of the tasks, in order, and the lanes."""
+
+    def __init__(self):
+        self.calls = []
+
+    def map(self, call, arguments, *, lanes=None):
+        self.calls.append((lanes, []))
+        for number, task, folder, index in arguments:
+            self.calls[-1][1].append(folder.name.split("-")[1])
+            yield call(number, task, folder, index)
+
+
+def test_steps_that_do_not_wait_for_one_another_run_side_by_side(log, run_dir):
+    numbers = numbers_step(log, count=2)
+    sums = [sum_step(log, numbers, name=name, factor=factor) for name, factor in (("once", 1), ("twice", 2))]
+    closing = Step("closed", 1, {}, (), numbers_step(log).tasks, close=closed_step(log).close)
+    executor = Together()
+    done = runner.run_steps([numbers, *sums, closing], run_dir=run_dir, executor=executor)
+    assert executor.calls == [
+        (None, ["numbers", "numbers", "closed", "closed", "closed"]),
+        (None, ["closed"]),
+        (None, ["once", "twice"]),
+    ]
+    assert {name: step.total("number") for name, step in done.items()} == {
+        "numbers": 3,
+        "closed": 6,
+        "once": 3,
+        "twice": 6,
+    }
+    assert sorted(names(run_dir), key=lambda name: name[:2]) == [
+        f"0{place}-{step.folder_suffix}" for place, step in enumerate([numbers, *sums, closing], start=1)
+    ]
+
+
+def test_step_with_lanes_has_the_executor_to_itself(log, run_dir):
+    first = numbers_step(log, count=1)
+    narrow = Step("narrow", 1, {}, (), first.tasks, lanes=lambda: 1)
+    last = Step("last", 1, {}, (), first.tasks)
+    executor = Together()
+    runner.run_steps([first, narrow, last], run_dir=run_dir, executor=executor)
+    assert executor.calls == [(None, ["numbers", "last"]), (1, ["narrow"])]
+
+
+def test_what_is_done_beside_a_step_that_fails_is_kept(log, run_dir):
+    beside = Step("beside", 1, {}, (), numbers_step(log).tasks)
+    with pytest.raises(CorpusError, match="stop"):
+        run([beside, failing_step(CorpusError("stop"), log=log)], run_dir)
+    assert ran(log) == ["beside 0", "beside 1", "beside 2", "numbers 0"]
+    run([beside, numbers_step(log)], run_dir)
+    assert ran(log) == ["numbers 1", "numbers 2"]

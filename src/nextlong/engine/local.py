@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -69,9 +69,12 @@ class LocalExecutor:
             self._pool, self._grown_mb = None, 0.0
 
     def map(
-        self, call: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None
+        self, call: Callable[..., T], arguments: Iterable[tuple[Any, ...]], *, lanes: int | None = None
     ) -> Iterator[T]:
-        """Yield `call(*a)` for each of `arguments` as they finish, at most `lanes` at once. The first error ends it."""
+        """Yield `call(*a)` for each of `arguments` as they finish, at most `lanes` at once. The first error ends it.
+
+        Arguments are taken one by one, as workers become free.
+        """
         # One spare, so that no worker idles between tasks; but a spare would run at once where lanes are fewer than workers.
         limit = lanes if lanes is not None and lanes < self.workers else self.workers + 1
         waiting = iter(arguments)

@@ -66,15 +66,7 @@ class Bars:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-
-    def kept(self, label: str) -> None:
-        """Print that a step was there already."""
-        self._console.print(f"[green]✓[/] {label:<12} [dim]kept[/]", highlight=False)
-
-    @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
-        """Show a bar with rate and time left; leave one line behind."""
-        columns = (
+        self._live = Progress(
             TextColumn("  {task.description:<12}"),
             BarColumn(bar_width=32),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
@@ -82,11 +74,27 @@ class Bars:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            console=console,
+            transient=True,
         )
+
+    def kept(self, label: str) -> None:
+        """Print that a step was there already."""
+        self._console.print(f"[green]✓[/] {label:<12} [dim]kept[/]", highlight=False)
+
+    @contextmanager
+    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
+        """Show a bar with rate and time left, below those of other steps under way; leave one line behind."""
+        if not self._live.tasks:
+            self._live.start()
         began = time.monotonic()
-        with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(label, total=total, completed=done)
-            yield lambda: progress.advance(task)
+        task = self._live.add_task(label, total=total, completed=done)
+        try:
+            yield lambda: self._live.advance(task)
+        finally:
+            self._live.remove_task(task)
+            if not self._live.tasks:
+                self._live.stop()
         self._console.print(f"[green]✓[/] {label:<12} {time.monotonic() - began:6.1f} s", highlight=False)
 
 

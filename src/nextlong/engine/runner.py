@@ -1,8 +1,9 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
-For each step in order: a finished one is kept; of an unfinished one the tasks whose files are confirmed are kept and the
-others run, on whatever executor; the manifest comes last. Killed anywhere, the next call goes on at the first task that
-is missing, and the bytes are those of an uninterrupted run.
+A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
+executor; the manifest comes last. Steps that do not wait for one another run side by side, so that one of a single task
+keeps no core idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are those of an
+uninterrupted run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,8 +28,8 @@ _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn
 class Executor(Protocol):
     """Where tasks run. `map` yields results as they come; the order is free."""
 
-    def map(self, call: Any, arguments: Sequence[tuple[Any, ...]], *, lanes: int | None = None) -> Iterator[Any]:
-        """Yield `call(*a)` for each of `arguments`, at most `lanes` at once."""
+    def map(self, call: Any, arguments: Iterable[tuple[Any, ...]], *, lanes: int | None = None) -> Iterator[Any]:
+        """Yield `call(*a)` for each of `arguments`, taken as workers become free, at most `lanes` at once."""
 
 
 def run_steps(
@@ -38,27 +40,46 @@ def run_steps(
     reporter: Reporter | None = None,
     known: Finished | None = None,
 ) -> dict[str, Done]:
-    """Bring every step to its finished state, in order; return them by name, with those `known` to be.
+    """Bring every step to its finished state; return them by name, with those `known` to be.
 
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
     reporter = reporter or Quiet()
     finished: dict[str, Done] = dict(known or {})
-    for place, step in enumerate(steps, start=len(finished) + 1):
+    waiting = dict(enumerate(steps, start=len(finished) + 1))
+    while waiting:
+        ready = _ready(waiting)
         with store.explained(run_dir):
-            there = find_done(step, run_dir)
-            if there is not None:
-                store.check_files(there.folder, there.manifest)
-                store.remove_leftovers(there.folder)
-                reporter.kept(step.name)
-            else:
-                folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
-                there = _run_step(step, folder, finished, executor, reporter)
-        if step.check is not None:
-            step.check(there)
-        finished[step.name] = there
+            running = []
+            for place, step in ready.items():
+                there = find_done(step, run_dir)
+                if there is None:
+                    running.append(_open_step(step, run_dir, place, finished))
+                else:
+                    store.check_files(there.folder, there.manifest)
+                    store.remove_leftovers(there.folder)
+                    reporter.kept(step.name)
+                    _accept(step, there, finished)
+            _run_together(running, finished, executor, reporter)
+        waiting = {place: step for place, step in waiting.items() if place not in ready}
     return finished
+
+
+def _ready(waiting: Mapping[int, Step]) -> dict[int, Step]:
+    """Return the steps, by place, that wait for none of the others; one with lanes of its own has the executor to itself."""
+    names = {step.name for step in waiting.values()}
+    ready = {place: step for place, step in waiting.items() if names.isdisjoint(before.name for before in step.inputs)}
+    first = min(ready)
+    if ready[first].lanes is not None:
+        return {first: ready[first]}
+    return {place: step for place, step in ready.items() if step.lanes is None}
+
+
+def _accept(step: Step, there: Done, finished: dict[str, Done]) -> None:
+    if step.check is not None:
+        step.check(there)
+    finished[step.name] = there
 
 
 def find_done(step: Step, run_dir: Path) -> Done | None:
@@ -87,42 +108,107 @@ def _folder_of(step: Step, run_dir: Path) -> Path | None:
     return next(iter(sorted(run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
 
 
-def _run_step(step: Step, folder: Path, finished: Finished, executor: Executor, reporter: Reporter) -> Done:
-    began = time.monotonic()
+class _Running:
+    """A step under way; `parts` are those of its tasks that are done, by index."""
+
+    def __init__(self, step: Step, folder: Path, tasks: Sequence[Task], parts: dict[int, dict[str, Any]]) -> None:
+        self.step = step
+        self._folder = folder
+        self._tasks = tasks
+        self._parts = parts
+        self._total = len(tasks) + (step.close is not None)
+        self._began: float | None = None
+        self.ending = ExitStack()  # of what goes on beside the tasks
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every task is."""
+        return len(self._parts) == self._total
+
+    def start(self, reporter: Reporter) -> None:
+        """Begin to report, and to bring parts to the disk, unless it has begun."""
+        if self._began is None:
+            self._began = time.monotonic()
+            progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
+            self._advance = self.ending.enter_context(progress)
+            self._to_disk = self.ending.enter_context(store.early_syncing(self._folder))
+
+    def missing(self) -> list[tuple[Task, Path, int]]:
+        """Return the tasks that can run now; that which closes the step only once all others are done."""
+        missing = [(task, self._folder, index) for index, task in enumerate(self._tasks) if index not in self._parts]
+        if missing or self.is_done or self.step.close is None:
+            return missing
+        closing = self.step.close([self._parts[index]["counts"] for index in range(len(self._tasks))])
+        return [(closing, self._folder, len(self._tasks))]
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Take note of a task that is done."""
+        self._parts[part["index"]] = part
+        self._to_disk(part)
+        self._advance()
+
+    def finish(self) -> Done:
+        """Write the manifest."""
+        assert self._began is not None
+        self.ending.close()
+        step, parts = self.step, self._parts
+        if step.close is not None:
+            parts[len(self._tasks)]["closes"] = True
+        manifest = {
+            "step": step.name,
+            "version": step.version,
+            "fingerprint": step.fingerprint,
+            "config": step.config,
+            "inputs": {done.name: done.fingerprint for done in step.inputs},
+            "parts": [parts[index] for index in sorted(parts)],
+            "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
+            "seconds": round(time.monotonic() - self._began, 3),
+            "versions": _versions(),
+        }
+        store.finish(self._folder, manifest)
+        return Done(step.name, self._folder, manifest)
+
+
+def _open_step(step: Step, run_dir: Path, place: int, finished: Finished) -> _Running:
+    folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
     folder.mkdir(exist_ok=True)
     store.remove_leftovers(folder)
-    tasks = step.tasks({done.name: finished[done.name] for done in step.inputs})
+    tasks = step.tasks({before.name: finished[before.name] for before in step.inputs})
     total = len(tasks) + (step.close is not None)
     parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < total}
-    missing = [(task, folder, index) for index, task in enumerate(tasks) if index not in parts]
-    with reporter.step(step.name, done=len(parts), total=total) as advance, store.early_syncing(folder) as to_disk:
-        for part in executor.map(_run_task, missing, lanes=step.lanes() if missing else None):
-            parts[part["index"]] = part
-            to_disk(part)
-            advance()
-        if step.close is not None and len(tasks) not in parts:
-            closing = step.close([parts[index]["counts"] for index in range(len(tasks))])
-            for part in executor.map(_run_task, [(closing, folder, len(tasks))]):
-                parts[len(tasks)] = part
-                advance()
-    if step.close is not None:
-        parts[len(tasks)]["closes"] = True
-    manifest = {
-        "step": step.name,
-        "version": step.version,
-        "fingerprint": step.fingerprint,
-        "config": step.config,
-        "inputs": {done.name: done.fingerprint for done in step.inputs},
-        "parts": [parts[index] for index in sorted(parts)],
-        "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
-        "seconds": round(time.monotonic() - began, 3),
-        "versions": _versions(),
-    }
-    store.finish(folder, manifest)
-    return Done(step.name, folder, manifest)
+    return _Running(step, folder, tasks, parts)
 
 
-def _run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
+def _run_together(steps: Sequence[_Running], finished: dict[str, Done], executor: Executor, reporter: Reporter) -> None:
+    """Finish steps. The tasks of the first come first, and those of the next as workers become free."""
+    left = dict(enumerate(steps))
+
+    def end(number: int) -> None:
+        running = left.pop(number)
+        _accept(running.step, running.finish(), finished)
+
+    with ExitStack() as endings:
+        while left:
+            lanes = next((running.step.lanes for running in left.values() if not running.is_done), None)
+            for number, part in executor.map(_run_task, _calls(left, reporter, endings), lanes=lanes and lanes()):
+                left[number].add(part)
+                if left[number].is_done:
+                    end(number)
+            for number in [number for number, running in left.items() if running.is_done]:  # nothing was missing
+                end(number)
+
+
+def _calls(
+    steps: Mapping[int, _Running], reporter: Reporter, endings: ExitStack
+) -> Iterator[tuple[int, Task, Path, int]]:
+    for number, running in list(steps.items()):
+        running.start(reporter)
+        endings.enter_context(running.ending)
+        for missing in running.missing():
+            yield number, *missing
+
+
+def _run_task(number: int, task: Task, folder: Path, index: int) -> tuple[int, dict[str, Any]]:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
@@ -130,7 +216,7 @@ def _run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
         try:
             work.mkdir()
             counts: Counts = task(work / f"part-{index:05d}")
-            return store.commit_part(work, folder, index, counts, time.monotonic() - began)
+            return number, store.commit_part(work, folder, index, counts, time.monotonic() - began)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

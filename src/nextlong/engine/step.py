@@ -37,8 +37,8 @@ class Step:
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
     check: Callable[[Done], None] | None = field(default=None, compare=False)
-    # Says, when the step starts, at most how many tasks run at once; None: as many as there are workers.
-    lanes: Callable[[], int | None] = field(default=lambda: None, compare=False)
+    # Says, when the step starts, at most how many tasks run at once, or None; such a step runs alone.
+    lanes: Callable[[], int | None] | None = field(default=None, compare=False)
     close: Closer | None = field(default=None, compare=False)
     known_fingerprint: str | None = None
 
