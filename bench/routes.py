@@ -30,7 +30,10 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """What one program took and gave; `error` holds the end of its output if it failed."""
+    """What one program took and gave; `error` holds the end of its output if it failed.
+
+    `stage_seconds` of nextlong are those of all workers.
+    """
 
     seconds: float
     peak_mb: float
@@ -75,11 +78,14 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
 
 
 def step_seconds(run_dir: Path) -> dict[str, float]:
-    """Return the wall seconds of each step by name, in route order, from the manifests of a run."""
+    """Return the seconds of each step's tasks by name, in route order, from the manifests of a run.
+
+    Of all workers added up: steps run side by side, so their wall seconds would overlap.
+    """
     seconds: dict[str, float] = {}
     for path in sorted(run_dir.glob("*/manifest.json")):
         manifest = json.loads(path.read_bytes())
-        seconds[manifest["step"]] = manifest["seconds"]
+        seconds[manifest["step"]] = sum(part["seconds"] for part in manifest["parts"])
     return seconds
 
 

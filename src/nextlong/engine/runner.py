@@ -40,7 +40,7 @@ def run_steps(
     reporter: Reporter | None = None,
     known: Finished | None = None,
 ) -> dict[str, Done]:
-    """Bring every step to its finished state; return them by name, with those `known` to be.
+    """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
@@ -63,7 +63,7 @@ def run_steps(
                     _accept(step, there, finished)
             _run_together(running, finished, executor, reporter)
         waiting = {place: step for place, step in waiting.items() if place not in ready}
-    return finished
+    return dict(known or {}) | {step.name: finished[step.name] for step in steps}
 
 
 def _ready(waiting: Mapping[int, Step]) -> dict[int, Step]:

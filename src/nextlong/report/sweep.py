@@ -51,7 +51,7 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a variant: its statistics, or why there are none. `new_seconds` is the work of steps not there before."""
+    """What came of a variant: its statistics, or why there are none. `new_seconds` is the work of all workers on new steps."""
 
     variant: Variant
     new_seconds: float
@@ -182,7 +182,7 @@ def _finished_folders(run_dir: Path) -> set[Path]:
 
 def _new_seconds(run_dir: Path, there: set[Path]) -> float:
     new = _finished_folders(run_dir) - there
-    return round(math.fsum(store.read_json(path)["seconds"] for path in new), 3)
+    return round(math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"]), 3)
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
