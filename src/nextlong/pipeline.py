@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
-from nextlong.engine.progress import Reporter
+from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RunError
@@ -51,6 +51,7 @@ def run(
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
     refuse_import_by_worker()
+    reporter = reporter or Quiet()
     run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
@@ -60,24 +61,44 @@ def run(
         with store.explained(run_dir):
             store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
-            for attempt in itertools.count():
-                steps = route(recipe, files, attempt=attempt, when_ingested=remember)
-                done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
-                if _is_enough(recipe, done):
-                    break
-        sequences.refuse_nothing(recipe, done)
+            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
+            done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
+            sequences.refuse_nothing(recipe, done)
+            done = carry_out(exports.export_steps(recipe, exports.read_steps(done)), known=done)
         _record(recipe, done, run_dir)
         when_done(done)
     return done
 
 
+def _compose(
+    recipe: Recipe, route_of: Callable[..., list[Step]], carry_out: Callable[..., dict[str, Done]], reporter: Reporter
+) -> dict[str, Done]:
+    """Carry out the steps up to composing, with more documents drawn each time, until there are sequences enough."""
+    done: dict[str, Done] = {}
+    for attempt in itertools.count():
+        steps = route_of(attempt=attempt)
+        steps = steps[: 1 + [step.name for step in steps].index("compose")]
+        known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
+        done = carry_out([step for step in steps if step.name not in known], known=known)
+        done = {step.name: done[step.name] for step in steps}
+        if _is_enough(recipe, done):
+            return done
+        reporter.tell(sequences.too_few(recipe, done, attempt=attempt))
+    raise AssertionError("unreachable: attempts end with the documents")
+
+
+def _is_done(step: Step, done: Finished) -> bool:
+    return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
+
+
 def _is_enough(recipe: Recipe, done: Finished) -> bool:
-    """Say whether drawing more documents could give no more sequences."""
+    """Say whether another attempt could give no more sequences."""
     wanted = recipe.compose.sequences
     if wanted == "all" or "metas" not in done or sum(sequences_per_part(recipe, done["compose"])) == wanted:
         return True
     (counts,) = done["metas"].counts
-    return bool(counts["drawn"] == counts["eligible"])
+    is_all_composed = done["refer"].total("drafts") == done["draft"].total("drafts")
+    return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
 
 
 def run_dir_of(recipe: Recipe) -> Path:
