@@ -17,19 +17,18 @@ from typing import Any, Literal
 
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
-from nextlong.engine.progress import Reporter
+from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.stages.sources import InputFile, list_files
-from nextlong.steps import candidates, clean, corpus, exports, sequences, shingles
+from nextlong.steps import candidates, clean, corpus, exports, inputs, sequences, shingles
 from nextlong.steps.finished import sequences_per_part
 
 RUN_FILE = "run.json"
 RECIPE_FILE = "recipe.yaml"
 VARIANTS_FOLDER = "variants"  # of records like RUN_FILE, one a variant of a sweep
-_INPUTS_FILE = "inputs.json"
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
@@ -52,31 +51,54 @@ def run(
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
     refuse_import_by_worker()
+    reporter = reporter or Quiet()
     run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
-        remember = _check_inputs(recipe, files, run_dir, changed_inputs)
+        files = _recognise_inputs(recipe, files, run_dir, changed_inputs)
+        # Only once they are ingested, so that a file that was refused may be mended.
+        remember = partial(inputs.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
         with store.explained(run_dir):
             store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
-            for attempt in itertools.count():
-                steps = route(recipe, files, attempt=attempt, when_ingested=remember)
-                done = run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter)
-                if _is_enough(recipe, done):
-                    break
-        sequences.refuse_nothing(recipe, done)
+            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
+            done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
+            sequences.refuse_nothing(recipe, done)
+            done = carry_out(exports.export_steps(recipe, exports.read_steps(done)), known=done)
         _record(recipe, done, run_dir)
         when_done(done)
     return done
 
 
+def _compose(
+    recipe: Recipe, route_of: Callable[..., list[Step]], carry_out: Callable[..., dict[str, Done]], reporter: Reporter
+) -> dict[str, Done]:
+    """Carry out the steps up to composing, with more documents drawn each time, until there are sequences enough."""
+    done: dict[str, Done] = {}
+    for attempt in itertools.count():
+        steps = route_of(attempt=attempt)
+        steps = steps[: 1 + [step.name for step in steps].index("compose")]
+        known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
+        done = carry_out([step for step in steps if step.name not in known], known=known)
+        done = {step.name: done[step.name] for step in steps}
+        if _is_enough(recipe, done):
+            return done
+        reporter.tell(sequences.too_few(recipe, done, attempt=attempt))
+    raise AssertionError("unreachable: attempts end with the documents")
+
+
+def _is_done(step: Step, done: Finished) -> bool:
+    return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
+
+
 def _is_enough(recipe: Recipe, done: Finished) -> bool:
-    """Say whether drawing more documents could give no more sequences."""
+    """Say whether another attempt could give no more sequences."""
     wanted = recipe.compose.sequences
     if wanted == "all" or "metas" not in done or sum(sequences_per_part(recipe, done["compose"])) == wanted:
         return True
     (counts,) = done["metas"].counts
-    return bool(counts["drawn"] == counts["eligible"])
+    is_all_composed = done["refer"].total("drafts") == done["draft"].total("drafts")
+    return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
 
 
 def run_dir_of(recipe: Recipe) -> Path:
@@ -113,7 +135,7 @@ def route(
     files: Sequence[Sequence[InputFile]],
     *,
     attempt: int = 0,
-    when_ingested: Callable[[], None] = lambda: None,
+    when_ingested: Callable[[Done], None] = lambda _: None,
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
@@ -179,37 +201,23 @@ def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
 # what the run directory remembers
 
 
-def _check_inputs(
+def _recognise_inputs(
     recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str
-) -> Callable[[], None]:
-    """Raise RunError if a file that this directory has ingested is another now or gone; return how to remember the files.
-
-    They are remembered once they are ingested, so that a file that was refused may be mended.
-    """
+) -> list[list[InputFile]]:
+    """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
     own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
     if own_outputs:
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
-    path = run_dir / _INPUTS_FILE
-    known: dict[str, dict[str, str]] = store.read_json(path) if path.exists() else {}
-    now = {
-        source.path: {file.name: file.identity for file in own}
-        for source, own in zip(recipe.ingest.sources, files, strict=True)
-    }
-    changed = [
-        f"{name} of {source} (was {was}, is {own.get(name, 'gone')})"
-        for source, own in now.items()
-        for name, was in sorted(known.get(source, {}).items())
-        if own.get(name) != was
-    ]
-    if changed and changed_inputs != "accept":
-        more = f", and {len(changed) - 1} other file{'s' if len(changed) > 2 else ''}" if len(changed) > 1 else ""
+    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir)
+    if changes and changed_inputs != "accept":
+        more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(
-            f"input files have changed since a run in {run_dir} read them: {changed[0]}{more}; put the old ones back, "
+            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; put the old ones back, "
             "give the recipe another run_dir, or say --accept-changed-inputs to read them anew here"
         )
-    return partial(store.write_json, path, known | now)
+    return recognised
 
 
 def record_of(recipe: Recipe, done: Finished) -> dict[str, Any]:

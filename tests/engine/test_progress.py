@@ -61,6 +61,13 @@ def test_step_that_fails_is_not_told_as_done(reporter_class):
     assert "✓" not in sink.getvalue()
 
 
+@pytest.mark.parametrize("reporter_class", [Lines, Bars])
+def test_what_is_told_is_a_plain_line(reporter_class):
+    sink = io.StringIO()
+    reporter_class(console_to(sink, terminal=reporter_class is Bars)).tell("compose: 3 of 4 [sequences]" + " more" * 30)
+    assert sink.getvalue() == "compose: 3 of 4 [sequences]" + " more" * 30 + "\n"
+
+
 def test_terminal_gets_bars_and_a_file_gets_lines():
     assert isinstance(reporter_for(console_to(io.StringIO(), terminal=True)), Bars)
     assert isinstance(reporter_for(console_to(io.StringIO(), terminal=False)), Lines)
@@ -69,6 +76,7 @@ def test_terminal_gets_bars_and_a_file_gets_lines():
 def test_quiet_says_nothing(capsys):
     quiet = Quiet()
     quiet.kept("ingest")
+    quiet.tell("too few")
     with quiet.step("embed", done=0, total=1) as advance:
         advance()
     assert capsys.readouterr() == ("", "")

@@ -173,7 +173,7 @@ def test_identity_changes_with_content_of_equal_size(tmp_path):
     os.utime(path, ns=(0, 2_000_000_000))
     (after,) = listed(path)
     assert before.bytes == after.bytes
-    assert before.identity != after.identity
+    assert before.version != after.version
 
 
 def sized(*sizes):

@@ -1,7 +1,7 @@
 """Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
 
-A reporter has two methods: `kept(label)` for a step that was there already, and `step(label, done=…, total=…)`, a context
-that yields a function to call once per finished task.
+A reporter has three methods: `kept(label)` for a step that was there already, `step(label, done=…, total=…)`, a context
+that yields a function to call once per finished task, and `tell(text)` for why a run does more than its steps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Quiet:
     def kept(self, label: str) -> None:
         """Pass over a step that was there already."""
 
+    def tell(self, text: str) -> None:
+        """Pass over what is told."""
+
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:  # noqa: ARG002
         """Run a step without a word."""
@@ -39,6 +42,10 @@ class Lines:
     def kept(self, label: str) -> None:
         """Print that a step was there already."""
         self._console.print(f"{label}: kept", highlight=False)
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
@@ -81,6 +88,10 @@ class Bars:
     def kept(self, label: str) -> None:
         """Print that a step was there already."""
         self._console.print(f"[green]✓[/] {label:<12} [dim]kept[/]", highlight=False)
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:

@@ -23,15 +23,16 @@ from nextlong.report import plan_costs, plan_sample, tables
 from nextlong.report.plan_costs import Cost
 from nextlong.stages.sources import InputFile
 from nextlong.steps import corpus as corpus_steps
+from nextlong.steps import inputs
 
 _MB = 1_000_000
 
 
 def show(recipe: Recipe, console: Console) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    files = pipeline.input_files(recipe)
-    steps = pipeline.route(recipe, files)
     run_dir = pipeline.run_dir_of(recipe)
+    files, _ = inputs.recognise(recipe.ingest.sources, pipeline.input_files(recipe), run_dir)
+    steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir) for step in steps]
     costs: dict[str, Cost] = {}
     if any(not state.startswith("done") for state in states):

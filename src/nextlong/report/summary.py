@@ -11,6 +11,7 @@ from nextlong.engine.step import Finished
 from nextlong.recipe import Recipe
 from nextlong.steps import exports
 from nextlong.steps.finished import sequences_per_part
+from nextlong.steps.sequences import dropped
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
@@ -78,15 +79,6 @@ def _contamination(done: Finished) -> str:
         by_file.update(counts["files"])
     told = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
     return f"{done['contaminated'].total('contaminated'):,} chunks left out ({told})"
-
-
-def dropped(done: Finished) -> dict[str, int]:
-    """Return how many drawn meta-documents became no sequence, by reason."""
-    reasons: dict[str, int] = {}
-    for name in ("draft", "compose"):
-        for reason, count in done[name].total_by_reason("dropped").items():
-            reasons[reason] = reasons.get(reason, 0) + count
-    return reasons
 
 
 def _why_less(done: Finished) -> str:

@@ -1,7 +1,7 @@
 """Sources: the recipe's paths → the files behind them.
 
 In:  one `Source` of the recipe: a file, a folder or a glob on any fsspec file system.
-Out: its files, sorted by path, each with an identity by which a run notices that it changed; grouped into tasks.
+Out: its files, sorted by path, each with a version by which a run notices that it changed; grouped into tasks.
 What a file holds is `records.py`.
 """
 
@@ -49,13 +49,20 @@ class InputFile:
     """One file of a source.
 
     `path` is a full URL or an absolute local path; `name` the path below the source's folder, the same on every
-    machine; `identity` a string that changes when the file does.
+    machine; `version` a string that changes when the file does, if only its time; `known_as` the version under which a
+    run directory has read the same bytes, if another.
     """
 
     path: str
     bytes: int
-    identity: str
+    version: str
     name: str
+    known_as: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What stands for the file's content in a run directory."""
+        return self.version if self.known_as is None else self.known_as
 
 
 def list_files(source: Source, *, where: str) -> list[InputFile]:
@@ -79,7 +86,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     if not kept:
         _refuse_unknown(source, where, found)
     files = [
-        InputFile(_full_path(fs, path), int(info["size"] or 0), _identity(info), posixpath.relpath(path, base))
+        InputFile(_full_path(fs, path), int(info["size"] or 0), _version(info), posixpath.relpath(path, base))
         for path, info in kept.items()
     ]
     return sorted(files, key=lambda file: file.path)
@@ -200,7 +207,7 @@ def _full_path(fs: Any, path: str) -> str:
     return path if file_systems.is_local(fs) else str(fs.unstrip_protocol(path))
 
 
-def _identity(info: Mapping[str, Any]) -> str:
+def _version(info: Mapping[str, Any]) -> str:
     version = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), "")
     # A listing may give as seconds what a look at one file gives as a date.
     return f"{info['size']}:{version.timestamp() if isinstance(version, datetime) else version}"
@@ -211,11 +218,11 @@ def check_unchanged(file: InputFile) -> None:
     fs, path = fsspec.core.url_to_fs(file.path)
     fs.invalidate_cache()
     try:
-        identity = _identity(fs.info(path))
+        version = _version(fs.info(path))
     except OSError as error:
-        identity = f"gone: {error}"
-    if identity != file.identity:
-        raise CorpusError(f"{file.path} changed while it was read (was {file.identity}, is {identity}); run again")
+        version = f"gone: {error}"
+    if version != file.version:
+        raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
 
 
 def open_file(file: InputFile, source: Source) -> Any:

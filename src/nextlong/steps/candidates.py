@@ -87,7 +87,7 @@ def _identity(folder: Path) -> list[list[Any]]:
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
-def _draws(recipe: Recipe, attempt: int = 0) -> int | None:
+def draws(recipe: Recipe, attempt: int = 0) -> int | None:
     """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 4 + 8) << attempt
@@ -96,7 +96,7 @@ def _draws(recipe: Recipe, attempt: int = 0) -> int | None:
 def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the drawn meta-documents."""
     config: dict[str, Any] = {
-        "draws": _draws(recipe, attempt),
+        "draws": draws(recipe, attempt),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
     }
@@ -166,7 +166,7 @@ def document_chars(recipe: Recipe, chars_per_token: float) -> float:
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """CHUNKS → DOCS: every document that has chunks, and those whose neighbours a method wants."""
-    seeds = _draws(recipe) if recipe.compose.method == "knn" else None
+    seeds = draws(recipe) if recipe.compose.method == "knn" else None
     config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:

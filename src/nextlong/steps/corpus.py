@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Counts, Done, Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.stages.chunk import chunk_shard
 from nextlong.stages.deduplicate import minhash_shard, near_duplicates
@@ -14,6 +16,7 @@ from nextlong.stages.ingest import check_rejects, ingest_split
 from nextlong.stages.select import select_documents
 from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.stages.sources import InputFile, split_inputs
+from nextlong.steps.inputs import hash_of
 
 
 def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
@@ -25,7 +28,7 @@ def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
 
 
 def ingest_step(
-    recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int, when_ingested: Callable[[], None]
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int, when_ingested: Callable[[Done], None]
 ) -> Step:
     """files → DOCUMENTS, refused afterwards if too many records were rejects."""
     sources = recipe.ingest.sources
@@ -33,7 +36,7 @@ def ingest_step(
     def tasks(_: Finished) -> list[Task]:
         return [
             partial(
-                ingest_split,
+                _ingest_and_hash,
                 files=split,
                 source=source,
                 shard_bytes=shard_bytes,
@@ -55,7 +58,7 @@ def ingest_step(
             example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
         )
-        when_ingested()
+        when_ingested(done)
 
     reading = {"label", "text", "id", "format"}
     config = {
@@ -70,6 +73,12 @@ def ingest_step(
         "shard_bytes": shard_bytes,
     }
     return Step("ingest", 1, config, (), tasks, check=check)
+
+
+def _ingest_and_hash(out: Path, *, files: tuple[InputFile, ...], **options: Any) -> Counts:
+    """Ingest some files, and hash them while the page cache still holds them."""
+    counts = ingest_split(out, files=files, **options)
+    return counts | {"input_hashes": [hash_of(file) for file in files]}
 
 
 def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Step:

@@ -19,7 +19,7 @@ from nextlong.stages.draft_documents import draft_documents
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
-from nextlong.steps.candidates import blocks, document_chars, sequence_limit
+from nextlong.steps.candidates import blocks, document_chars, draws, sequence_limit
 from nextlong.steps.finished import chunks_of, special_ids, token_store
 from nextlong.steps.shingles import shingle_store
 
@@ -239,12 +239,32 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
     return Step("compose", 3, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
 
 
+def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
+    """Say that an attempt gave too few sequences, why, and what the next one does."""
+    (counts,) = done["metas"].counts
+    drawn, eligible = counts["drawn"], counts["eligible"]
+    lost = dropped(done)
+    composed = done["compose"].total("sequences")
+    told = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
+    more = min(draws(recipe, attempt + 1) or eligible, eligible)
+    goes_on = f"drawing {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
+    return (
+        f"compose: {composed:,} of {recipe.compose.sequences:,} sequences from {composed + sum(lost.values()):,} "
+        f"documents{told}; {goes_on}"
+    )
+
+
+def dropped(done: Finished) -> dict[str, int]:
+    """Return how many drafts became no sequence, by reason."""
+    return dict(sum((Counter(done[name].total_by_reason("dropped")) for name in ("draft", "compose")), Counter[str]()))
+
+
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
     compose = done["compose"]
     if compose.total("sequences"):
         return
-    reasons = Counter(done["draft"].total_by_reason("dropped")) + Counter(compose.total_by_reason("dropped"))
+    reasons = dropped(done)
     told = "; ".join(f"{count:,} dropped: {reason}" for reason, count in reasons.items())
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
     if set(reasons) == {TOO_LONG}:

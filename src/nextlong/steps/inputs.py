@@ -1,0 +1,138 @@
+"""Inputs: what a run directory remembers of the files that it has read.
+
+In:  the files of the recipe's sources as they are now, and `inputs.json` of the run directory.
+Out: the same files under the identity by which the directory knows them, and which of them have changed.
+A time of change says nothing of a file that was copied, restored or checked out again, so a file of the same size is
+known by the hash of its bytes, which was taken when they were read. Files of other file systems are known by the version
+that these give.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+
+from nextlong.engine import store
+from nextlong.engine.step import Done
+from nextlong.errors import CorpusError
+from nextlong.recipe import Source
+from nextlong.stages import file_systems
+from nextlong.stages.sources import InputFile, check_unchanged
+
+_INPUTS_FILE = "inputs.json"
+_HASHING_THREADS = 8  # hashing waits for the disk
+
+Known = Mapping[str, Mapping[str, Mapping[str, Any]]]  # source path → file name → identity, version, xxh3
+
+
+class Recognised(NamedTuple):
+    """The files of each source under the identities that a run directory knows them by, and what has changed, in words."""
+
+    files: list[list[InputFile]]
+    changes: list[str]
+
+
+def recognise(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> Recognised:
+    """Find the files that a run directory has read; those of another time but of equal size are hashed."""
+    known = _read_known(run_dir / _INPUTS_FILE)
+    records = [known.get(source.path, {}) for source in sources]
+    touched = [
+        file
+        for own, record in zip(files, records, strict=True)
+        for file in own
+        if file.name in record and _may_be_touched(file, record[file.name])
+    ]
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        now = dict(zip(touched, pool.map(hash_of, touched), strict=True))
+    recognised = [
+        [_recognised(file, record.get(file.name), now.get(file)) for file in own]
+        for own, record in zip(files, records, strict=True)
+    ]
+    changes = [
+        change
+        for source, own, record in zip(sources, recognised, records, strict=True)
+        for change in _changes(source, own, record)
+    ]
+    return Recognised(recognised, changes)
+
+
+def remember(ingested: Done, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
+    """Write down the files of a finished ingest; those of other sources stay remembered."""
+    # In the order of the files; runs of earlier versions have none.
+    hashes = iter([found for counts in ingested.counts for found in counts.get("input_hashes", ())])
+    now = {
+        source.path: {
+            file.name: {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)} for file in own
+        }
+        for source, own in zip(sources, files, strict=True)
+    }
+    path = run_dir / _INPUTS_FILE
+    store.write_json(path, {**_read_known(path), **now})
+
+
+def _read_known(path: Path) -> Known:
+    """Return what a run directory remembers; earlier versions wrote the identity alone."""
+    plain: dict[str, dict[str, Any]] = store.read_json(path) if path.exists() else {}
+    return {
+        source: {
+            name: {"identity": own, "version": own, "xxh3": None} if isinstance(own, str) else own
+            for name, own in names.items()
+        }
+        for source, names in plain.items()
+    }
+
+
+def hash_of(file: InputFile) -> str | None:
+    """Return the hash of a local file's bytes, None of another. Raises CorpusError if it changes meanwhile."""
+    fs, path = fsspec.core.url_to_fs(file.path)
+    if not file_systems.is_local(fs):
+        return None
+    try:
+        found = store.hash_file(Path(path))
+    except OSError as error:
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); give yourself leave to read it") from None
+    check_unchanged(file)
+    return found
+
+
+def _may_be_touched(file: InputFile, record: Mapping[str, Any]) -> bool:
+    is_changed = file.version != record["version"]
+    return is_changed and record["xxh3"] is not None and _size(file.version) == _size(record["version"])
+
+
+def _recognised(file: InputFile, record: Mapping[str, Any] | None, xxh3: str | None) -> InputFile:
+    if record is None or (file.version != record["version"] and (xxh3 is None or xxh3 != record["xxh3"])):
+        return file
+    return replace(file, known_as=record["identity"])
+
+
+def _changes(source: Source, files: Iterable[InputFile], record: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say of each remembered file of a source that is another now, or gone, what became of it."""
+    there = {file.name: file for file in files}
+    gone = [name for name in record if name not in there]
+    changed = [
+        f"{there[name].path} {_how(there[name].version, was)}"
+        for name, was in record.items()
+        if name in there and there[name].known_as is None
+    ]
+    at = {name: source.path if posixpath.basename(source.path) == name else f"{name} of {source.path}" for name in gone}
+    return [*changed, *(f"{at[name]} is gone" for name in gone)]
+
+
+def _how(now: str, was: Mapping[str, Any]) -> str:
+    """Say how a file differs; a version is `size:version`."""
+    if _size(now) != _size(was["version"]):
+        return f"has {_size(now)} bytes and had {_size(was['version'])}"
+    if was["xxh3"] is not None:
+        return f"has other content of the same size ({_size(now)} bytes)"
+    return f"is of another version ({now.partition(':')[2]}, was {was['version'].partition(':')[2]})"
+
+
+def _size(version: str) -> str:
+    return version.partition(":")[0]
