@@ -142,8 +142,10 @@ def route(
     Documents are drawn with some to spare, because a few do not fit T; each further `attempt` draws twice as many.
     """
     shard_bytes = corpus.shard_bytes_of(recipe, files)
-    ingest = corpus.ingest_step(recipe, files, shard_bytes=shard_bytes, when_ingested=when_ingested)
-    select = corpus.select_step(recipe, ingest, files, shard_bytes=shard_bytes)
+    splits = corpus.splits_of(recipe, files, shard_bytes=shard_bytes)
+    lines = corpus.lines_steps(splits)
+    ingest = corpus.ingest_step(recipe, files, splits, lines, shard_bytes=shard_bytes, when_ingested=when_ingested)
+    select = corpus.select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
     keep = deduplicating[-1] if deduplicating else select
     cut = corpus.chunk_step(recipe, ingest, keep)
@@ -156,7 +158,20 @@ def route(
     tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
     compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
     writing = exports.export_steps(recipe, (ingest, chunk, tokenizer, refer, tokens, compose))
-    return [ingest, select, *deduplicating, cut, *cleaning, tokenizer, *drafted, refer, tokens, compose, *writing]
+    return [
+        *lines,
+        ingest,
+        select,
+        *deduplicating,
+        cut,
+        *cleaning,
+        tokenizer,
+        *drafted,
+        refer,
+        tokens,
+        compose,
+        *writing,
+    ]
 
 
 def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:

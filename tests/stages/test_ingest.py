@@ -13,7 +13,7 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.schemas import DOCUMENTS, REJECTS
 from nextlong.stages.ingest import check_rejects, content_hash, ingest_split
-from nextlong.stages.sources import list_files
+from nextlong.stages.sources import Part, list_files
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -22,9 +22,9 @@ def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000):
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     source = Source(path=str(folder / "in"), name="mine")
-    files = tuple(list_files(source, where="ingest.sources[0].path"))
+    parts = tuple(map(Part, list_files(source, where="ingest.sources[0].path")))
     return ingest_split(
-        folder / "out", files=files, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
+        folder / "out", parts=parts, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
     )
 
 

@@ -1,6 +1,7 @@
 """Records: every format once on a real small file, and every way in which a line or a file can be wrong."""
 
 import gzip
+import itertools
 import json
 import os
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
-from nextlong.stages.records import Record, Reject, read_records
-from nextlong.stages.sources import list_files
+from nextlong.stages.records import Record, Reject, count_lines, read_records
+from nextlong.stages.sources import Part, list_files
 
 zstd = zstandard.ZstdCompressor().compress
 
@@ -23,7 +24,7 @@ zstd = zstandard.ZstdCompressor().compress
 def read(path, **options):
     source = Source(path=str(path), **options)
     files = list_files(source, where="ingest.sources[0].path")
-    return [item for file in files for item in read_records(file, source, max_document_chars=1000)]
+    return [item for file in files for item in read_records(Part(file), source, max_document_chars=1000)]
 
 
 def lines(path, *rows, **options):
@@ -278,7 +279,7 @@ def test_other_file_systems_are_read_alike():
 def open_listed(path):
     source = Source(path=str(path))
     (file,) = list_files(source, where="ingest.sources[0].path")
-    return read_records(file, source, max_document_chars=1000)
+    return read_records(Part(file), source, max_document_chars=1000)
 
 
 def test_file_that_vanished_after_listing_stops(tmp_path):
@@ -311,3 +312,44 @@ def test_any_text_comes_back_from_every_format(tmp_path_factory, texts):
     arrow_file(folder / "c.arrow", table)
     pq.write_table(table, folder / "d.parquet")
     assert [item.text for item in read(folder)] == texts * 4
+
+
+# parts of a file
+
+LINES = st.sampled_from(
+    [b'{"text":"one"}', b'{"text":"two","id":2}', b"", b"  \r", b"broken", b'{"text":"' + b"x" * 40 + b'"}']
+)
+
+
+@given(st.lists(LINES, min_size=1), st.booleans(), st.lists(st.integers(1, 400), max_size=6))
+def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_factory, rows, is_ended, cuts):
+    path = tmp_path_factory.mktemp("parts") / "a.jsonl"
+    path.write_bytes(b'{"text":"head"}\n' + b"\n".join(rows) + b"\n" * is_ended)
+    source = Source(path=str(path))
+    (file,) = list_files(source, where="ingest.sources[0].path")
+    bounds = [0, *sorted({cut for cut in cuts if cut < file.bytes}), file.bytes]
+    items, above = [], 0
+    for start, stop in itertools.pairwise(bounds):
+        part = Part(file, start, stop, above)
+        items += read_records(part, source, max_document_chars=1000)
+        above += count_lines(part)
+    assert items == list(read_records(Part(file), source, max_document_chars=1000))
+    assert above == count_lines(Part(file)) == path.read_bytes().count(b"\n")
+
+
+def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"one"}\n' + b'{"other":1}\n' * 200)
+    source = Source(path=str(path))
+    (file,) = list_files(source, where="ingest.sources[0].path")
+    rest = list(read_records(Part(file, 15, file.bytes, 1), source, max_document_chars=1000))
+    assert rest == [Reject("a.jsonl", line, "no text column") for line in range(2, 202)]
+
+
+def test_file_that_cannot_be_counted_is_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n")
+    (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
+    path.unlink()
+    with pytest.raises(CorpusError, match=r"a\.jsonl has vanished since it was listed"):
+        count_lines(Part(file))

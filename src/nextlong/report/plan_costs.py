@@ -40,6 +40,7 @@ _TERM_BYTES = 12  # a term in JSON
 _TERM_GROWTH = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
 _TOKENIZER_FILE_BYTES = 5e6  # of 32,000 to 128,000 entries
 _TOKENIZER_ENTRY_BYTES = 45  # of a trained one: the entry and its merge
+_COUNT_LINES_S = 3e-10  # a byte, read and searched
 _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
     2e-7,
     2e-8,
@@ -176,6 +177,7 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
     encode_s = None if rates.encode_s_per_chunk is None else corpus.chunks * rates.encode_s_per_chunk
     ingested = corpus.text_bytes * corpus.stored_share + corpus.documents * _DOCUMENT_BYTES + shards * _FILE_BYTES
     return {
+        "lines": Work(corpus.text_bytes * _COUNT_LINES_S, 0.0, lanes=lanes),
         "ingest": Work(corpus.text_bytes * rates.read_s_per_byte, ingested, corpus.text_bytes, lanes),
         "select": Work(corpus.documents * _SELECT_S, corpus.documents),
         "chunk": Work(

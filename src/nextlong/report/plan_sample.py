@@ -23,7 +23,7 @@ from nextlong.stages.chunk import chunk_text
 from nextlong.stages.ingest import content_hash
 from nextlong.stages.records import Record, read_records
 from nextlong.stages.sizes import estimate_text_bytes
-from nextlong.stages.sources import InputFile
+from nextlong.stages.sources import InputFile, Part
 from nextlong.stages.words import hash_words
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _look_at_source(
 
 
 def _texts(file: InputFile, source: Source, max_document_chars: int) -> Iterator[bytes]:
-    for record in read_records(file, source, max_document_chars=max_document_chars):
+    for record in read_records(Part(file), source, max_document_chars=max_document_chars):
         if isinstance(record, Record) and record.text.strip() and len(record.text) <= max_document_chars:
             yield record.text.encode()
 

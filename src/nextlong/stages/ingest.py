@@ -1,6 +1,6 @@
 """Ingest: files → documents.
 
-In:  a few files of one source.
+In:  a few files of one source, or a part of one.
 Out: DOCUMENTS shards in file order, each beside two small .npy files (hash and length of every document) from which
 later steps select and draw without touching text; and the rejects, each with file, line and reason.
 `content_hash` is xxh3-64 of the text lower-cased and with runs of white space as one blank, so that copies that differ
@@ -23,7 +23,7 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.schemas import DOCUMENTS, REJECTS
 from nextlong.stages.records import Record, Reject, read_records
-from nextlong.stages.sources import InputFile
+from nextlong.stages.sources import Part
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
@@ -36,7 +36,7 @@ _LOWER_AND_BLANK: Final = bytes(
 
 
 def ingest_split(
-    out: Path, *, files: tuple[InputFile, ...], source: Source, shard_bytes: int, max_document_chars: int
+    out: Path, *, parts: tuple[Part, ...], source: Source, shard_bytes: int, max_document_chars: int
 ) -> dict[str, Any]:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
@@ -45,12 +45,12 @@ def ingest_split(
     """
     documents = _DocumentShards(out, source.label, shard_bytes)
     rejects = _RejectFile(out)
-    for file in files:
-        for item in read_records(file, source, max_document_chars=max_document_chars):
+    for part in parts:
+        for item in read_records(part, source, max_document_chars=max_document_chars):
             if isinstance(item, Reject):
                 rejects.add(item)
             elif problem := _problem(item.text, max_document_chars):
-                rejects.add(Reject(file.name, item.line, problem))
+                rejects.add(Reject(part.file.name, item.line, problem))
             else:
                 documents.add(item)
     documents.close()

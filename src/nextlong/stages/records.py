@@ -12,7 +12,7 @@ import difflib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple, NoReturn
 
 import orjson
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
-from nextlong.stages.sources import InputFile, check_unchanged, format_of, open_file
+from nextlong.stages.sources import InputFile, Part, check_unchanged, format_of, open_file
 
 _BOM: Final = b"\xef\xbb\xbf"
 _BUFFER_BYTES: Final = 1 << 20
@@ -51,8 +51,19 @@ class Reject(NamedTuple):
     reason: str
 
 
-def read_records(file: InputFile, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject]:
-    """Stream one file's records and rejects, in file order; memory holds one line, or one record batch.
+def count_lines(part: Part) -> int:
+    """Return how many lines end in a part of a local file. Raises CorpusError if that cannot be read."""
+    ended, left = 0, (part.file.bytes if part.stop is None else part.stop) - part.start
+    with _explained(part.file), open(part.file.path, "rb", buffering=0) as stream:
+        stream.seek(part.start)
+        while block := stream.read(min(_BUFFER_BYTES, left)):
+            ended += block.count(b"\n")
+            left -= len(block)
+    return ended
+
+
+def read_records(part: Part, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject]:
+    """Stream a file's records and rejects, in file order; memory holds one line, or one record batch.
 
     Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.
     Raises CorpusError if the file lacks the text column, cannot be read to its end, or changed since it was listed.
@@ -63,11 +74,18 @@ def read_records(file: InputFile, source: Source, *, max_document_chars: int) ->
         "arrow": _read_arrow,
         "text": _read_text,
     }
-    reader = readers[format_of(file.name, source)]
+    reader = readers[format_of(part.file.name, source)]
+    with _explained(part.file):
+        with closing(open_file(part.file, source)) as stream:
+            yield from reader(stream, part, source, max_document_chars)
+        check_unchanged(part.file)
+
+
+@contextmanager
+def _explained(file: InputFile) -> Iterator[None]:
+    """Turn errors of the file system and of decoders into a CorpusError that names the file and the cure."""
     try:
-        with closing(open_file(file, source)) as stream:
-            yield from reader(stream, file, source, max_document_chars)
-        check_unchanged(file)
+        yield
     except FileNotFoundError:
         raise CorpusError(
             f"{file.path} has vanished since it was listed; put it back, or run again without it"
@@ -83,11 +101,12 @@ def read_records(file: InputFile, source: Source, *, max_document_chars: int) ->
 # JSON lines
 
 
-def _read_jsonl(stream: Any, file: InputFile, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
+def _read_jsonl(stream: Any, part: Part, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
+    file, is_head = part.file, not part.start  # a later part may be nothing but rejects
     with_column = without_column = 0
     keys: list[str] = []
     max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
-    for number, line in _lines(stream, max_line_bytes):
+    for number, line in _lines(stream, part, max_line_bytes):
         value, problem = _parse(line, source.text) if len(line) <= max_line_bytes else ({}, "line too long")
         if problem:
             if number == 1:
@@ -98,7 +117,7 @@ def _read_jsonl(stream: Any, file: InputFile, source: Source, max_document_chars
         if text is _ABSENT:
             without_column += 1
             keys = keys or _key_names(value)
-            if without_column >= _COLUMN_CHECK_RECORDS and not with_column:
+            if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_head:
                 _refuse_column(file, source.text, keys)
         else:
             with_column += 1
@@ -106,23 +125,36 @@ def _read_jsonl(stream: Any, file: InputFile, source: Source, max_document_chars
             yield Record(text, _source_id(lookup(value, source.id), file.name, number), number)
         else:
             yield Reject(file.name, number, _why_no_text(text))
-    if without_column and not with_column:
+    if without_column and not with_column and is_head:
         _refuse_column(file, source.text, keys)
 
 
-def _lines(stream: Any, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that is not blank with its 1-based number; of one over the limit only its head."""
-    read_line = io.BufferedReader(stream, _BUFFER_BYTES).readline
-    number = 0
-    while line := read_line(max_line_bytes + 1):
+def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of a part that is not blank with its 1-based number; of one over the limit only its head."""
+    reader = io.BufferedReader(stream, _BUFFER_BYTES)
+    number, at = part.lines_before, part.start
+    if part.start:
+        at = reader.seek(part.start - 1) + _skip_line(reader)
+        number += at > part.start  # the end of a line that begins in the part before
+    while (part.stop is None or at < part.stop) and (line := reader.readline(max_line_bytes + 1)):
         number += 1
-        rest = line
-        while len(line) > max_line_bytes and rest and not rest.endswith(b"\n"):
-            rest = read_line(_BUFFER_BYTES)
+        at += len(line)
+        if len(line) > max_line_bytes and not line.endswith(b"\n"):
+            at += _skip_line(reader)
         if number == 1:
             line = line.removeprefix(_BOM)
         if line and not line.isspace():
             yield number, line
+
+
+def _skip_line(reader: io.BufferedReader) -> int:
+    """Read to the end of the line; return how many bytes that was."""
+    skipped = 0
+    while piece := reader.readline(_BUFFER_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
 
 
 def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], str]:
@@ -207,8 +239,9 @@ def _refuse_column(file: InputFile, column: str, known: Sequence[str]) -> NoRetu
 # Plain text
 
 
-def _read_text(stream: Any, file: InputFile, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
+def _read_text(stream: Any, part: Part, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
     del source  # a file of plain text has no columns
+    file = part.file
     limit_bytes = 4 * max_document_chars + len(_BOM)
     raw = stream.read(limit_bytes + 1)
     if len(raw) > limit_bytes:
@@ -223,8 +256,9 @@ def _read_text(stream: Any, file: InputFile, source: Source, max_document_chars:
 # Parquet and Arrow
 
 
-def _read_parquet(stream: Any, file: InputFile, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
+def _read_parquet(stream: Any, part: Part, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
     del max_document_chars
+    file = part.file
     # Buffered and not pre-buffered: a row group may hold gigabytes.
     parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     text_path, id_path = _resolve_columns(parquet.schema_arrow, file, source)
@@ -238,8 +272,9 @@ def _read_parquet(stream: Any, file: InputFile, source: Source, max_document_cha
     yield from _read_batches(batches, file, text_path, id_path)
 
 
-def _read_arrow(stream: Any, file: InputFile, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
+def _read_arrow(stream: Any, part: Part, source: Source, max_document_chars: int) -> Iterator[Record | Reject]:
     del max_document_chars
+    file = part.file
     reader = arrow_reader(stream)
     text_path, id_path = _resolve_columns(reader.schema, file, source)
     yield from _read_batches(arrow_batches(reader), file, text_path, id_path)

@@ -12,6 +12,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final, NoReturn
 
 import fsspec
@@ -32,6 +33,7 @@ _FORMATS: Final = {
     ".md": "text",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_PARTED_SHARDS: Final = 2  # a file is parted if it holds more
 _KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, txt, md)"
 
 # What `datasets` and the hub put beside data: about the documents, none of them.
@@ -92,17 +94,41 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     return sorted(files, key=lambda file: file.path)
 
 
-def split_inputs(files: Iterable[InputFile], *, shard_bytes: int) -> list[tuple[InputFile, ...]]:
-    """Group consecutive files into tasks of at most about `shard_bytes`; a bigger file is a task of its own."""
-    tasks: list[list[InputFile]] = []
-    held_bytes = 0
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or of JSON lines those that begin in bytes [start, stop) of it, `lines_before` further up."""
+
+    file: InputFile
+    start: int = 0
+    stop: int | None = None
+    lines_before: int = 0
+
+
+def split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int) -> list[tuple[Part, ...]]:
+    """Group consecutive files into tasks of at most about `shard_bytes`.
+
+    A bigger file is a task of its own, or several where a reader can begin in its midst: in plain JSON lines on a local disk.
+    """
+    tasks: list[list[Part]] = []
+    held_bytes = full = shard_bytes + 1
     for file in files:
-        if not tasks or held_bytes + file.bytes > shard_bytes:
+        if file.bytes > _PARTED_SHARDS * shard_bytes and _can_be_parted(file, source):
+            count = -(-file.bytes // shard_bytes)
+            bounds = [file.bytes * number // count for number in range(count + 1)]
+            tasks += [[Part(file, start, stop)] for start, stop in pairwise(bounds)]
+            held_bytes = full
+            continue
+        if held_bytes + file.bytes > shard_bytes:
             tasks.append([])
             held_bytes = 0
-        tasks[-1].append(file)
+        tasks[-1].append(Part(file))
         held_bytes += file.bytes
     return [tuple(task) for task in tasks]
+
+
+def _can_be_parted(file: InputFile, source: Source) -> bool:
+    is_plain = format_of(file.name, source) == "jsonl" and not compression_of(file.name)
+    return is_plain and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
 
 
 def _match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:

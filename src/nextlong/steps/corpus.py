@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from nextlong.recipe import Recipe
 from nextlong.stages.chunk import chunk_shard
 from nextlong.stages.deduplicate import minhash_shard, near_duplicates
 from nextlong.stages.ingest import check_rejects, ingest_split
+from nextlong.stages.records import count_lines
 from nextlong.stages.select import select_documents
 from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
-from nextlong.stages.sources import InputFile, split_inputs
+from nextlong.stages.sources import InputFile, Part, split_inputs
 from nextlong.steps.inputs import hash_of
 
 
@@ -27,23 +29,54 @@ def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
     return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
 
 
+Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
+
+
+def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
+    """Return what each task reads, of each source."""
+    return [
+        split_inputs(own, source, shard_bytes=shard_bytes)
+        for source, own in zip(recipe.ingest.sources, files, strict=True)
+    ]
+
+
+def lines_steps(splits: Splits) -> list[Step]:
+    """Parts of large files → how many lines end in each; no step where no file is parted."""
+    parts = [part for own in splits for split in own for part in split if part.stop is not None]
+    if not parts:
+        return []
+    config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
+    return [Step("lines", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
+
+
+def _count(_: Path, *, part: Part) -> Counts:
+    return {"lines": count_lines(part)}
+
+
 def ingest_step(
-    recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int, when_ingested: Callable[[Done], None]
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    splits: Splits,
+    lines: Sequence[Step],
+    *,
+    shard_bytes: int,
+    when_ingested: Callable[[Done], None],
 ) -> Step:
-    """files → DOCUMENTS, refused afterwards if too many records were rejects."""
+    """files → DOCUMENTS, refused afterwards if too many records were rejects; `lines` are the `lines_steps`."""
     sources = recipe.ingest.sources
 
-    def tasks(_: Finished) -> list[Task]:
+    def tasks(done: Finished) -> list[Task]:
+        ended = iter([counts["lines"] for step in done.values() for counts in step.counts])
         return [
             partial(
                 _ingest_and_hash,
-                files=split,
+                parts=parts,
                 source=source,
                 shard_bytes=shard_bytes,
                 max_document_chars=recipe.ingest.max_document_chars,
             )
-            for source, own in zip(sources, files, strict=True)
-            for split in split_inputs(own, shard_bytes=shard_bytes)
+            for source, own in zip(sources, splits, strict=True)
+            for parts in _numbered(own, ended)
         ]
 
     def check(done: Done) -> None:
@@ -72,20 +105,32 @@ def ingest_step(
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
     }
-    return Step("ingest", 1, config, (), tasks, check=check)
+    return Step("ingest", 1, config, tuple(lines), tasks, check=check)
 
 
-def _ingest_and_hash(out: Path, *, files: tuple[InputFile, ...], **options: Any) -> Counts:
+def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
+    """Tell each part of a file how many lines end above it; `ended` are those that end in each such part."""
+    above = 0
+    for parts in splits:
+        if parts[0].stop is None:
+            yield parts
+            continue
+        (part,) = parts
+        above = above if part.start else 0
+        yield (replace(part, lines_before=above),)
+        above += next(ended)
+
+
+def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> Counts:
     """Ingest some files, and hash them while the page cache still holds them."""
-    counts = ingest_split(out, files=files, **options)
-    return counts | {"input_hashes": [hash_of(file) for file in files]}
+    counts = ingest_split(out, parts=parts, **options)
+    return counts | {"input_hashes": [hash_of(part.file) for part in parts if not part.start]}
 
 
-def select_step(recipe: Recipe, ingest: Step, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Step:
+def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     """Which documents stay: no exact duplicates, caps and weights."""
     sources = recipe.ingest.sources
-    split_counts = [len(split_inputs(own, shard_bytes=shard_bytes)) for own in files]
-    source_of_split = [place for place, count in enumerate(split_counts) for _ in range(count)]
+    source_of_split = [place for place, own in enumerate(splits) for _ in own]
 
     def tasks(done: Finished) -> list[Task]:
         shard_sources = [
