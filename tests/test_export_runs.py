@@ -88,9 +88,11 @@ def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter
     assert all((name in validation) == (name in shorter) for name in common)
 
 
-def test_a_strict_split_shares_no_chunk(own_run):
+def test_chunks_of_validation_are_left_out_of_train(own_run):
     done = export(
-        [own_run], formats=["parquet"], overrides=["export.validation=0.15", "export.split=strict", "workers=1"]
+        [own_run],
+        formats=["parquet"],
+        overrides=["export.validation=0.15", "export.shared_chunks=leave-out", "workers=1"],
     )
     used = [
         {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}

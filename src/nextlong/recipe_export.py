@@ -24,9 +24,9 @@ class Export(Section):
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share of the meta-documents whose sequences are a validation split of their own"
     )
-    split: Literal["meta-documents", "strict"] = Field(
-        "meta-documents",
-        description="what is never in both splits; strict: no chunk either, sequences that share one are left out of train",
+    shared_chunks: Literal["keep", "leave-out"] = Field(
+        "keep",
+        description="train sequences with a chunk that validation has too: keep them, or leave them out of both splits",
     )
     split_seed: int = Field(0, description="of the split; runs with the same one hold out the same meta-documents")
     shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(

@@ -113,7 +113,7 @@ def test_a_split_parts_meta_documents_of_all_runs(shared_run, short_run, dataset
 
 
 @pytest.mark.heavy
-def test_a_strict_split_parts_chunks_and_counts_what_it_leaves_out(short_run, dataset_of):
+def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
     train, held_out = (
         dataset_of(short_run, split=side, validation=0.1, shared_chunks="leave-out") for side in ("train", "validation")
     )

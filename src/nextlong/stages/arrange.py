@@ -136,7 +136,7 @@ def split(index: NDArray[Any], *, validation: float, seed: int) -> tuple[NDArray
     return index[~held_out], index[held_out]
 
 
-def split_strictly(
+def split_apart(
     index: NDArray[Any],
     *,
     validation: float,

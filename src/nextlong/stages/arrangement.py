@@ -18,6 +18,7 @@ from nextlong.errors import CorpusError
 from nextlong.stages import arrange
 
 SPLITS = ("train", "validation")
+SharedChunks = Literal["keep", "leave-out"]
 
 
 class References(NamedTuple):
@@ -44,7 +45,7 @@ class Arrangement:
     mix: tuple[float, ...] | None
     by: Literal["sequences", "tokens"]
     validation: float
-    split: Literal["meta-documents", "strict"]
+    shared_chunks: SharedChunks
     pack: int | None
     seed: int
 
@@ -80,12 +81,12 @@ def _split(
     share, seed = arrangement.validation, arrangement.seed
     if not share:
         return {"train": index}, 0
-    if arrangement.split == "meta-documents":
+    if arrangement.shared_chunks == "keep":
         train, validation = arrange.split(index, validation=share, seed=seed)
         return {"train": train, "validation": validation}, 0
     found = [arrange.read_references(own.sequences, take=own.take) for own in runs]
     sizes = np.concatenate([np.diff(offsets) for _, offsets in found])
-    train, validation, left_out = arrange.split_strictly(
+    train, validation, left_out = arrange.split_apart(
         index,
         validation=share,
         seed=seed,

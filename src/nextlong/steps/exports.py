@@ -98,7 +98,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         "mix": mix.proportions if is_mixed else None,
         "by": mix.by if is_mixed else "sequences",
         "validation": export.validation,
-        "split": export.split if is_split else "meta-documents",
+        "shared_chunks": export.shared_chunks if is_split else "keep",
         "pack": export.pack,
         "seed": export.split_seed if is_split else 0,
     }

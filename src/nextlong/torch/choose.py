@@ -13,12 +13,11 @@ from typing import Literal
 
 from nextlong import errors
 from nextlong.opened import Run, check_mix
-from nextlong.stages.arrangement import Arrangement, arranged, packed
+from nextlong.stages.arrangement import Arrangement, SharedChunks, arranged, packed
 from nextlong.stages.rows import Rows
 from nextlong.steps import finished
 
 Split = Literal["train", "validation"]
-SharedChunks = Literal["keep", "leave-out"]
 RunLike = str | Path | Run
 
 
@@ -49,7 +48,7 @@ def choose(
         mix=None if mix is None else tuple(mix),
         by=by,
         validation=validation or 0.0,
-        split="meta-documents" if shared_chunks == "keep" else "strict",
+        shared_chunks=shared_chunks,
         pack=pack,
         seed=split_seed,
     )
