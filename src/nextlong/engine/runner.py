@@ -12,6 +12,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,7 +55,11 @@ def run_steps(
                 reporter.kept(step.name)
             else:
                 folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
-                there = _run_step(step, folder, finished, executor, reporter)
+                try:
+                    there = _run_step(step, folder, finished, executor, reporter)
+                except BaseException:
+                    _remove_if_empty(folder)
+                    raise
         if step.check is not None:
             step.check(there)
         finished[step.name] = there
@@ -85,6 +90,12 @@ def open_done(name: str, folder: Path) -> Done:
 def _folder_of(step: Step, run_dir: Path) -> Path | None:
     # The number before the name is the place on the route that made the folder first; another method's route may differ.
     return next(iter(sorted(run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove the folder of a step that failed before any of its tasks was done."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _run_step(step: Step, folder: Path, finished: Finished, executor: Executor, reporter: Reporter) -> Done:
