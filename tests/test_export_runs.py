@@ -69,7 +69,14 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
     (path,) = done["jsonl"].files(".jsonl")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
-    assert done["rows"].counts[0]["train"] == {"rows": 3, "sequences": 12, "tokens": 12 * T, "short_rows": 1}
+    documents = {span["doc_id"] for row in rows for span in row["spans"]} - {-1}
+    assert done["rows"].counts[0]["train"] == {
+        "rows": 3,
+        "sequences": 12,
+        "documents": len(documents),
+        "tokens": 12 * T,
+        "short_rows": 1,
+    }
     texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
     assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
 
@@ -103,6 +110,11 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
     assert not used[0] & used[1]
     counts = done["rows"].counts[0]
     assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
+    assert counts["left_out"] > 0
+    told = f"{counts['left_out']} of 12 sequences"
+    for name in ("parquet", "parquet-validation"):
+        page = (done[name].folder / "README.md").read_text("utf-8")
+        assert f"{told} stand in neither split, because they share a chunk with validation" in page
 
 
 def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
@@ -166,12 +178,18 @@ def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
 
 def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
     written = exports.export([own_run], overrides=["export.validation=0.4", "workers=1"])
+    (counts,) = written.done["rows"].counts
     for name, split in (("parquet", "train"), ("jsonl-validation", "validation")):
         text = (written.done[name].folder / "README.md").read_text("utf-8")
+        own = counts[split]
+        assert f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |" in text
+        assert f"{own['sequences']} sequences of 2,048 tokens" in text
         matter = yaml.safe_load(text.split("---\n")[1])
         assert [own["split"] for own in matter["configs"][0]["data_files"]] == [split]
         assert "2,048 tokens" in text
-        assert "| small |" in text
+        assert "| small | `corpus` |" in text
+        assert str(own_run.parent) not in text
+        assert "run_dir: run\n" in text
 
 
 def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_path):

@@ -8,9 +8,9 @@ Nothing of the corpus is read but what spans refer to.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
@@ -20,28 +20,15 @@ from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
-from nextlong.formats import jsonl
-from nextlong.formats.card import Facts, Source, Split, card
-from nextlong.formats.card import Format as Layout
+from nextlong.formats.card import card
 from nextlong.opened import Run, check_mix
 from nextlong.recipe import Recipe
-from nextlong.report import card_statistics, stats, summary
-from nextlong.stages.export import COLUMNS, Format
+from nextlong.report import card_statistics, export_card, stats, summary
+from nextlong.stages.export import Format
 from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
 
 CARD = "README.md"
-_MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
-_COLUMNS: Final[Mapping[Format, Sequence[str]]] = {
-    **COLUMNS,
-    "arrow": COLUMNS["parquet"],
-    "jsonl": jsonl.KEYS,
-    "mds": _MDS_COLUMNS,
-    "prolong": _MDS_COLUMNS,
-    "megatron": (),
-}
-# What a card calls the formats that go by the name of their trainer.
-_LAYOUTS: Final[Mapping[Format, Layout]] = {"torchtitan": "parquet", "axolotl": "parquet", "prolong": "mds"}
 
 
 class Exported(NamedTuple):
@@ -57,14 +44,21 @@ def run(
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
     finished: list[Exported] = []
-
-    def complete(done: Finished) -> None:
-        finished.append(Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done))
-        write_cards(finished[0])
-
-    pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs, when_done=complete)
+    pipeline.run(
+        recipe,
+        reporter=reporter,
+        changed_inputs=changed_inputs,
+        when_done=lambda done: finished.append(complete(recipe, done)),
+    )
     (written,) = finished
     push(written)
+    return written
+
+
+def complete(recipe: Recipe, done: Finished) -> Exported:
+    """Put the cards to what a recipe has just exported."""
+    written = Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done)
+    write_cards(written)
     return written
 
 
@@ -149,7 +143,7 @@ def write_cards(written: Exported) -> None:
     for name in written.recipe.export.formats:
         for split in exports.splits_of(written.recipe):
             folder = written.done[exports.step_name(name, split)].folder
-            text = card(_facts(written, name, {split: ""}, statistics))
+            text = _card(written, name, {split: ""}, statistics)
             if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
                 with store.explained(folder):
                     store.write_text(folder / CARD, text)
@@ -184,7 +178,7 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
-        path.write_text(card(_facts(written, name, below, statistics)), encoding="utf-8")
+        path.write_text(_card(written, name, below, statistics), encoding="utf-8")
         files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
         for split in splits:
             step = written.done[exports.step_name(name, split)]
@@ -196,51 +190,6 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         publish(files, destination, others=stale)
 
 
-def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> Facts:
-    """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
-    recipe = written.recipe
-    (rows,) = written.done["rows"].counts
-    splits = [
-        Split(
-            split,
-            exports.files_of(name, folder),
-            rows[split]["rows"],
-            rows[split]["tokens"],
-            written.done[exports.step_name(name, split)].manifest["bytes"],
-        )
-        for split, folder in below.items()
-    ]
-    return Facts(
-        name=Path(recipe.run_dir).name,
-        format=_LAYOUTS.get(name, name),  # type: ignore[arg-type]
-        splits=splits,
-        columns=_COLUMNS[name],
-        method="+".join(dict.fromkeys(run.recipe.compose.method for run in written.runs)),
-        target_tokens=sorted({run.recipe.sequence_tokens for run in written.runs}),
-        sequences=sum(rows[split]["sequences"] for split in below),
-        tokenizer=recipe.tokenizer.source
-        or f"a byte-level BPE of {recipe.tokenizer.train:,} entries trained on the corpus",
-        sources=_sources(written.runs),
-        recipes=[recipe.dump(), *(run.recipe.dump() for run in written.runs[1:])],
-        runs=_runs(written, below),
-        version=written.done["rows"].manifest["versions"]["nextlong"],
-        statistics=statistics,
-    )
-
-
-def _runs(written: Exported, splits: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
-    if len(written.runs) == 1:
-        return []
-    (rows,) = written.done["rows"].counts
-    taken = [rows[split]["of_runs"] for split in splits]
-    return [
-        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
-        for number, run in enumerate(written.runs)
-    ]
-
-
-def _sources(runs: Sequence[Run]) -> list[Source]:
-    """Return the sources of all runs, each once."""
-    found = [Source(source.label, source.path, source.license) for run in runs for source in run.recipe.ingest.sources]
-    return list(dict.fromkeys(found))
+def _card(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+    recipe, runs, done = written
+    return card(export_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))

@@ -57,7 +57,7 @@ def read_index(
                 row += 1
     others = np.flatnonzero(first_chunks != schemas.NO_CHUNK)
     if len(others):
-        index["key"][others] = _document_hashes(first_chunks[others], chunks, hashes)
+        index["key"][others] = document_hashes(first_chunks[others], chunks, hashes)
     return index
 
 
@@ -73,9 +73,7 @@ def read_references(sequences: Sequence[Path], *, take: Sequence[int]) -> tuple[
     return np.concatenate([np.empty(0, np.int64), *found]), offsets
 
 
-def _document_hashes(
-    chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes: Sequence[Path]
-) -> NDArray[np.uint64]:
+def document_hashes(chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes: Sequence[Path]) -> NDArray[np.uint64]:
     (doc_rows,) = gather.chunk_columns(chunk_ids, chunks, ("doc_row",))
     doc_ids = schemas.shard_of(chunk_ids) << schemas.SHARD_BITS | doc_rows
 

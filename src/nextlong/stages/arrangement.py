@@ -6,7 +6,7 @@ Out: per split the SEQUENCE_INDEX in row order and the offsets of its rows; expo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -54,18 +54,40 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     counts: dict[str, Any] = {"left_out": left_out}
+    documents = _documents(splits, runs)
     for name, index in splits.items():
         index, offsets = packed(index, row_tokens=arrangement.pack)
         np.save(f"{out}.{name}.index.npy", index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
         tokens = int(index["length"].sum())
-        counts[name] = {"rows": len(offsets) - 1, "sequences": len(index), "tokens": tokens}
+        counts[name] = {
+            "rows": len(offsets) - 1,
+            "sequences": len(index),
+            "documents": documents[name],
+            "tokens": tokens,
+        }
         if len(runs) > 1:
             of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
             counts[name]["of_runs"] = [[len(lengths), int(lengths.sum())] for lengths in of_runs]
         if arrangement.pack is not None:
             counts[name]["short_rows"] = int((row_tokens(index, offsets) < arrangement.pack).sum())
     return counts
+
+
+def _documents(splits: Mapping[str, NDArray[Any]], runs: Sequence[References]) -> dict[str, int]:
+    """Return of how many documents, distinct by content, the sequences of each split are made."""
+    found: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
+    for number, own in enumerate(runs):
+        ids, offsets = arrange.read_references(own.sequences, take=own.take)
+        firsts = np.cumsum([0, *own.take])
+        for name, index in splits.items():
+            of_run = index[index["run"] == number]
+            is_named = np.zeros(len(offsets) - 1, np.bool_)
+            is_named[firsts[of_run["part"]] + of_run["place"]] = True
+            chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
+            if len(chunk_ids):
+                found[name].append(arrange.document_hashes(chunk_ids, own.chunks, own.hashes))
+    return {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in found.items()}
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:

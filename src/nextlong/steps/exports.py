@@ -126,7 +126,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
             )
 
     config = arrangement | {"sequences": takes, "others": others}
-    return Step("rows", 1, config, tuple(read), tasks, check=check)
+    return Step("rows", 2, config, tuple(read), tasks, check=check)
 
 
 def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
