@@ -287,14 +287,16 @@ def _compare(asked: argparse.Namespace) -> None:
 
 
 def _sweep(asked: argparse.Namespace) -> None:
+    from nextlong import exports
     from nextlong.engine.progress import reporter_for
     from nextlong.report import compare, sweep
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
     progress = Console(stderr=True)
+    ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=exports.complete)
     outcomes = []
-    for number, outcome in enumerate(sweep.run_variants(found, reporter=reporter_for(progress)), start=1):
+    for number, outcome in enumerate(ran, start=1):
         progress.print(f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False)
         outcomes.append(outcome)
     sweep.show(outcomes, Console())
