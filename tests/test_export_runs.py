@@ -154,9 +154,38 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"formats": ["parkett"]}, "must be 'parquet'"),
+        ({"formats": ["parkett"]}, r"^--to parkett: export\.formats\.0 must be 'parquet'.*\(it is 'parkett'\)$"),
+        ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be a valid integer"),
+        (
+            {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
+            r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'pack'\?$",
+        ),
+        (
+            {"formats": ["axolotl"], "overrides": ["workers=1", "export.pack=4096"]},
+            r"^--to axolotl --set export\.pack=4096: export: pack is 4096 but axolotl",
+        ),
+        (
+            {"overrides": ["export.pck=1", "export.shard_mb=0"]},
+            r"^--set export\.pck=1 --set export\.shard_mb=0: export\.shard_mb must be greater than 0[^\n]*\nunknown key",
+        ),
+        ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
+        (
+            {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
+            "export.megatron_eod='nope' is no token",
+        ),
+        (
+            {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
+            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: parquet, torchtitan",
+        ),
+        ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
+        ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
+        ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
+        (
+            {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
+            r"leaves no sequence for train of 12(: \d share a chunk with validation and are left out; compose.max_uses|;)",
+        ),
         ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
-        ({"overrides": ["export.pack=1000"]}, "pack=1000 tokens a row cannot hold sequence 0, which has 2048"),
+        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 tokens a row cannot hold a sequence, which has 2048"),
         (
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",
@@ -165,8 +194,10 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     ],
 )
 def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
+    before = sorted(own_run.rglob("*"))
     with pytest.raises(NextlongError, match=message):
         export([own_run], **asked)
+    assert sorted(own_run.rglob("*")) == before
 
 
 def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
@@ -233,3 +264,24 @@ def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, seq
     assert all(row["attention_mask"] == [1] * T for row in rows)
     with pytest.raises(NextlongError, match="axolotl takes a packed row for one document"):
         export([own_run], formats=["axolotl"], overrides=["export.pack=4096"])
+
+
+def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
+    record = json.loads((own_run / "run.json").read_text())
+    record["recipe"]["export"] |= {"compression": "lz4", "row_group_mb": 1.0}
+    (own_run / "run.json").write_text(json.dumps(record))
+    written = exports.export([own_run], formats=["mds"])
+    assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
+    kept = exports.export([own_run], formats=["mds", "parquet"]).recipe.export
+    assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
+
+
+def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
+    tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
+    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
+    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
+        pipeline.run(recipe_for(tmp_path / "run", *asked))
+    assert list((tmp_path / "run").glob("[0-9]*")) == []
+    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
+        pipeline.run(recipe_for(tmp_path / "trained", *asked[1:]))
+    assert [path.name.split("-")[1] for path in sorted((tmp_path / "trained").glob("[0-9]*"))][-1] == "tokenizer"

@@ -7,8 +7,10 @@ Nothing of the corpus is read but what spans refer to.
 
 from __future__ import annotations
 
+import json
+import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +25,8 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.formats.card import card
 from nextlong.opened import Run, check_mix
 from nextlong.recipe import Recipe
+from nextlong.recipe_export import unused_keys
+from nextlong.recipe_text import merge
 from nextlong.report import card_statistics, export_card, stats, summary
 from nextlong.stages.export import Format
 from nextlong.stages.publish import ExportFile, publish
@@ -85,11 +89,12 @@ def export(
     says what to do about files of another export that lie at `export.push`. In a script, call it under
     `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
     """
-    check_mix([Run(run) for run in runs], mix)
+    check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
+        _check(recipe, opened, stale)
         others = tuple(exports.Other(run.recipe, run.steps) for run in opened[1:])
         steps = exports.export_steps(
             recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
@@ -105,16 +110,25 @@ def export(
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports."""
-    foreign = [asked for asked in overrides if not asked.startswith("export.") and not asked.startswith("workers=")]
-    if foreign:
-        raise RecipeError(
-            f"--set {foreign[0]} changes more than the export; say `nextlong run RECIPE --set {foreign[0]}`, which "
-            "keeps every step that it does not touch"
-        )
-    asked = [f"export.formats=[{','.join(formats)}]"] if formats else []
-    asked += ["export.push=null", *overrides]  # what the run published stays as it is
-    recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
+    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault."""
+    for asked in overrides:
+        key, equals, _ = asked.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {asked!r} is not KEY=VALUE; write --set export.pack=524288")
+        if key.split(".")[0] not in ("export", "workers"):
+            raise RecipeError(
+                f"--set {asked} changes more than the export; say `nextlong run RECIPE --set {asked}`, which keeps every "
+                "step that it does not touch"
+            )
+    options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
+    if formats:
+        options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
+    try:
+        recipe = _with_options(run, options.values())
+    except RecipeError as error:
+        named = " ".join([*_at_fault(run, options)] or options)
+        told = str(error).replace(f"{run.record}: ", "")
+        raise RecipeError(f"{named}: {told}" if named not in told else told) from None
     if recipe.sequence_tokens > run.recipe.sequence_tokens:
         raise RunError(
             f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
@@ -123,6 +137,50 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             "which keeps vectors and candidates and composes anew"
         )
     return recipe
+
+
+def _with_options(run: Run, options: Iterable[str]) -> Recipe:
+    """Return the run's recipe with `export.key=value` put in.
+
+    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
+    """
+    overrides = ["export.push=null", *options]
+    plain = merge(run.recipe.model_dump(mode="json"), overrides)
+    asked = {override.partition("=")[0] for override in overrides}
+    if isinstance(plain["export"], dict):
+        for key in unused_keys(plain["export"]):
+            if f"export.{key}" not in asked:
+                del plain["export"][key]
+    return Recipe.from_dict(plain, origin=str(run.record))
+
+
+def _at_fault(run: Run, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options without any one of which there would be no mistake."""
+    for option in options:
+        try:
+            _with_options(run, [asked for name, asked in options.items() if name != option])
+        except RecipeError:
+            continue
+        yield option
+
+
+def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
+    """Raise a user's error for what cannot work, before anything is written."""
+    if stale == "replace" and recipe.export.push is None:
+        raise RecipeError(
+            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out"
+        )
+    for run in runs:
+        if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
+            raise RecipeError(
+                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run.path}, which has "
+                f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
+            )
+    if recipe.export.validation and sum(map(len, runs)) < 2:
+        raise RecipeError(
+            f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
+        )
+    exports.check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
 
 
 def _record(run: Run, written: dict[str, Done]) -> None:

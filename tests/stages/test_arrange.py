@@ -46,7 +46,11 @@ def test_the_scarcest_run_sets_the_scale():
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [([1], "1 weights for 2 runs"), ([1, 0], r"mix\[1\]=0 is no proportion"), ([float("nan"), 1], r"mix\[0\]=nan")],
+    [
+        ([1], "1 weights for 2 runs"),
+        ([1, 0], "proportion 1 of the mix is 0;"),
+        ([float("nan"), 1], "proportion 0 of the mix is nan"),
+    ],
 )
 def test_weights_that_are_none(weights, message):
     with pytest.raises(RecipeError, match=message):

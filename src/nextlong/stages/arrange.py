@@ -116,7 +116,7 @@ def _check_weights(indexes: Sequence[NDArray[Any]], weights: Sequence[float]) ->
         raise RecipeError(f"mix has {len(weights)} weights for {len(indexes)} runs; give one weight for each run")
     for place, (index, weight) in enumerate(zip(indexes, weights, strict=True)):
         if not (isfinite(weight) and weight > 0):
-            raise RecipeError(f"mix[{place}]={weight} is no proportion; give a number above 0")
+            raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
         if not len(index):
             raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it anew")
 

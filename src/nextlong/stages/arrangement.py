@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from nextlong.stages import arrange
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
+FEWER_LEFT_OUT: Final = (
+    "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation touches fewer, and "
+    "export.shared_chunks=keep leaves none out"
+)
 
 
 class References(NamedTuple):
@@ -53,6 +57,7 @@ class Arrangement:
 def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangement) -> dict[str, Any]:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
+    _refuse_empty(splits, left_out, arrangement)
     counts: dict[str, Any] = {"left_out": left_out}
     documents = _documents(splits, runs)
     for name, index in splits.items():
@@ -72,6 +77,18 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
         if arrangement.pack is not None:
             counts[name]["short_rows"] = int((row_tokens(index, offsets) < arrangement.pack).sum())
     return counts
+
+
+def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement: Arrangement) -> None:
+    """Raise CorpusError if one of two splits is empty; why a run has no sequence at all is told elsewhere."""
+    total = left_out + sum(map(len, splits.values()))
+    empty = [name for name, index in splits.items() if not len(index)]
+    if not total or not arrangement.validation or not empty:
+        return
+    told = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
+    if left_out:
+        raise CorpusError(f"{told}: {left_out:,} share a chunk with validation and are left out; {FEWER_LEFT_OUT}")
+    raise CorpusError(f"{told}; make more sequences, or choose another share")
 
 
 def _documents(splits: Mapping[str, NDArray[Any]], runs: Sequence[References]) -> dict[str, int]:
@@ -130,8 +147,8 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
     for number, own in enumerate(of_runs):
         if arrangement.validation and not len(own):
             raise CorpusError(
-                f"run {number} of the mix has no sequence in the {split} split (validation={arrangement.validation:g}), so there "
-                "are no proportions; choose another share, or make more sequences"
+                f"run {number} of the mix has no sequence in {split} where {arrangement.validation:g} of all are validation, so "
+                "there are no proportions; choose another share, or make more sequences"
             )
     return arrange.mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
