@@ -11,6 +11,8 @@ import yaml
 import nextlong
 from nextlong import exports, pipeline
 from nextlong.errors import NextlongError
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.mixes import check_mixes
 
 T = 2048
 
@@ -274,6 +276,36 @@ def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(
     assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
     kept = exports.export([own_run], formats=["mds", "parquet"]).recipe.export
     assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
+
+
+def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
+    done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
+    mix = json.loads((done["rows"].folder / "mix.json").read_text())
+    assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
+    assert [run["run"] for run in mix["runs"]] == [str(own_run), str(shorter_run)]
+    assert [run["sequences"] for run in mix["runs"]] == [12, len(nextlong.open(shorter_run))]
+    assert [run["taken"] for run in mix["runs"]] == [
+        {"train": {"sequences": 12, "tokens": 12 * T}},
+        {"train": {"sequences": 6, "tokens": 6 * 1024}},
+    ]
+    composed = [nextlong.open(run).steps["compose"].manifest["fingerprint"] for run in (own_run, shorter_run)]
+    assert [run["steps"]["compose"] for run in mix["runs"]] == composed
+    keys = {span["doc_id"] for row in rows_of(done["parquet"].folder) for span in row["spans"]} - {-1}
+    assert done["rows"].counts[0]["train"]["documents"] == len(keys)
+
+
+def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
+    assert check_mixes(Artefacts(own_run)) == []
+    done = export([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
+    assert "hashes only" in outcome.note
+    assert outcome.note.endswith(f"Verify each run: {own_run}, {shorter_run}")
+    path = done["parquet"].files(".parquet")[0]
+    path.write_bytes(path.read_bytes() + b"!")
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert outcome.breaches == 1
+    assert f"{path.parent.name}/{path.name} has" in outcome.examples[0]
 
 
 def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):

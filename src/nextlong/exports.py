@@ -28,11 +28,13 @@ from nextlong.recipe import Recipe
 from nextlong.recipe_export import unused_keys
 from nextlong.recipe_text import merge
 from nextlong.report import card_statistics, export_card, stats, summary
+from nextlong.stages.arrangement import SPLITS
 from nextlong.stages.export import Format
 from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
 
 CARD = "README.md"
+MIX_FILE = "mix.json"
 
 
 class Exported(NamedTuple):
@@ -101,7 +103,9 @@ def export(
         )
         with pipeline.executor_for(recipe, work="export") as executor:
             done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
-        if not others:
+        if others:
+            _describe_mix(done["rows"], opened, mix, by)
+        else:
             _record(first, {step.name: done[step.name] for step in steps})
         written = Exported(recipe, opened, done)
         write_cards(written)
@@ -181,6 +185,30 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
             f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
         )
     exports.check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+
+
+def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
+    """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
+    (counts,) = rows.counts
+    splits = [split for split in SPLITS if split in counts]
+    described = {
+        "proportions": list(mix) or None,
+        "by": by,
+        "runs": [
+            {
+                "run": str(run.path.resolve()),
+                "steps": {step.name: step.fingerprint for step in exports.read_steps(run.steps)},
+                "sequences": len(run),
+                "taken": {
+                    split: dict(zip(("sequences", "tokens"), counts[split]["of_runs"][number], strict=True))
+                    for split in splits
+                },
+            }
+            for number, run in enumerate(runs)
+        ],
+    }
+    with store.explained(rows.folder):
+        store.write_json(rows.folder / MIX_FILE, described)
 
 
 def _record(run: Run, written: dict[str, Done]) -> None:
