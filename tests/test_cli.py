@@ -173,6 +173,28 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
 # peek
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--into", ""], "--into '' names no place; give a folder or a URL, or leave it out"),
+        (
+            ["--replace"],
+            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
+        ),
+        (
+            ["--by", "sequences"],
+            "--by sequences without --mix: there are no proportions to count; say --mix 1,2 or leave it out",
+        ),
+        (["--to", "parkett"], "--to parkett: export.formats.0 must be 'parquet'"),
+        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
+    ],
+)
+def test_an_option_of_export_that_cannot_be_met_is_named(call, folder, options, message):
+    code, out, err = call("export", folder / "run", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+
+
 def test_peek_lists_shows_and_reads(call, folder):
     opened = nextlong.open(folder / "run")
     code, out, _ = call("peek", folder / "run")

@@ -62,6 +62,11 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("export.formats=[]", "recipe: export: formats must name at least one format, each once"),
         ("export.formats=[jsonl, jsonl]", "recipe: export: formats must name at least one format, each once"),
         ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet', 'arrow', 'jsonl', 'mds', "),
+        ("export.split_seed=3", "recipe: export: split_seed is 3 but validation is 0, so nothing is split; leave "),
+        (
+            "export.megatron_eod=x",
+            "recipe: export: megatron_eod is x but parquet cannot take it; leave it out, or add ",
+        ),
         ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
         ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
     ],
@@ -264,3 +269,37 @@ def test_the_seed_of_composing_is_its_own_or_the_recipes():
 def test_one_format_may_stand_without_a_list():
     recipe = Recipe.from_dict(PLAIN, overrides=["export.formats=jsonl"])
     assert recipe.export.formats == ("jsonl",)
+
+
+@pytest.mark.parametrize(
+    ("formats", "compression", "takers"),
+    [
+        ("[mds]", "lz4", "parquet, torchtitan, axolotl"),
+        ("[jsonl, mds]", "snappy", "parquet, torchtitan, axolotl"),
+        ("[arrow, megatron]", "zstd", "parquet, torchtitan, axolotl, mds, prolong"),
+    ],
+)
+def test_compression_that_no_format_takes_is_refused(formats, compression, takers):
+    told = refusal(f"export.formats={formats}", f"export.compression={compression}")
+    assert told.startswith(f"recipe: export: compression is {compression} but ")
+    assert told.endswith(f"cannot take it; leave it out, or add a format that does: {takers}")
+
+
+@pytest.mark.parametrize(
+    ("formats", "compression"), [("[mds, parquet]", "lz4"), ("[jsonl]", "none"), ("[mds]", "zstd")]
+)
+def test_compression_that_one_format_takes_is_kept(formats, compression):
+    asked = [f"export.formats={formats}", f"export.compression={compression}"]
+    assert Recipe.from_dict(PLAIN, overrides=asked).export.compression == compression
+
+
+def test_rows_must_hold_a_sequence():
+    asked = ["compose.target_tokens=2048", "export.pack=2048"]
+    assert Recipe.from_dict(PLAIN, overrides=asked).export.pack == 2048
+    told = "recipe: export.pack=2048 tokens a row cannot hold a sequence, which has 2049; raise it to at least that"
+    assert refusal(*asked, "export.formats=[torchtitan]").startswith(told)
+
+
+def test_one_sequence_cannot_be_split():
+    told = refusal("compose.sequences=1", "export.validation=0.1")
+    assert told == "recipe: export.validation=0.1 but compose.sequences=1 cannot be split; make more sequences"

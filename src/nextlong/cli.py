@@ -129,9 +129,7 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export.add_argument(
         "--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
     )
-    export.add_argument(
-        "--by", choices=("sequences", "tokens"), default="sequences", help="what --mix counts (default: sequences)"
-    )
+    export.add_argument("--by", choices=("sequences", "tokens"), help="what --mix counts (default: sequences)")
     export.add_argument("--into", metavar="DIR-or-URL", help="put the files there too (export.push)")
     export.add_argument(
         "--replace", action="store_true", help="delete what another push put there and this one does not"
@@ -140,7 +138,7 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _words(listed: str) -> list[str]:
-    return listed.split(",")
+    return [word.strip() for word in listed.split(",")]
 
 
 def _add_reports(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -244,13 +242,19 @@ def _export(asked: argparse.Namespace) -> None:
     from nextlong.engine.progress import reporter_for
     from nextlong.report import summary
 
+    if asked.into == "":
+        raise NextlongError("--into '' names no place; give a folder or a URL, or leave it out")
+    if asked.by and not asked.mix:
+        raise NextlongError(
+            f"--by {asked.by} without --mix: there are no proportions to count; say --mix 1,2 or leave it out"
+        )
     console = Console()
     written = exports.export(
         asked.runs,
         formats=asked.to,
         overrides=[*asked.overrides, *([f"export.push={json.dumps(asked.into)}"] if asked.into else [])],
         mix=[_proportion(word) for word in asked.mix],
-        by=asked.by,
+        by=asked.by or "sequences",
         stale="replace" if asked.replace else "refuse",
         reporter=reporter_for(console),
     )
@@ -287,14 +291,16 @@ def _compare(asked: argparse.Namespace) -> None:
 
 
 def _sweep(asked: argparse.Namespace) -> None:
+    from nextlong import exports
     from nextlong.engine.progress import reporter_for
     from nextlong.report import compare, sweep
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
     progress = Console(stderr=True)
+    ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=exports.complete)
     outcomes = []
-    for number, outcome in enumerate(sweep.run_variants(found, reporter=reporter_for(progress)), start=1):
+    for number, outcome in enumerate(ran, start=1):
         progress.print(f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False)
         outcomes.append(outcome)
     sweep.show(outcomes, Console())

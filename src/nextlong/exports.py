@@ -7,10 +7,12 @@ Nothing of the corpus is read but what spans refer to.
 
 from __future__ import annotations
 
+import json
+import shlex
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
@@ -20,28 +22,19 @@ from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
-from nextlong.formats import jsonl
-from nextlong.formats.card import Facts, Source, Split, card
-from nextlong.formats.card import Format as Layout
+from nextlong.formats.card import card
 from nextlong.opened import Run, check_mix
 from nextlong.recipe import Recipe
-from nextlong.report import card_statistics, stats, summary
-from nextlong.stages.export import COLUMNS, Format
+from nextlong.recipe_export import unused_keys
+from nextlong.recipe_text import merge
+from nextlong.report import card_statistics, export_card, stats, summary
+from nextlong.stages.arrangement import SPLITS
+from nextlong.stages.export import Format
 from nextlong.stages.publish import ExportFile, publish
 from nextlong.steps import exports
 
 CARD = "README.md"
-_MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
-_COLUMNS: Final[Mapping[Format, Sequence[str]]] = {
-    **COLUMNS,
-    "arrow": COLUMNS["parquet"],
-    "jsonl": jsonl.KEYS,
-    "mds": _MDS_COLUMNS,
-    "prolong": _MDS_COLUMNS,
-    "megatron": (),
-}
-# What a card calls the formats that go by the name of their trainer.
-_LAYOUTS: Final[Mapping[Format, Layout]] = {"torchtitan": "parquet", "axolotl": "parquet", "prolong": "mds"}
+MIX_FILE = "mix.json"
 
 
 class Exported(NamedTuple):
@@ -57,14 +50,21 @@ def run(
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
     finished: list[Exported] = []
-
-    def complete(done: Finished) -> None:
-        finished.append(Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done))
-        write_cards(finished[0])
-
-    pipeline.run(recipe, reporter=reporter, changed_inputs=changed_inputs, when_done=complete)
+    pipeline.run(
+        recipe,
+        reporter=reporter,
+        changed_inputs=changed_inputs,
+        when_done=lambda done: finished.append(complete(recipe, done)),
+    )
     (written,) = finished
     push(written)
+    return written
+
+
+def complete(recipe: Recipe, done: Finished) -> Exported:
+    """Put the cards to what a recipe has just exported."""
+    written = Exported(recipe, [Run(pipeline.run_dir_of(recipe))], done)
+    write_cards(written)
     return written
 
 
@@ -91,18 +91,21 @@ def export(
     says what to do about files of another export that lie at `export.push`. In a script, call it under
     `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
     """
-    check_mix([Run(run) for run in runs], mix)
+    check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
+        _check(recipe, opened, stale)
         others = tuple(exports.Other(run.recipe, run.steps) for run in opened[1:])
         steps = exports.export_steps(
             recipe, exports.read_steps(first.steps), mix=exports.Mix(others, tuple(mix) or None, by)
         )
         with pipeline.executor_for(recipe, work="export") as executor:
             done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
-        if not others:
+        if others:
+            _describe_mix(done["rows"], opened, mix, by)
+        else:
             _record(first, {step.name: done[step.name] for step in steps})
         written = Exported(recipe, opened, done)
         write_cards(written)
@@ -111,16 +114,25 @@ def export(
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports."""
-    foreign = [asked for asked in overrides if not asked.startswith("export.") and not asked.startswith("workers=")]
-    if foreign:
-        raise RecipeError(
-            f"--set {foreign[0]} changes more than the export; say `nextlong run RECIPE --set {foreign[0]}`, which "
-            "keeps every step that it does not touch"
-        )
-    asked = [f"export.formats=[{','.join(formats)}]"] if formats else []
-    asked += ["export.push=null", *overrides]  # what the run published stays as it is
-    recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=asked, origin=str(run.record))
+    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault."""
+    for asked in overrides:
+        key, equals, _ = asked.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {asked!r} is not KEY=VALUE; write --set export.pack=524288")
+        if key.split(".")[0] not in ("export", "workers"):
+            raise RecipeError(
+                f"--set {asked} changes more than the export; say `nextlong run RECIPE --set {asked}`, which keeps every "
+                "step that it does not touch"
+            )
+    options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
+    if formats:
+        options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
+    try:
+        recipe = _with_options(run, options.values())
+    except RecipeError as error:
+        named = " ".join([*_at_fault(run, options)] or options)
+        told = str(error).replace(f"{run.record}: ", "")
+        raise RecipeError(f"{named}: {told}" if named not in told else told) from None
     if recipe.sequence_tokens > run.recipe.sequence_tokens:
         raise RunError(
             f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
@@ -129,6 +141,74 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             "which keeps vectors and candidates and composes anew"
         )
     return recipe
+
+
+def _with_options(run: Run, options: Iterable[str]) -> Recipe:
+    """Return the run's recipe with `export.key=value` put in.
+
+    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
+    """
+    overrides = ["export.push=null", *options]
+    plain = merge(run.recipe.model_dump(mode="json"), overrides)
+    asked = {override.partition("=")[0] for override in overrides}
+    if isinstance(plain["export"], dict):
+        for key in unused_keys(plain["export"]):
+            if f"export.{key}" not in asked:
+                del plain["export"][key]
+    return Recipe.from_dict(plain, origin=str(run.record))
+
+
+def _at_fault(run: Run, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options without any one of which there would be no mistake."""
+    for option in options:
+        try:
+            _with_options(run, [asked for name, asked in options.items() if name != option])
+        except RecipeError:
+            continue
+        yield option
+
+
+def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
+    """Raise a user's error for what cannot work, before anything is written."""
+    if stale == "replace" and recipe.export.push is None:
+        raise RecipeError(
+            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out"
+        )
+    for run in runs:
+        if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
+            raise RecipeError(
+                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run.path}, which has "
+                f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
+            )
+    if recipe.export.validation and sum(map(len, runs)) < 2:
+        raise RecipeError(
+            f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
+        )
+    exports.check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+
+
+def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
+    """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
+    (counts,) = rows.counts
+    splits = [split for split in SPLITS if split in counts]
+    described = {
+        "proportions": list(mix) or None,
+        "by": by,
+        "runs": [
+            {
+                "run": str(run.path.resolve()),
+                "steps": {step.name: step.fingerprint for step in exports.read_steps(run.steps)},
+                "sequences": len(run),
+                "taken": {
+                    split: dict(zip(("sequences", "tokens"), counts[split]["of_runs"][number], strict=True))
+                    for split in splits
+                },
+            }
+            for number, run in enumerate(runs)
+        ],
+    }
+    with store.explained(rows.folder):
+        store.write_json(rows.folder / MIX_FILE, described)
 
 
 def _record(run: Run, written: dict[str, Done]) -> None:
@@ -149,7 +229,7 @@ def write_cards(written: Exported) -> None:
     for name in written.recipe.export.formats:
         for split in exports.splits_of(written.recipe):
             folder = written.done[exports.step_name(name, split)].folder
-            text = card(_facts(written, name, {split: ""}, statistics))
+            text = _card(written, name, {split: ""}, statistics)
             if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
                 with store.explained(folder):
                     store.write_text(folder / CARD, text)
@@ -184,7 +264,7 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
-        path.write_text(card(_facts(written, name, below, statistics)), encoding="utf-8")
+        path.write_text(_card(written, name, below, statistics), encoding="utf-8")
         files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
         for split in splits:
             step = written.done[exports.step_name(name, split)]
@@ -196,51 +276,6 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         publish(files, destination, others=stale)
 
 
-def _facts(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> Facts:
-    """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
-    recipe = written.recipe
-    (rows,) = written.done["rows"].counts
-    splits = [
-        Split(
-            split,
-            exports.files_of(name, folder),
-            rows[split]["rows"],
-            rows[split]["tokens"],
-            written.done[exports.step_name(name, split)].manifest["bytes"],
-        )
-        for split, folder in below.items()
-    ]
-    return Facts(
-        name=Path(recipe.run_dir).name,
-        format=_LAYOUTS.get(name, name),  # type: ignore[arg-type]
-        splits=splits,
-        columns=_COLUMNS[name],
-        method="+".join(dict.fromkeys(run.recipe.compose.method for run in written.runs)),
-        target_tokens=sorted({run.recipe.sequence_tokens for run in written.runs}),
-        sequences=sum(rows[split]["sequences"] for split in below),
-        tokenizer=recipe.tokenizer.source
-        or f"a byte-level BPE of {recipe.tokenizer.train:,} entries trained on the corpus",
-        sources=_sources(written.runs),
-        recipes=[recipe.dump(), *(run.recipe.dump() for run in written.runs[1:])],
-        runs=_runs(written, below),
-        version=written.done["rows"].manifest["versions"]["nextlong"],
-        statistics=statistics,
-    )
-
-
-def _runs(written: Exported, splits: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
-    if len(written.runs) == 1:
-        return []
-    (rows,) = written.done["rows"].counts
-    taken = [rows[split]["of_runs"] for split in splits]
-    return [
-        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
-        for number, run in enumerate(written.runs)
-    ]
-
-
-def _sources(runs: Sequence[Run]) -> list[Source]:
-    """Return the sources of all runs, each once."""
-    found = [Source(source.label, source.path, source.license) for run in runs for source in run.recipe.ingest.sources]
-    return list(dict.fromkeys(found))
+def _card(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+    recipe, runs, done = written
+    return card(export_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))

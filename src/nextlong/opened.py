@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -178,12 +179,19 @@ class Run:
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
 
 
-def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None) -> None:
-    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, proportions too few or many."""
+def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
+    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, wrong proportions."""
     if not runs:
         raise RecipeError("no run is named; name at least one run directory")
     if proportions and len(proportions) != len(runs):
         raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
+    for number, share in enumerate(proportions or ()):
+        if not (isfinite(share) and share > 0):
+            raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
+    if by != "sequences" and not proportions:
+        raise RecipeError(
+            f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
+        )
     if twice := [
         run for place, run in enumerate(runs) if any(_composed(run) == _composed(own) for own in runs[:place])
     ]:

@@ -41,7 +41,7 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished], None] = lambda _: None,
+    when_done: Callable[[Finished], object] = lambda _: None,
 ) -> dict[str, Done]:
     """Bring the recipe's run directory to its finished state; return the finished steps by name.
 

@@ -88,6 +88,20 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _rows_hold_sequences(self) -> Self:
+        pack = self.export.pack
+        if pack is not None and pack < self.sequence_tokens:
+            raise ValueError(
+                f"export.pack={pack} tokens a row cannot hold a sequence, which has {self.sequence_tokens}; raise it to at "
+                "least that (a multiple leaves no gap)"
+            )
+        if self.export.validation and self.compose.sequences == 1:
+            raise ValueError(
+                f"export.validation={self.export.validation:g} but compose.sequences=1 cannot be split; make more sequences"
+            )
+        return self
+
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
         """Read a YAML recipe and apply overrides such as `compose.target_tokens=65536`.

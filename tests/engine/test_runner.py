@@ -200,6 +200,12 @@ def test_run_goes_on_at_the_first_missing_task(log, run_dir):
     assert runner.find_done(numbers, run_dir).total("number") == 0 + 1 + 3
 
 
+def test_a_step_that_did_nothing_before_it_failed_leaves_no_folder(log, run_dir):
+    with pytest.raises(CorpusError):
+        run([failing_step(CorpusError("no"), failing=0, log=log)], run_dir)
+    assert names(run_dir) == []
+
+
 def test_failed_task_leaves_nothing_half_written(log, run_dir):
     with pytest.raises(CorpusError):
         run([failing_step(CorpusError("no"), log=log)], run_dir)

@@ -14,14 +14,14 @@ FACTS = Facts(
     name="My long texts",
     format="parquet",
     splits=(
-        Split("train", "train/*.parquet", 90, 92_160, 184_320),
-        Split("validation", "validation/*.parquet", 10, 10_240, 20_480),
+        Split("train", "train/*.parquet", 90, 90, 800, 92_160, 184_320),
+        Split("validation", "validation/*.parquet", 10, 10, 95, 10_240, 20_480),
     ),
     columns=("sequence_id", "input_ids", "seq_lengths", "spans"),
-    method="nextlong",
+    methods=["nextlong"],
     target_tokens=[1024],
-    sequences=100,
     tokenizer="meta-llama/Meta-Llama-3-8B",
+    vocabulary=128_256,
     sources=(
         Source("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
         Source("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
@@ -45,7 +45,7 @@ def test_front_matter_has_the_keys_of_the_hub():
         "license": "cc-by-sa-4.0",
         "task_categories": ["text-generation"],
         "size_categories": ["n<1K"],
-        "tags": ["long-context", "pretraining", "synthetic", "nextlong", "nextlong-nextlong"],
+        "tags": ["long-context", "pretraining", "synthetic", "nextlong", "method:nextlong"],
         "configs": [
             {
                 "config_name": "default",
@@ -125,8 +125,10 @@ def test_a_recipe_with_fences_stays_in_its_block():
     [
         ("parquet", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
         ("jsonl", "*.jsonl", "load_dataset(folder, split='train', streaming=True)"),
-        ("arrow", "train", "load_from_disk(f'{folder}/train')"),
-        ("mds", "train", "StreamingDataset(local=f'{folder}/train'"),
+        ("arrow", "train/", "load_from_disk(f'{folder}/train')"),
+        ("arrow", ".", "load_from_disk(folder)"),
+        ("mds", "train/", "StreamingDataset(local=f'{folder}/train'"),
+        ("mds", ".", "StreamingDataset(local=folder, "),
         ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
     ],
 )
@@ -140,6 +142,27 @@ def test_each_format_says_how_to_load_it(form, files, needle):
 
 
 def test_other_methods_are_not_told_as_hard_negatives():
-    page = parsed(replace(FACTS, method="standard"))[1]
+    page = parsed(replace(FACTS, methods=["standard"]))[1]
     assert "look-alikes" not in page
     assert "by the method `standard`" in page
+
+
+def test_a_mix_of_methods_names_each():
+    matter, page = parsed(replace(FACTS, methods=["nextlong", "iclm"]))
+    assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
+    assert "by the methods `nextlong` and `iclm`" in page
+
+
+def test_each_split_is_counted():
+    page = parsed(FACTS)[1]
+    assert (
+        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` of 128,256" in page
+    )
+    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 0.2 MB |" in page
+    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 0.0 MB |" in page
+
+
+def test_sequences_left_out_of_both_splits_are_told():
+    assert "stand in neither split" not in parsed(FACTS)[1]
+    page = parsed(replace(FACTS, left_out=(25, 125)))[1]
+    assert "25 of 125 sequences stand in neither split, because they share a chunk with validation." in page

@@ -113,7 +113,7 @@ def test_a_split_parts_meta_documents_of_all_runs(shared_run, short_run, dataset
 
 
 @pytest.mark.heavy
-def test_a_strict_split_parts_chunks_and_counts_what_it_leaves_out(short_run, dataset_of):
+def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
     train, held_out = (
         dataset_of(short_run, split=side, validation=0.1, shared_chunks="leave-out") for side in ("train", "validation")
     )
@@ -151,6 +151,14 @@ def test_a_dataset_travels_light(short_run, dataset_of):
         ({"split": "validation", "validation": 1e-9}, CorpusError, "no sequence is left: split='validation'"),
         ({"by": "rows"}, RecipeError, "by='rows' is not known; it must be one of 'sequences', 'tokens'"),
         ({"mix": [1, 2]}, RecipeError, "2 proportions for 1 runs"),
+        ({"mix": [0]}, RecipeError, "proportion 0 of the mix is 0; give a number above 0"),
+        ({"by": "tokens"}, RecipeError, "by='tokens' says what the proportions of a mix count, but there are none"),
+        (
+            {"shared_chunks": "leave-out"},
+            RecipeError,
+            "shared_chunks='leave-out' without a split; split=\"train\" with",
+        ),
+        ({"split_seed": 3}, RecipeError, "split_seed=3 without a split"),
         ({"pack": 100}, RecipeError, "pack=100 tokens a row cannot hold sequence 0, which has 512"),
         ({"run": []}, RecipeError, "no run is named"),
         ({"run": "nowhere"}, RunError, "nowhere is no folder"),

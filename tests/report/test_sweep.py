@@ -135,7 +135,10 @@ def test_every_variant_has_a_record_that_opens(swept):
         assert run.path == swept / "run"
         assert f"position={run.recipe.compose.position},target_tokens={run.recipe.compose.target_tokens}" == path.stem
         assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
-        assert run.exported("parquet")
+        (exported,) = run.exported("parquet")
+        card = (exported.parent / "README.md").read_text("utf-8")
+        assert f"{len(run)} sequences of {run.recipe.compose.target_tokens:,} tokens" in card
+        assert f"position: {run.recipe.compose.position}" in card
 
 
 def test_the_run_directory_stays_the_run_that_it_was(swept, shared_run):

@@ -281,3 +281,10 @@ publish(files, {str(tmp_path / "there")!r}, threads=1, progress=lambda *_: os.ki
     assert "README.md" not in data_at(str(tmp_path / "there"))
     publish(files, str(tmp_path / "there"))
     assert data_at(str(tmp_path / "there")) == CONTENTS
+
+
+def test_replacing_leaves_no_empty_folder(tmp_path):
+    there = tmp_path / "there"
+    publish(export(tmp_path, {"a/b/part.bin": b"1", "a/kept.bin": b"2", "c/d/part.bin": b"3"}), str(there))
+    publish(export(tmp_path, {"a/kept.bin": b"2", "part.bin": b"1"}), str(there), others="replace")
+    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == [RECORD, "a", "a/kept.bin", "part.bin"]

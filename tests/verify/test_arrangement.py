@@ -93,10 +93,10 @@ def test_a_sequence_of_validation_in_train(packed):
 
 
 @pytest.fixture
-def strict(exported_run, tmp_path):
-    """A copy divided strictly, to damage: nine sequences are train, two validation, one shares a chunk with these."""
-    run_dir = Path(shutil.copytree(exported_run, tmp_path / "strict"))
-    asked = ["export.validation=0.3", "export.split=strict", "workers=1"]
+def parted(exported_run, tmp_path):
+    """A copy divided by chunk too, to damage: nine sequences are train, two validation, one shares a chunk with these."""
+    run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
+    asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
     done = exports.export([run_dir], formats=["torchtitan"], overrides=asked).done
     assert [done["rows"].total("left_out"), len(read_index(run_dir, "train"))] == [1, 9]
     return run_dir
@@ -106,10 +106,10 @@ def read_index(run, split):
     return np.load(folder_of(run, "rows") / f"part-00000.{split}.index.npy")
 
 
-def test_a_strict_split_leaves_out_what_shares_a_chunk_and_nothing_else(strict):
-    assert breaches(strict) == {}
-    drawn = np.load(min(strict.glob("*-rows-*/part-00000.train.index.npy")))  # undivided, of the run itself
-    train, validation = read_index(strict, "train"), read_index(strict, "validation")
+def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
+    assert breaches(parted) == {}
+    drawn = np.load(min(parted.glob("*-rows-*/part-00000.train.index.npy")))  # undivided, of the run itself
+    train, validation = read_index(parted, "train"), read_index(parted, "validation")
     (left_out,) = np.flatnonzero(~np.isin(drawn, np.concatenate([train, validation])))
     (kept,) = np.flatnonzero(drawn == train[4])
 
@@ -117,17 +117,17 @@ def test_a_strict_split_leaves_out_what_shares_a_chunk_and_nothing_else(strict):
         index[4] = drawn[left_out]
         return index, offsets
 
-    change_rows(strict, change)
-    found = breaches(strict)["train and validation apart"]
+    change_rows(parted, change)
+    found = breaches(parted)["train and validation apart"]
     assert len(found) == 2
     assert any(f"sequence {left_out} of train has chunk " in example for example in found)
     assert any(f"sequence {kept} is left out, but shares no chunk with validation" in example for example in found)
 
 
-def test_a_split_that_is_not_strict_leaves_nothing_out(strict):
-    path = folder_of(strict, "rows") / "manifest.json"
-    change_json(path, lambda manifest: manifest["config"].update(split="meta-documents"))
-    assert row_breaches(strict)[0].endswith("stands in no row")
+def test_a_split_that_keeps_shared_chunks_leaves_nothing_out(parted):
+    path = folder_of(parted, "rows") / "manifest.json"
+    change_json(path, lambda manifest: manifest["config"].update(shared_chunks="keep"))
+    assert row_breaches(parted)[0].endswith("stands in no row")
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60))

@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -129,9 +129,16 @@ class _Running:
         """Begin to report, and to bring parts to the disk, unless it has begun."""
         if self._began is None:
             self._began = time.monotonic()
+            self._folder.mkdir(exist_ok=True)
+            self.ending.push(self._remove_if_empty)
             progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
             self._advance = self.ending.enter_context(progress)
             self._to_disk = self.ending.enter_context(store.early_syncing(self._folder))
+
+    def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # failed before any of its tasks was done
+            with suppress(OSError):
+                self._folder.rmdir()
 
     def missing(self) -> list[tuple[Task, Path, int]]:
         """Return the tasks that can run now; that which closes the step only once all others are done."""
@@ -171,7 +178,6 @@ class _Running:
 
 def _open_step(step: Step, run_dir: Path, place: int, finished: Finished) -> _Running:
     folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
-    folder.mkdir(exist_ok=True)
     store.remove_leftovers(folder)
     tasks = step.tasks({before.name: finished[before.name] for before in step.inputs})
     total = len(tasks) + (step.close is not None)

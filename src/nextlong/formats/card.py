@@ -63,11 +63,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix."""
+    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix.
+
+    `documents` are those that its sequences are made of, each counted once.
+    """
 
     name: str
     files: str
     rows: int
+    sequences: int
+    documents: int
     tokens: int
     bytes: int
 
@@ -76,6 +81,7 @@ class Split:
 class Facts:
     """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
 
+    `left_out`: how many sequences stand in no split because they share a chunk with validation, and of how many.
     `runs` of a mix: name, sequences and tokens of each.
     """
 
@@ -83,14 +89,15 @@ class Facts:
     format: Format
     splits: Sequence[Split]
     columns: Sequence[str]
-    method: str
+    methods: Sequence[str]
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
-    sequences: int
     tokenizer: str
+    vocabulary: int
     sources: Sequence[Source]
     recipes: Sequence[str]
     version: str
     languages: Sequence[str] = ()
+    left_out: tuple[int, int] = (0, 0)
     statistics: Mapping[str, str] = field(default_factory=dict)
     runs: Sequence[tuple[str, int, int]] = ()
 
@@ -107,9 +114,7 @@ def card(facts: Facts) -> str:
         f"## Load it\n\n{_fenced(_loading(facts), 'python')}",
         f"## What it holds\n\n{_splits(facts)}\n\n{_columns(facts)}",
         f"## Where it comes from\n\n{_sources(facts)}",
-        f"## Statistics of the whole run\n\n{_table(('', ''), list(facts.statistics.items()))}"
-        if facts.statistics
-        else "",
+        _statistics(facts),
         f"## How it was made\n\n{_made(facts)}",
         _mixed(facts),
         *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
@@ -125,7 +130,10 @@ def front_matter(facts: Facts) -> dict[str, Any]:
     matter |= _licence([source.licence.strip() for source in facts.sources])
     matter["task_categories"] = ["text-generation"]
     matter["size_categories"] = [_size_category(sum(split.rows for split in facts.splits))]
-    matter["tags"] = ["long-context", "pretraining", "synthetic", "nextlong", f"nextlong-{facts.method}"]
+    matter["tags"] = [
+        *("long-context", "pretraining", "synthetic", "nextlong"),
+        *(f"method:{method}" for method in facts.methods),
+    ]
     if facts.format in _READ_BY_DATASETS:
         data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
@@ -157,31 +165,37 @@ def _what(facts: Facts) -> str:
     tokens = sum(split.tokens for split in facts.splits)
     lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
     told = (
-        f"{facts.sequences:,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
-        f"{_code(facts.tokenizer)}."
+        f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
+        f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
-    if facts.method == "nextlong":
+    if facts.methods == ["nextlong"]:
         return (
             f"{told}\n\nEach is one short document cut into chunks, and between two of them stand the most similar chunks of "
             "other documents: what used to depend on the paragraph before now depends on one far back, past look-alikes."
         )
-    return f"{told}\n\nEach is made of whole short documents, put together by the method {_code(facts.method)}."
+    return f"{told}\n\nEach is made of whole short documents, put together by {_methods(facts)}."
+
+
+def _methods(facts: Facts) -> str:
+    named = " and ".join(_code(method) for method in facts.methods)
+    return f"the method{'s' if len(facts.methods) > 1 else ''} {named}"
 
 
 def _loading(facts: Facts) -> str:
     """Return Python that reads the first split."""
     first = facts.splits[0]
-    below = f"{{folder}}/{first.files}"
+    below = first.files.removesuffix("/")
+    place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
     if facts.format == "arrow":
-        package, rows = "from datasets import load_from_disk", f"load_from_disk(f{below!r})"
+        package, rows = "from datasets import load_from_disk", f"load_from_disk({place})"
         shown = 'rows[0]["length"]'
     elif facts.format == "mds":
         package = "from streaming import StreamingDataset"
-        rows = f"StreamingDataset(local=f{below!r}, shuffle=False, batch_size=1)"
+        rows = f"StreamingDataset(local={place}, shuffle=False, batch_size=1)"
         shown = 'rows[0]["input_ids"].shape, rows[0]["indices"]'
     elif facts.format == "megatron":
         package = "from megatron.core.datasets.indexed_dataset import IndexedDataset"
-        rows, shown = f"IndexedDataset(f{below!r})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
+        rows, shown = f"IndexedDataset({place})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
     else:
         package = "from datasets import load_dataset"
         rows = f"load_dataset(folder, split={first.name!r}, streaming=True)"
@@ -191,10 +205,18 @@ def _loading(facts: Facts) -> str:
 
 def _splits(facts: Facts) -> str:
     rows = [
-        (split.name, _code(split.files), f"{split.rows:,}", f"{split.tokens:,}", f"{split.bytes / 1e6:,.1f} MB")
+        (
+            split.name,
+            "all of this folder" if split.files == "." else _code(split.files),
+            *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
+            f"{split.bytes / 1e6:,.1f} MB",
+        )
         for split in facts.splits
     ]
-    return f"Format: {facts.format}.\n\n{_table(('split', 'files', 'rows', 'tokens', 'size'), rows)}"
+    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
+    left_out, of = facts.left_out
+    told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+    return f"Format: {facts.format}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
 
 
 def _columns(facts: Facts) -> str:
@@ -212,16 +234,23 @@ def _sources(facts: Facts) -> str:
         )
         for source in facts.sources
     ]
-    headings = ("source", "path", "licence, as given", *(["tokens"] if counted else []))
+    headings = ("source", "files", "licence, as given", *(["tokens"] if counted else []))
     return (
         f"{_table(headings, rows)}\n\nThe texts stay under the licences of their sources, and a sequence may hold texts of all "
         "of them."
     )
 
 
+def _statistics(facts: Facts) -> str:
+    if not facts.statistics:
+        return ""
+    told = "Of all its sequences, whatever split they are in."
+    return f"## Statistics of the whole run\n\n{told}\n\n{_table(('', ''), list(facts.statistics.items()))}"
+
+
 def _made(facts: Facts) -> str:
     return (
-        f"With nextlong {facts.version}, method {_code(facts.method)}; see {PAPER}. The same recipe, files and version give the "
+        f"With nextlong {facts.version}, {_methods(facts)}; see {PAPER}. The same recipe, files and version give the "
         "same bytes."
     )
 

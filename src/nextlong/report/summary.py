@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
 from nextlong.engine.step import Finished
 from nextlong.recipe import Recipe
+from nextlong.stages.arrangement import FEWER_LEFT_OUT
 from nextlong.steps import exports
 from nextlong.steps.finished import sequences_per_part
 from nextlong.steps.sequences import dropped
@@ -66,10 +68,16 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
     if counts["left_out"]:
-        told.append(
-            ("left out", f"{counts['left_out']:,} sequences of neither split, for they share a chunk with validation")
-        )
+        told.append(("left out", _left_out(counts)))
     return told
+
+
+def _left_out(counts: Mapping[str, Any]) -> str:
+    """Say how many sequences are in neither split, and the cure where most of train is gone."""
+    left_out, train = counts["left_out"], counts["train"]["sequences"]
+    total = left_out + train + counts["validation"]["sequences"]
+    told = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
+    return f"{told}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else told
 
 
 def _contamination(done: Finished) -> str:

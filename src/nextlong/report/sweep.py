@@ -13,8 +13,9 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -139,28 +140,38 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
+    when_done: Callable[[Recipe, Finished], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
+    `when_done` gets the recipe and the finished steps of each, while the run directory stands for that variant.
     The run directory itself goes on to stand for the run that it stood for before, if there was one.
     """
     record = pipeline.run_dir_of(found[0].recipe) / pipeline.RUN_FILE
     before = record.read_text(encoding="utf-8") if record.exists() else None
     try:
-        yield from _run_each(found, reporter, changed_inputs)
+        yield from _run_each(found, reporter, changed_inputs, when_done)
     finally:
         if before is not None:
             store.write_text(record, before)
 
 
 def _run_each(
-    found: Sequence[Variant], reporter: Reporter | None, changed_inputs: Literal["refuse", "accept"]
+    found: Sequence[Variant],
+    reporter: Reporter | None,
+    changed_inputs: Literal["refuse", "accept"],
+    when_done: Callable[[Recipe, Finished], object],
 ) -> Iterator[Outcome]:
     for variant in found:
         run_dir = pipeline.run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)
         try:
-            done = pipeline.run(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
+            done = pipeline.run(
+                variant.recipe,
+                reporter=reporter,
+                changed_inputs=changed_inputs,
+                when_done=partial(when_done, variant.recipe),
+            )
             stats = measure(Run(_record(variant, done, run_dir)))
         except NextlongError as error:
             yield Outcome(variant, _new_seconds(run_dir, there), error=str(error))

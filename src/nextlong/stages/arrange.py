@@ -57,7 +57,7 @@ def read_index(
                 row += 1
     others = np.flatnonzero(first_chunks != schemas.NO_CHUNK)
     if len(others):
-        index["key"][others] = _document_hashes(first_chunks[others], chunks, hashes)
+        index["key"][others] = document_hashes(first_chunks[others], chunks, hashes)
     return index
 
 
@@ -73,9 +73,7 @@ def read_references(sequences: Sequence[Path], *, take: Sequence[int]) -> tuple[
     return np.concatenate([np.empty(0, np.int64), *found]), offsets
 
 
-def _document_hashes(
-    chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes: Sequence[Path]
-) -> NDArray[np.uint64]:
+def document_hashes(chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes: Sequence[Path]) -> NDArray[np.uint64]:
     (doc_rows,) = gather.chunk_columns(chunk_ids, chunks, ("doc_row",))
     doc_ids = schemas.shard_of(chunk_ids) << schemas.SHARD_BITS | doc_rows
 
@@ -118,7 +116,7 @@ def _check_weights(indexes: Sequence[NDArray[Any]], weights: Sequence[float]) ->
         raise RecipeError(f"mix has {len(weights)} weights for {len(indexes)} runs; give one weight for each run")
     for place, (index, weight) in enumerate(zip(indexes, weights, strict=True)):
         if not (isfinite(weight) and weight > 0):
-            raise RecipeError(f"mix[{place}]={weight} is no proportion; give a number above 0")
+            raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
         if not len(index):
             raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it anew")
 
@@ -136,7 +134,7 @@ def split(index: NDArray[Any], *, validation: float, seed: int) -> tuple[NDArray
     return index[~held_out], index[held_out]
 
 
-def split_strictly(
+def split_apart(
     index: NDArray[Any],
     *,
     validation: float,

@@ -105,7 +105,8 @@ def export_shard(
     if format in ("mds", "prolong"):
         return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
     if format == "megatron":
-        return megatron.write(out, rows, **place, vocab_size=options.vocab_size, eod=_eod_id(origins[0], options.eod))
+        eod = None if options.eod is None else eod_id(origins[0].tokenizer, options.eod)
+        return megatron.write(out, rows, **place, vocab_size=options.vocab_size, eod=eod)
     count = parquet.write(
         Path(f"{out}.parquet"),
         rows,
@@ -163,10 +164,9 @@ def _mds_compression(options: Options) -> mds.Compression:
     return "zstd" if options.compression == "zstd" else None
 
 
-def _eod_id(origin: Origin, eod: str | None) -> int | None:
-    if eod is None:
-        return None
-    found: int | None = _tokenizer(origin.tokenizer).token_to_id(eod)
+def eod_id(tokenizer: Path, eod: str) -> int:
+    """Return the id of the token that ends Megatron's documents. Raises TokenizerError if it is none of the tokenizer."""
+    found: int | None = _tokenizer(tokenizer).token_to_id(eod)
     if found is None:
         raise TokenizerError(
             f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"

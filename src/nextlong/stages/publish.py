@@ -238,6 +238,8 @@ class _Place:
 
     def delete(self, name: str) -> None:
         self.fs.rm_file(self._at(name))
+        if self.is_local:
+            _remove_empty(Path(self._at(name)).parent, below=Path(self.root))
 
     def _at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
@@ -259,6 +261,13 @@ def _write_whole(target: Path, write: Callable[[Path], Any], *, mark: str) -> No
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _remove_empty(folder: Path, *, below: Path) -> None:
+    """Remove a folder that nothing is left in, and those above it, down to the destination itself."""
+    while folder != below and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _check_source(file: ExportFile) -> None:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
-from nextlong.errors import CorpusError
+from nextlong.engine.step import Counts, Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.stages.arrangement import SPLITS, Arrangement, arrange_rows, row_tokens
-from nextlong.stages.export import COLUMNS, Format, Options, Origin, close_export, export_shard, mds_shards, shards_of
+from nextlong.stages.export import (
+    COLUMNS,
+    Format,
+    Options,
+    Origin,
+    close_export,
+    eod_id,
+    export_shard,
+    mds_shards,
+    shards_of,
+)
 from nextlong.steps.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 
 # How the files end that hold the rows.
@@ -71,6 +81,12 @@ def read_steps(done: Finished) -> tuple[Step, ...]:
     return tuple(Step.of(done[name]) for name in names)
 
 
+def check_eod(recipe: Recipe, tokenizer: Path) -> None:
+    """Raise TokenizerError if `export.megatron_eod` is no token of the tokenizer."""
+    if recipe.export.megatron_eod is not None:
+        eod_id(tokenizer, recipe.export.megatron_eod)
+
+
 def splits_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the splits that the recipe asks for."""
     return SPLITS if recipe.export.validation else SPLITS[:1]
@@ -98,7 +114,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         "mix": mix.proportions if is_mixed else None,
         "by": mix.by if is_mixed else "sequences",
         "validation": export.validation,
-        "split": export.split if is_split else "meta-documents",
+        "shared_chunks": export.shared_chunks if is_split else "keep",
         "pack": export.pack,
         "seed": export.split_seed if is_split else 0,
     }
@@ -112,21 +128,8 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         ]
         return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
-    def check(done: Done) -> None:
-        (counts,) = done.counts
-        sequences = counts["left_out"] + sum(counts[split]["sequences"] for split in splits_of(recipe))
-        if not sequences:
-            return  # why there is none at all is told by the pipeline
-        if export.validation and not (counts["train"]["rows"] and counts["validation"]["rows"]):
-            empty = "train" if counts["validation"]["rows"] else "validation"
-            raise CorpusError(
-                f"export.validation={export.validation:g} leaves no sequence for {empty} of "
-                f"{counts['train']['sequences'] + counts['validation']['sequences'] + counts['left_out']:,}; "
-                "make more sequences, or choose another share"
-            )
-
     config = arrangement | {"sequences": takes, "others": others}
-    return Step("rows", 1, config, tuple(read), tasks, check=check)
+    return Step("rows", 2, config, tuple(read), tasks)
 
 
 def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:

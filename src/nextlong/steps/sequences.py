@@ -20,6 +20,7 @@ from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.tokenize import Known, tokenize_shard
 from nextlong.stages.tokenizer import local_path, prepare_tokenizer
 from nextlong.steps.candidates import blocks, document_chars, draws, sequence_limit
+from nextlong.steps.exports import check_eod
 from nextlong.steps.finished import chunks_of, special_ids, token_store
 from nextlong.steps.shingles import shingle_store
 
@@ -30,6 +31,8 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     config = recipe.tokenizer.model_dump(exclude={"engine"}) | {"joint": recipe.compose.joint, "seed": recipe.seed}
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
+        # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
+        check_eod(recipe, path)
 
     def tasks(done: Finished) -> list[Task]:
         return [
@@ -43,7 +46,10 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             )
         ]
 
-    return Step("tokenizer", 3, config, (ingest, chunk), tasks)
+    def check(done: Done) -> None:
+        check_eod(recipe, done.file(".tokenizer.json"))
+
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks, check=check)
 
 
 def draft_step(

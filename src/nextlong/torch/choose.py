@@ -13,12 +13,11 @@ from typing import Literal
 
 from nextlong import errors
 from nextlong.opened import Run, check_mix
-from nextlong.stages.arrangement import Arrangement, arranged, packed
+from nextlong.stages.arrangement import Arrangement, SharedChunks, arranged, packed
 from nextlong.stages.rows import Rows
 from nextlong.steps import finished
 
 Split = Literal["train", "validation"]
-SharedChunks = Literal["keep", "leave-out"]
 RunLike = str | Path | Run
 
 
@@ -44,12 +43,20 @@ def choose(
 ) -> Choice:
     """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
     runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    _check(runs, mix=mix, by=by, split=split, validation=validation, shared_chunks=shared_chunks)
+    _check(
+        runs,
+        mix=mix,
+        by=by,
+        split=split,
+        validation=validation,
+        shared_chunks=shared_chunks,
+        split_seed=split_seed,
+    )
     arrangement = Arrangement(
         mix=None if mix is None else tuple(mix),
         by=by,
         validation=validation or 0.0,
-        split="meta-documents" if shared_chunks == "keep" else "strict",
+        shared_chunks=shared_chunks,
         pack=pack,
         seed=split_seed,
     )
@@ -57,9 +64,10 @@ def choose(
     splits, left_out = arranged(references, arrangement)
     index, offsets = packed(splits[split or "train"], row_tokens=pack)
     if not len(index):
+        told = f", {left_out} share a chunk with validation" if left_out else ""
         raise errors.CorpusError(
             f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
-            "keeps none; change the share, or make more sequences"
+            f"keeps none{told}; change the share, or make more sequences"
         )
     fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
     return Choice(Rows([finished.row_source(one.steps) for one in runs], index=index, offsets=offsets), fill, left_out)
@@ -73,6 +81,7 @@ def _check(
     split: str | None,
     validation: float | None,
     shared_chunks: str,
+    split_seed: int,
 ) -> None:
     known = {
         "by": (by, ("sequences", "tokens")),
@@ -89,9 +98,14 @@ def _check(
             else 'split="train" or split="validation" says which side'
         )
         raise errors.RecipeError(f"{given} without {missing}; {cure}")
+    if split is None and (shared_chunks != "keep" or split_seed):
+        given = f"shared_chunks={shared_chunks!r}" if shared_chunks != "keep" else f"split_seed={split_seed}"
+        raise errors.RecipeError(
+            f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
+        )
     if validation is not None and not 0 < validation < 1:
         raise errors.RecipeError(f"validation={validation} is no share; give a number between 0 and 1, such as 0.01")
-    check_mix(runs, mix)
+    check_mix(runs, mix, by=by)
 
 
 def check_word(name: str, value: object, allowed: Sequence[object]) -> None:

@@ -3,7 +3,7 @@
 In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; SEQUENCES, CHUNKS and content hashes. Out: what
 stands in which row, for the checks of the exports, and two `Outcome`s.
 
-Memory holds some forty bytes a sequence, and for a strict split one byte a chunk.
+Memory holds some forty bytes a sequence, and where shared chunks are left out one byte a chunk.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
     if len(missing) != part["counts"]["left_out"]:
         told = part["counts"]["left_out"]
         outcome.breach(f"{step.folder.name}: {len(missing):,} sequences stand in no row, its manifest says {told:,}")
-    if not ("validation" in splits and config["split"] == "strict"):
+    if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
         for number in missing.tolist():
             outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")
 
@@ -204,7 +204,7 @@ def disorder(split: Split, numbers: Ids) -> str:
 
 
 def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _Truth, outcome: Outcome) -> None:
-    """Check by content hash, and for a strict split by every chunk, that nothing of validation is in train."""
+    """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
     train, validation = (np.zeros(len(truth.lengths), np.bool_) for _ in range(2))
     train[numbers["train"]], validation[numbers["validation"]] = True, True
@@ -215,7 +215,7 @@ def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _T
         outcome.breach(
             f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as one of validation"
         )
-    if step.manifest["config"]["split"] != "strict":
+    if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
     withheld = run.used_rows(validation)
     for sequence in run.bare_sequences():

@@ -11,6 +11,7 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
+from nextlong.verify.mixes import check_mixes
 from nextlong.verify.near_copies import check_near_copies
 from nextlong.verify.outcome import Outcome
 from nextlong.verify.search import check_search
@@ -37,6 +38,7 @@ def verify(run_dir: Path, *, sample: int = 100, seed: int = 0) -> Iterator[Outco
     yield from _guarded("search", lambda: check_search(run, sample=sample, seed=seed))
     yield from _guarded("near-copies", lambda: check_near_copies(run))
     yield from _guarded("exports", lambda: check_exports(run))
+    yield from _guarded("mixes", lambda: check_mixes(run))
 
 
 def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:

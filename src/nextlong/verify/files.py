@@ -28,12 +28,13 @@ def check_files(run: Artefacts) -> list[Outcome]:
         for part in step.manifest["parts"]:
             for file, record in part["files"].items():
                 files.checked += 1
-                if problem := _problem(step.folder / file, record["bytes"], record["xxh3"]):
+                if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
                     files.breach(f"{step.folder.name}/{file} {problem}")
     return [manifests, files]
 
 
-def _problem(path: Path, size: int, xxh3: str) -> str:
+def problem_of(path: Path, size: int, xxh3: str) -> str:
+    """Return what is wrong with a file, "" if it is as recorded."""
     if not path.is_file():
         return "is missing"
     if path.stat().st_size != size:
