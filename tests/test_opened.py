@@ -1,6 +1,7 @@
 """A finished run as Python objects, against the files that it exported."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import nextlong
-from nextlong import pipeline
+from nextlong import exports, pipeline
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 
@@ -183,3 +184,24 @@ def test_a_run_with_an_altered_file(own_run):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunError, match="was altered or truncated"):
         nextlong.open(own_run)
+
+
+def flip_last_byte(path):
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    os.utime(path, ns=(1, 1))
+
+
+def test_opening_to_read_goes_by_sizes_and_what_builds_on_a_run_by_bytes(own_run):
+    (path,) = own_run.glob("*-tokens-*/part-00000.ids.npy")
+    flip_last_byte(path)
+    assert len(nextlong.open(own_run)) == COUNT
+    with pytest.raises(RunError, match=rf"{path} was altered or truncated"):
+        exports.export([own_run], formats=["jsonl"])
+
+
+def test_a_run_that_was_copied_is_exported(own_run):
+    for path in own_run.glob("[0-9]*/part-*"):
+        os.utime(path, ns=(1, 1))
+    written = exports.export([own_run], formats=["arrow"])
+    assert written.done["arrow"].files(".arrow")
