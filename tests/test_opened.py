@@ -10,6 +10,7 @@ import pytest
 
 import nextlong
 from nextlong import exports, pipeline
+from nextlong.cli import main
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 
@@ -205,3 +206,29 @@ def test_a_run_that_was_copied_is_exported(own_run):
         os.utime(path, ns=(1, 1))
     written = exports.export([own_run], formats=["arrow"])
     assert written.done["arrow"].files(".arrow")
+
+
+def forget_files(folder, suffix):
+    """Leave a step as if it had been made before it wrote files of this suffix."""
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    for part in manifest["parts"]:
+        part["files"] = {name: own for name, own in part["files"].items() if not name.endswith(suffix)}
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+
+@pytest.mark.parametrize(("step", "suffix"), [("tokenizer", ".tokenchars.npy"), ("tokens", ".offsets.npy")])
+def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suffix):
+    (folder,) = own_run.glob(f"*-{step}-*")
+    forget_files(folder, suffix)
+    for command in (["peek", own_run, "0"], ["export", own_run, "--to", "arrow"]):
+        assert main([str(word) for word in command]) == 2
+        assert capsys.readouterr().err == (
+            f"error: {folder} has no {suffix}: its step {step} is of an earlier version (made by nextlong "
+            f"{nextlong.__version__}); run the recipe again: what has not changed is kept\n"
+        )
+
+
+def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
+    done = nextlong.open(own_run).steps["compose"]
+    with pytest.raises(RunError, match=r"compose-\w+ has no count of surprises: its step compose is of an earlier"):
+        done.total("surprises")
