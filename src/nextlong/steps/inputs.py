@@ -131,7 +131,7 @@ def _how(now: str, was: Mapping[str, Any]) -> str:
         return f"has {_size(now)} bytes and had {_size(was['version'])}"
     if was["xxh3"] is not None:
         return f"has other content of the same size ({_size(now)} bytes)"
-    return f"is of another version ({now.partition(':')[2]}, was {was['version'].partition(':')[2]})"
+    return f"is of another version (time or ETag {now.partition(':')[2]}, was {was['version'].partition(':')[2]})"
 
 
 def _size(version: str) -> str:
