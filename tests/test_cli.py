@@ -165,7 +165,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
     (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')
     code, _, err = call("run", folder / "r.yaml", *sets)
     assert code == 2
-    assert f"c.jsonl of {tmp_path}/c.jsonl (was " in err
+    assert f": {tmp_path}/c.jsonl has 31 bytes and had 17; put the old" in err
     assert "--accept-changed-inputs" in err
     assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
 

@@ -1,6 +1,7 @@
 """A finished run as Python objects, against the files that it exported."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -8,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import nextlong
-from nextlong import pipeline
+from nextlong import exports, pipeline
+from nextlong.cli import main
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 
@@ -183,3 +185,50 @@ def test_a_run_with_an_altered_file(own_run):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunError, match="was altered or truncated"):
         nextlong.open(own_run)
+
+
+def flip_last_byte(path):
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    os.utime(path, ns=(1, 1))
+
+
+def test_opening_to_read_goes_by_sizes_and_what_builds_on_a_run_by_bytes(own_run):
+    (path,) = own_run.glob("*-tokens-*/part-00000.ids.npy")
+    flip_last_byte(path)
+    assert len(nextlong.open(own_run)) == COUNT
+    with pytest.raises(RunError, match=rf"{path} was altered or truncated"):
+        exports.export([own_run], formats=["jsonl"])
+
+
+def test_a_run_that_was_copied_is_exported(own_run):
+    for path in own_run.glob("[0-9]*/part-*"):
+        os.utime(path, ns=(1, 1))
+    written = exports.export([own_run], formats=["arrow"])
+    assert written.done["arrow"].files(".arrow")
+
+
+def forget_files(folder, suffix):
+    """Leave a step as if it had been made before it wrote files of this suffix."""
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    for part in manifest["parts"]:
+        part["files"] = {name: own for name, own in part["files"].items() if not name.endswith(suffix)}
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+
+@pytest.mark.parametrize(("step", "suffix"), [("tokenizer", ".tokenchars.npy"), ("tokens", ".offsets.npy")])
+def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suffix):
+    (folder,) = own_run.glob(f"*-{step}-*")
+    forget_files(folder, suffix)
+    for command in (["peek", own_run, "0"], ["export", own_run, "--to", "arrow"]):
+        assert main([str(word) for word in command]) == 2
+        assert capsys.readouterr().err == (
+            f"error: {folder} has no {suffix}: its step {step} is of an earlier version (made by nextlong "
+            f"{nextlong.__version__}); run the recipe again: what has not changed is kept\n"
+        )
+
+
+def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
+    done = nextlong.open(own_run).steps["compose"]
+    with pytest.raises(RunError, match=r"compose-\w+ has no count of surprises: its step compose is of an earlier"):
+        done.total("surprises")

@@ -192,6 +192,11 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
     plan = Console(file=io.StringIO(), width=100)
     show(recipe, plan)
     assert "to do" not in plan.file.getvalue()
+    told = io.StringIO()
+    pipeline.run(recipe, reporter=Lines(Console(file=told)))
+    first, *others = told.getvalue().splitlines()
+    assert first.startswith("inputs: comparing the bytes of 4 files that have another time (")
+    assert sorted(others) == sorted(f"{name}: kept" for name in STEPS)
     assert redone(recipe) == []
 
 

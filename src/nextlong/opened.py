@@ -87,7 +87,8 @@ class Run:
     def __init__(self, run_dir: str | Path) -> None:
         """Open a run directory, or one variant of a sweep by its record, `RUN/variants/NAME.json`.
 
-        Raises RunError if there is no finished run, or its files were altered.
+        Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
+        not read: that is for `nextlong verify`.
         """
         self.path, self.record = _locate(Path(run_dir).expanduser())
         index = self.record
@@ -99,7 +100,7 @@ class Run:
             raise RunError(f"{index} is no record of a run; name the run_dir of a recipe")
         self.recipe = Recipe.from_dict(record["recipe"], origin=str(index))
         self.steps: dict[str, Done] = {
-            name: open_done(name, self.path / folder) for name, folder in record["steps"].items()
+            name: open_done(name, self.path / folder, trust="size") for name, folder in record["steps"].items()
         }
         self.sequences_per_part: list[int] = record["sequences_per_part"]
 

@@ -55,7 +55,7 @@ def run(
     run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
-        files = _recognise_inputs(recipe, files, run_dir, changed_inputs)
+        files = _recognise_inputs(recipe, files, run_dir, changed_inputs, reporter)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(inputs.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
         with store.explained(run_dir):
@@ -217,7 +217,7 @@ def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
 
 
 def _recognise_inputs(
-    recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str, reporter: Reporter
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
     own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
@@ -225,7 +225,7 @@ def _recognise_inputs(
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
-    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir)
+    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir, tell=reporter.tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(

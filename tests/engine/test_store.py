@@ -163,8 +163,8 @@ def step_folder(tmp_path):
     return folder
 
 
-def check(folder):
-    store.check_files(folder, store.read_json(folder / store.MANIFEST))
+def check(folder, **trust):
+    store.check_files(folder, store.read_json(folder / store.MANIFEST), **trust)
 
 
 def test_finished_step_holds_its_files_and_its_manifest_only(step_folder):
@@ -198,6 +198,23 @@ def test_copy_with_other_times_but_the_same_bytes_is_intact(step_folder, tmp_pat
     alter(copy / "part-00000.a", b"one X")
     with pytest.raises(RunError, match=r"part-00000\.a was altered"):
         check(copy)
+
+
+def test_files_are_read_as_far_as_they_are_not_trusted(step_folder):
+    path = step_folder / "part-00000.a"
+    mtime_ns = path.stat().st_mtime_ns
+    path.write_text("one X")
+    os.utime(path, ns=(1, mtime_ns))
+    check(step_folder, trust="time")
+    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+        check(step_folder, trust="hash")
+    os.utime(path, ns=(1, 1))
+    check(step_folder, trust="size")
+    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+        check(step_folder, trust="time")
+    os.truncate(path, 3)
+    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+        check(step_folder, trust="size")
 
 
 def test_leftovers_of_killed_processes_go_and_everything_else_stays(tmp_path):

@@ -38,7 +38,9 @@ def test_yield(run, measured):
     (drawn,) = run.steps["metas"].counts
     assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
     assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
-    assert told.kept + told.spare == run.steps["compose"].total("sequences")
+    assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    assert told.kept + told.spare == run.steps["compose"].total("sequences") == 16
+    assert told.untried == 7
 
 
 def test_similarity(measured, sequences):
@@ -155,7 +157,16 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     assert told.asked == "all"
     assert told.kept == len(run)
     assert told.short > 0
-    assert told.kept + sum(told.dropped.values()) == told.drawn
+    assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
+    page = printed(stats.measure(run), terminal=False)
+    block = page.partition("Yield\n")[2].splitlines()
+    rows = dict(line.strip().split("  ", 1) for line in block[:8])
+    assert list(rows) == [
+        "asked", "documents", "eligible", "drawn", "kept", "more than asked", "not needed",
+        "dropped: too few negatives to reach target_tokens",
+    ]  # fmt: skip
+    drawn, *parts = [int(value.removesuffix(", which are")) for value in list(rows.values())[3:]]
+    assert drawn == sum(parts) > parts[0]
 
 
 def printed(measured, *, terminal):
@@ -223,6 +234,9 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
         len({span.group for span in sequence.spans if span.role == "document"}) - 1 for sequence in run.sequences()
     )
     assert measured.similarity is None or measured.similarity.count == neighbours
+    told = measured.yields
+    assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    assert f"drafts {told.drafts}, which are" in " ".join(printed(measured, terminal=False).split())
     assert measured.distance_tokens.max <= 1  # a joint at most
     json.dumps(measured.as_json(), allow_nan=False)
     assert "Tokens between consecutive chunks of a document" in printed(measured, terminal=False)

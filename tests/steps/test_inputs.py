@@ -115,7 +115,7 @@ def test_a_directory_of_an_earlier_version_goes_by_the_time(corpus, tmp_path):
     (tmp_path / "inputs.json").write_text(json.dumps(known))
     assert recognise(source, tmp_path)[1] == []
     os.utime(corpus / "a.txt", (8, 8))
-    assert recognise(source, tmp_path)[1] == [f"{corpus}/a.txt is of another version (8.0, was 7.0)"]
+    assert recognise(source, tmp_path)[1] == [f"{corpus}/a.txt is of another version (time or ETag 8.0, was 7.0)"]
 
 
 def test_files_elsewhere_go_by_their_version(tmp_path):
@@ -128,7 +128,7 @@ def test_files_elsewhere_go_by_their_version(tmp_path):
     memory.rm("/inputs/a.txt")
     memory.pipe("/inputs/a.txt", b"text")
     (change,) = recognise(source, tmp_path)[1]
-    assert change.startswith("memory:///inputs/a.txt is of another version (")
+    assert change.startswith("memory:///inputs/a.txt is of another version (time or ETag ")
 
 
 def test_other_sources_stay_remembered(corpus, tmp_path):

@@ -96,10 +96,10 @@ def begun_tasks(step: Step, run_dir: Path) -> int:
     return 0 if folder is None else sum(1 for _ in folder.glob(".part-*.json"))
 
 
-def open_done(name: str, folder: Path) -> Done:
-    """Return a finished step by its folder, with its files checked. Raises RunError."""
+def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Done:
+    """Return a finished step by its folder, with its files checked as `store.check_files` does. Raises RunError."""
     manifest = store.read_json(folder / store.MANIFEST)
-    store.check_files(folder, manifest)
+    store.check_files(folder, manifest, trust=trust)
     return Done(name, folder, manifest)
 
 

@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nextlong.errors import RunError
+
 Counts = dict[str, Any]
 Task = Callable[[Path], Counts]  # takes the stem of its output files
 TaskMaker = Callable[["Finished"], Sequence[Task]]
@@ -79,8 +81,13 @@ class Done:
     manifest: Mapping[str, Any]
 
     def files(self, suffix: str | tuple[str, ...]) -> list[Path]:
-        """Return the step's files that end in `suffix`, or in one of several, in shard order."""
+        """Return the step's files that end in `suffix`, or in one of several, in shard order.
+
+        Raises RunError if its tasks wrote none, as those of an earlier version may have.
+        """
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        if self.manifest["parts"] and not names:
+            raise self._is_of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         return [self.folder / name for name in sorted(names, key=_by_numbers)]
 
     def file(self, suffix: str) -> Path:
@@ -98,7 +105,9 @@ class Done:
         return [part["counts"] for part in self.manifest["parts"] if not part.get("closes")]
 
     def total(self, key: str) -> int:
-        """Return the sum of one count over all tasks."""
+        """Return the sum of one count over all tasks. Raises RunError if they did not count it."""
+        if any(key not in counts for counts in self.counts):
+            raise self._is_of_earlier_version(f"count of {key}")
         return sum(counts[key] for counts in self.counts)
 
     def total_by_reason(self, key: str) -> dict[str, int]:
@@ -107,6 +116,13 @@ class Done:
         for counts in self.counts:
             total.update(counts[key])
         return {reason: count for reason, count in total.items() if count}
+
+    def _is_of_earlier_version(self, lacks: str) -> RunError:
+        version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
+        return RunError(
+            f"{self.folder} has no {lacks}: its step {self.name} is of an earlier version (made by nextlong {version}); "
+            "run the recipe again: what has not changed is kept"
+        )
 
 
 Finished = Mapping[str, Done]  # by step name

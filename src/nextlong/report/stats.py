@@ -27,6 +27,7 @@ from nextlong.stages.fit import TOO_SHORT
 from nextlong.stages.resolve import Corpus
 from nextlong.stages.tokens import TokenStore
 from nextlong.steps import finished
+from nextlong.steps.sequences import dropped
 
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _HUBS = 10
@@ -34,17 +35,20 @@ _HUBS = 10
 
 @dataclass(frozen=True)
 class Yield:
-    """From documents to sequences.
+    """From documents to sequences: `drafts` = `kept` + `spare` + `untried` + all of `dropped` (reason → count).
 
-    `spare` were composed beyond what was asked; `short` is the part of `dropped` (reason → count) that fell short of T.
+    Of the method nextlong each document that is drawn gives one draft. `spare` were composed beyond what was asked,
+    `untried` were never composed, because there were enough; `short` is the part of `dropped` that fell short of T.
     """
 
     documents: int
     eligible: int
     drawn: int
     asked: int | str
+    drafts: int
     kept: int
     spare: int
+    untried: int
     short: int
     dropped: dict[str, int]
 
@@ -218,21 +222,20 @@ def _stats(run: Run, counting: _Counting) -> Stats:
 
 
 def _yield(run: Run) -> Yield:
-    dropped: Counter[str] = Counter()
-    for step in run.steps.values():
-        for counts in step.counts:
-            if isinstance(counts.get("dropped"), dict):
-                dropped.update(counts["dropped"])
+    draft, compose = run.steps["draft"], run.steps["compose"]
+    lost = dropped(run.steps)
     (drawn,) = run.steps["metas" if "metas" in run.steps else "documents"].counts
     return Yield(
         documents=run.steps["chunk"].total("documents"),
         eligible=drawn["eligible"],
         drawn=drawn["drawn"],
         asked=run.recipe.compose.sequences,
+        drafts=draft.total("drafts") + sum(draft.total_by_reason("dropped").values()),
         kept=len(run),
-        spare=run.steps["compose"].total("sequences") - len(run),
-        short=dropped[TOO_SHORT],
-        dropped={reason: count for reason, count in dropped.items() if count},
+        spare=compose.total("sequences") - len(run),
+        untried=draft.total("drafts") - run.steps["refer"].total("drafts"),
+        short=lost.get(TOO_SHORT, 0),
+        dropped=lost,
     )
 
 

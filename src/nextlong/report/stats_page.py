@@ -80,17 +80,14 @@ def _what(stats: Stats) -> Rows:
 
 def _yield(stats: Stats) -> Rows:
     told = stats.yields
-    counts = [
-        ("documents", told.documents),
-        ("eligible", told.eligible),
-        ("drawn", told.drawn),
-        ("asked", told.asked),
-        ("kept", told.kept),
-        ("composed beyond", told.spare),
-        ("dropped", sum(told.dropped.values())),
-        *((f"  {reason}", count) for reason, count in told.dropped.items()),
-    ]
+    counts = [("asked", told.asked), ("documents", told.documents)]
+    if stats.method == "nextlong":
+        counts.append(("eligible", told.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
+    rows.append(("drawn" if stats.method == "nextlong" else "drafts", f"{told.drafts:,}, which are"))
+    parts = [("kept", told.kept), ("more than asked", told.spare), ("not needed", told.untried)]
+    parts += [(f"dropped: {reason}", count) for reason, count in told.dropped.items()] or [("dropped", 0)]
+    rows += [(name, f"{count:,}") for name, count in parts]
     if stats.near_copies is not None:
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts"))
     contaminated = stats.contaminated or {}

@@ -10,7 +10,7 @@ that these give.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,8 +38,14 @@ class Recognised(NamedTuple):
     changes: list[str]
 
 
-def recognise(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> Recognised:
-    """Find the files that a run directory has read; those of another time but of equal size are hashed."""
+def recognise(
+    sources: Sequence[Source],
+    files: Sequence[Sequence[InputFile]],
+    run_dir: Path,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Recognised:
+    """Find the files that a run directory has read; those of another time but of equal size are hashed, and it is told."""
     known = _read_known(run_dir / _INPUTS_FILE)
     records = [known.get(source.path, {}) for source in sources]
     touched = [
@@ -48,6 +54,9 @@ def recognise(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], r
         for file in own
         if file.name in record and _may_be_touched(file, record[file.name])
     ]
+    if touched:
+        megabytes = sum(file.bytes for file in touched) / 1_000_000
+        tell(f"inputs: comparing the bytes of {len(touched):,} files that have another time ({megabytes:,.1f} MB)")
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         now = dict(zip(touched, pool.map(hash_of, touched), strict=True))
     recognised = [
@@ -131,7 +140,7 @@ def _how(now: str, was: Mapping[str, Any]) -> str:
         return f"has {_size(now)} bytes and had {_size(was['version'])}"
     if was["xxh3"] is not None:
         return f"has other content of the same size ({_size(now)} bytes)"
-    return f"is of another version ({now.partition(':')[2]}, was {was['version'].partition(':')[2]})"
+    return f"is of another version (time or ETag {now.partition(':')[2]}, was {was['version'].partition(':')[2]})"
 
 
 def _size(version: str) -> str:
