@@ -99,13 +99,20 @@ def columns_of(path):
     return {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
 
 
-def test_columns_are_zstd_and_ids_are_plain(path):
-    parquet.write(path, [block_of(0, 3)], row_group_bytes=1000)
+@pytest.mark.parametrize(("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")])
+def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, compression, encoding):
+    names = (*parquet.SCHEMA.names, "labels")
+    parquet.write(path, [block_of(0, 3)], row_group_bytes=1000, columns=names, compression=compression)
     columns = columns_of(path)
-    assert {column.compression for column in columns.values()} == {"ZSTD"}
-    assert set(columns["input_ids.list.element"].encodings) == {"PLAIN", "RLE"}
-    assert not columns["input_ids.list.element"].has_dictionary_page
+    for name in ("input_ids", "labels"):
+        assert set(columns[f"{name}.list.element"].encodings) == {encoding, "RLE"}
+        assert not columns[f"{name}.list.element"].has_dictionary_page
     assert columns["spans.list.element.role"].has_dictionary_page
+
+
+def test_columns_are_zstd_by_default(path):
+    parquet.write(path, [block_of(0, 3)], row_group_bytes=1000)
+    assert {column.compression for column in columns_of(path).values()} == {"ZSTD"}
 
 
 @pytest.mark.parametrize(
