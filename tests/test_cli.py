@@ -75,12 +75,12 @@ def test_the_commands_are_listed(capsys):
 
 
 def test_init_writes_a_recipe_that_loads(call, tmp_path):
-    path = tmp_path / "new" / "my.yaml"
+    path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
     assert out == f"wrote {path}; look at ingest.sources and tokenizer, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
-    assert Recipe.load(path).run_dir == str(tmp_path / "new/runs/my")
+    assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 
 
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
@@ -193,9 +193,25 @@ def test_peek_lists_the_first(call, folder):
 
 
 def test_peek_draws_a_picture(call, folder, tmp_path):
-    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "new/x.svg")
-    assert (code, out) == (0, f"wrote {tmp_path}/new/x.svg\n")
-    assert (tmp_path / "new/x.svg").read_text().startswith("<svg ")
+    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "x.svg")
+    assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
+    assert (tmp_path / "x.svg").read_text().startswith("<svg ")
+
+
+def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
+    new = tmp_path / "new"
+    over = ["--over", "compose.position=head,tail"]
+    for command in (
+        ["peek", folder / "run", 0, "--svg", new / "x"],
+        ["init", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--csv", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--json", new / "x"],
+    ):
+        code, out, err = call(*command)
+        assert (code, out) == (2, "")
+        assert err == f"error: {new}/x cannot be written: {new} is no folder; create it, or choose another place\n"
+    assert not new.exists()
+    assert not (folder / "run/variants").exists()
 
 
 @pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])

@@ -197,11 +197,16 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    _check_folder_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place") from None
+
+
+def _check_folder_of(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise NextlongError(f"{path} cannot be written: {path.parent} is no folder; create it, or choose another place")
 
 
 def _plan(asked: argparse.Namespace) -> None:
@@ -232,6 +237,8 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
+        if run.recipe.compose.method != "nextlong":
+            raise NextlongError(f"--svg draws a meta-document among its negatives; {run.recipe.method_name} has none")
         _write(asked.svg, picture.svg(run.sequence(asked.number)))
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
@@ -292,6 +299,8 @@ def _sweep(asked: argparse.Namespace) -> None:
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
+    for path in filter(None, (asked.csv, asked.json)):
+        _check_folder_of(path)  # now, not when hours of work are done
     progress = Console(stderr=True)
     outcomes = []
     for number, outcome in enumerate(sweep.run_variants(found, reporter=reporter_for(progress)), start=1):
