@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
+from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.report.tables import PipeConsole as Console
 
-_BREACH, _USER_MISTAKE, _INTERRUPTED = 1, 2, 130
+_BREACH, _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,15 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error_console = Console(stderr=True, highlight=False, soft_wrap=True)
     code: int | None = None
     try:
-        code = asked.command(asked)
-        sys.stdout.flush()
+        with sigterm_raises():
+            code = asked.command(asked)
+            sys.stdout.flush()
     except NextlongError as error:
         error_console.print("[bold red]error:[/] ", end="")
         error_console.print(str(error), markup=False)
         return _USER_MISTAKE
-    except KeyboardInterrupt:
-        error_console.print("\nstopped; what is finished is kept, the same command goes on from there", markup=False)
-        return _INTERRUPTED
+    except KeyboardInterrupt as stop:
+        is_terminated = isinstance(stop, Terminated)
+        error_console.print("" if is_terminated else "\n", end="")  # behind the terminal's ^C
+        error_console.print("stopped; what is finished is kept, the same command goes on from there", markup=False)
+        return _TERMINATED if is_terminated else _INTERRUPTED
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code or 0
