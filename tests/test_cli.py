@@ -83,6 +83,22 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 
 
+def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "tides.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "my.yaml", "tides.jsonl")[0] == 0
+    monkeypatch.chdir(tmp_path / "sub")
+    code, out, err = call("plan", "../my.yaml", "--set", "tokenizer.train=300")
+    assert (code, err) == (0, "")
+    assert out.startswith("80 documents, ")
+    code, _, err = call("init", "other.yaml", "tides.jsonl")
+    assert code == 2
+    assert err.startswith(f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist")
+    assert call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
+    assert not (tmp_path / "sub/other.yaml").exists()
+
+
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text("mine")

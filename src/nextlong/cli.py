@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
 
     init = commands.add_parser("init", help="write a commented recipe")
     init.add_argument("recipe", type=Path)
+    init.add_argument(
+        "sources",
+        nargs="*",
+        metavar="FILE",
+        help="what to read: files, folders, globs, URLs (default: what lies beside)",
+    )
     init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     init.add_argument(
         "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
@@ -183,13 +189,16 @@ def _demo(asked: argparse.Namespace) -> None:
 
 
 def _init(asked: argparse.Namespace) -> None:
-    from nextlong import template
+    from nextlong import starter, template
 
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
-        text = template.commented(template.starter(asked.recipe), heading=f"A recipe of nextlong. {commands}")
+        heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
+        text = template.commented(starter.starter(asked.recipe, asked.sources), heading=heading)
+    elif asked.sources:
+        raise NextlongError("--preset has sources of its own; leave out the files, and change ingest.sources")
     else:
         text = template.preset(asked.preset)
     _write(asked.recipe, text)
