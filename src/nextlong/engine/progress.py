@@ -6,6 +6,7 @@ that yields a function to call once per finished task.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ class Quiet:
 
 
 class Lines:
-    """Plain lines for a log: one when a step ends, and one every half minute while it lasts."""
+    """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,21 +44,29 @@ class Lines:
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
         """Print how far a step is, now and then, and how long it took."""
-        began = spoken = time.monotonic()
+        began = time.monotonic()
         at = done
+        ended = threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
 
         def advance() -> None:
-            nonlocal at, spoken
+            nonlocal at
             at += 1
-            now = time.monotonic()
-            if now - spoken >= _LINE_EVERY_S and at < total:
-                left = (now - began) / (at - done) * (total - at)
-                self._console.print(f"{label}: {at} of {total} tasks, about {left:,.0f} s left", highlight=False)
-                spoken = now
 
-        yield advance
+        def speak() -> None:
+            while not ended.wait(_LINE_EVERY_S):
+                spent = time.monotonic() - began
+                left = f", about {spent / (at - done) * (total - at):,.0f} s left" if at > done else ""
+                self._console.print(f"{label}: {at} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
+
+        speaking = threading.Thread(target=speak, daemon=True)
+        speaking.start()
+        try:
+            yield advance
+        finally:
+            ended.set()
+            speaking.join()
         self._console.print(f"{label}: done in {time.monotonic() - began:.1f} s", highlight=False)
 
 
@@ -73,28 +82,24 @@ class Bars:
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
-        """Show a bar with rate and time left; leave one line behind."""
+        """Show a bar with rate and time left, or of a single task one that moves and the time spent; leave one line behind."""
+        name, bar, spent = TextColumn("  {task.description:<12}"), BarColumn(bar_width=32), TimeElapsedColumn()
+        counted = (TextColumn("{task.completed:.0f}/{task.total:.0f}"), _Rate())
         columns = (
-            TextColumn("  {task.description:<12}"),
-            BarColumn(bar_width=32),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            _Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            (name, bar, *counted, spent, TextColumn("left"), TimeRemainingColumn()) if total > 1 else (name, bar, spent)
         )
         began = time.monotonic()
         with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(label, total=total, completed=done)
+            task = progress.add_task(
+                label, total=total if total > 1 else None, completed=done
+            )  # without a total it pulses
             yield lambda: progress.advance(task)
         self._console.print(f"[green]✓[/] {label:<12} {time.monotonic() - began:6.1f} s", highlight=False)
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        # A step of one task has no rate to speak of; the time that it has taken stands beside.
-        shows = task.speed and (task.total or 0) > 1
-        return Text(f"{task.speed:.1f}/s" if shows else "", style="dim")
+        return Text(f"{task.speed:.1f}/s" if task.speed else "", style="dim")
 
 
 Reporter = Quiet | Lines | Bars
