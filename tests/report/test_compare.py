@@ -57,6 +57,27 @@ def test_what_is_no_run_is_named(runs, tmp_path, capsys):
     assert f"{tmp_path} holds no finished run" in capsys.readouterr().err
 
 
+def test_headings_of_variants_are_their_values_and_are_told_once():
+    names = ["a/variants/method=knn,sequences=5.json", "a/variants/method=iclm,sequences=9.json"]
+    headings = compare._headings(names)
+    assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
+    rows = [{"method": "knn", "sequences": 5}, {"method": "iclm", "sequences": 7}]  # 9 were asked, 7 could be made
+    assert list(compare._keys_told(headings, rows)) == ["method"]
+    assert compare._headings(["position=tail", "method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
+    assert compare._headings([*names, "a"]) == [
+        "",
+        "a/variants/method=knn,\nsequences=5",
+        "a/variants/method=iclm,\nsequences=9",
+        "a",
+    ]
+
+
+def test_what_is_the_same_in_all_is_told_above():
+    rows = [{"a": 1, "b": None, "c": 2}, {"a": 1, "b": None, "c": 3}]
+    assert compare.same_in_all(rows, ["a", "b", "c"]) == {"a": 1}
+    assert compare.same_in_all(rows[:1], ["a", "b", "c"]) == {}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "–"), (12345, "12,345"), (0.12345, "0.123"), (12.345, "12.3"), (-0.5, "-0.500"), (1234.9, "1,235"), ("[x]", "[x]")],

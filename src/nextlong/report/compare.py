@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.console import Console
 from nextlong.report import tables
 from nextlong.report.stats import Stats
 
+_NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
@@ -65,13 +66,22 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     same = same_in_all(rows, keys)
     show_same(same, console)
     headings = _headings([str(own["run"]) for own in rows])
-    told = {*same, *headings[0].split("\n")}
+    told = {*same, *_keys_told(headings, rows)}
     lines = [
         [_spoken(key), *(text_of(own[key]) for own in rows)]
         for key in keys
         if key not in told and any(own[key] is not None for own in rows)
     ]
     tables.show_in_blocks(headings, lines, console, names=1)
+
+
+def _keys_told(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the keys whose values the headings hold; a swept key may only share its name with one."""
+    values = [heading.split("\n") for heading in headings[1:]]
+    for place, key in enumerate(headings[0].split("\n")):
+        shown = [_NONE if own.get(key) is None else str(own[key]) for own in rows]
+        if key and shown == [told[place] for told in values]:
+            yield key
 
 
 def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
@@ -97,13 +107,13 @@ def _spoken(key: str) -> str:
 
 
 def _headings(runs: Sequence[str]) -> list[str]:
-    """Return the heading of the names and of each data set; of variants of the same keys these and their values."""
+    """Return the heading of the names and of each data set; of variants only, their keys and their values."""
     names = _short_names(runs)
-    settings = [[setting.partition("=") for setting in name.split(",")] for name in names]
-    keys = {tuple(key for key, _, _ in own) for own in settings}
-    if len(keys) == 1 and all(equals for own in settings for _, equals, _ in own):
-        return ["\n".join(*keys), *("\n".join(value for _, _, value in own) for own in settings)]
-    return ["", *(",\n".join(name.split(",")) for name in names)]
+    if any("=" not in setting for name in names for setting in name.split(",")):
+        return ["", *(",\n".join(name.split(",")) for name in names)]
+    settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
+    keys = list(dict.fromkeys(key for own in settings for key in own))
+    return ["\n".join(keys), *("\n".join(own.get(key, _NONE) for key in keys) for own in settings)]
 
 
 def _short_names(runs: Sequence[str]) -> list[str]:
@@ -118,7 +128,7 @@ def _short_names(runs: Sequence[str]) -> list[str]:
 def text_of(value: str | float | None) -> str:
     """Return a value as a cell of a table shows it."""
     if value is None:
-        return "–"
+        return _NONE
     if isinstance(value, float):
         decimals = next((places for least, places in _DECIMALS if abs(value) >= least), 3)
         return f"{value:,.{decimals}f}"

@@ -6,7 +6,6 @@ Text of the user's comes into a cell by `cell`, so that neither its markup nor i
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -85,19 +84,17 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
 
     The first `names` columns say what a row is: they stand to the left and in every block.
     """
-    columns = list(range(names, len(headings)))
     widths = [_column_cells(place, headings, rows) for place in range(len(headings))]
-    room = console.width - sum(width + _GAP_CELLS for width in widths[:names]) + _GAP_CELLS
-    is_first = True
-    while columns or is_first:
-        taken = len(columns)
-        if console.is_terminal:
-            ends = itertools.accumulate(widths[place] + _GAP_CELLS for place in columns)
-            taken = max(1, sum(end <= room for end in ends))
-        if not is_first:
+    blocks: list[list[int]] = [[]]
+    for place in range(names, len(headings)):
+        block_cells = sum(widths[own] + _GAP_CELLS for own in (*range(names), *blocks[-1], place)) - _GAP_CELLS
+        if console.is_terminal and blocks[-1] and block_cells > console.width:
+            blocks.append([])
+        blocks[-1].append(place)
+    for number, block in enumerate(blocks):
+        if number:
             console.print()
-        _show_columns([*range(names), *columns[:taken]], widths, headings, rows, console, names=names)
-        columns, is_first = columns[taken:], False
+        _show_columns([*range(names), *block], widths, headings, rows, console, names=names)
 
 
 def _column_cells(place: int, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
