@@ -75,12 +75,28 @@ def test_the_commands_are_listed(capsys):
 
 
 def test_init_writes_a_recipe_that_loads(call, tmp_path):
-    path = tmp_path / "new" / "my.yaml"
+    path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
     assert out == f"wrote {path}; look at ingest.sources and tokenizer, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
-    assert Recipe.load(path).run_dir == str(tmp_path / "new/runs/my")
+    assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
+
+
+def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "tides.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "my.yaml", "tides.jsonl")[0] == 0
+    monkeypatch.chdir(tmp_path / "sub")
+    code, out, err = call("plan", "../my.yaml", "--set", "tokenizer.train=300")
+    assert (code, err) == (0, "")
+    assert out.startswith("80 documents, ")
+    code, _, err = call("init", "other.yaml", "tides.jsonl")
+    assert code == 2
+    assert err.startswith(f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist")
+    assert call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
+    assert not (tmp_path / "sub/other.yaml").exists()
 
 
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
@@ -215,9 +231,34 @@ def test_peek_lists_the_first(call, folder):
 
 
 def test_peek_draws_a_picture(call, folder, tmp_path):
-    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "new/x.svg")
-    assert (code, out) == (0, f"wrote {tmp_path}/new/x.svg\n")
-    assert (tmp_path / "new/x.svg").read_text().startswith("<svg ")
+    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "x.svg")
+    assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
+    assert (tmp_path / "x.svg").read_text().startswith("<svg ")
+
+
+def test_a_sequence_of_whole_documents_is_not_drawn_as_an_extended_one(call, folder, tmp_path):
+    sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
+    assert call("run", folder / "r.yaml", *sets)[0] == 0
+    code, out, err = call("peek", tmp_path / "run", 0, "--svg", tmp_path / "x.svg")
+    assert (code, out) == (2, "")
+    assert err == "error: --svg draws a meta-document among its negatives; standard has none\n"
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
+    new = tmp_path / "new"
+    over = ["--over", "compose.position=head,tail"]
+    for command in (
+        ["peek", folder / "run", 0, "--svg", new / "x"],
+        ["init", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--csv", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--json", new / "x"],
+    ):
+        code, out, err = call(*command)
+        assert (code, out) == (2, "")
+        assert err == f"error: {new}/x cannot be written: {new} is no folder; create it, or choose another place\n"
+    assert not new.exists()
+    assert not (folder / "run/variants").exists()
 
 
 @pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])

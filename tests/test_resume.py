@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,28 @@ def server_is_starting(process):
     return any(b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
 
 
+def alive_in_group(process):
+    """Return the states of the processes that the run has left behind, zombies aside."""
+    states = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # gone since
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+            states += [state] if state != "Z" and int(group) == process.pid else []
+    return states
+
+
 @pytest.mark.parametrize("moment", ["while workers start", "at work"])
-def test_interrupted_says_how_to_go_on_and_goes_on(recipe_for, shared_run, hashes_of, tmp_path, moment):
+@pytest.mark.parametrize(
+    ("send", "number", "code", "line"),
+    [
+        (os.killpg, signal.SIGINT, 130, "\n"),  # Ctrl-C reaches the workers too
+        (os.kill, signal.SIGTERM, 143, ""),  # kill, timeout, a container's end
+        (os.killpg, signal.SIGTERM, 143, ""),  # a scheduler's
+    ],
+)
+def test_interrupted_says_how_to_go_on_and_goes_on(
+    recipe_for, shared_run, hashes_of, tmp_path, moment, send, number, code, line
+):
     recipe = recipe_for(tmp_path / "run")
     process = start(recipe, tmp_path)
     if moment == "at work":
@@ -107,10 +128,14 @@ def test_interrupted_says_how_to_go_on_and_goes_on(recipe_for, shared_run, hashe
     else:
         wait_for(lambda: server_is_starting(process), process)
         time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the workers too
+    send(process.pid, number)
     _, message = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert message == "\nstopped; what is finished is kept, the same command goes on from there\n"
+    assert process.returncode == code
+    assert message == f"{line}stopped; what is finished is kept, the same command goes on from there\n"
+    deadline = time.monotonic() + PATIENCE_S
+    while alive_in_group(process):  # the server of the workers ends when it finds its parent gone
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.01)
     pipeline.run(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 

@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.template import commented, preset, starter
+from nextlong.starter import starter
+from nextlong.template import commented, preset
 
 
 def reload(tmp_path, text):
@@ -36,26 +37,6 @@ def test_every_key_is_there_with_a_comment(tmp_path):
     assert lines[:3] == ["# A", "#", "# heading"]
     assert [line.lstrip(" -").partition(":")[0] for line in lines[3:]] == list(keys_of(recipe))
     assert [line for line in lines[3:] if "  # " not in line] == []
-
-
-def test_the_starter_finds_what_lies_beside_it(tmp_path):
-    (tmp_path / "data").mkdir()
-    for name in ("a.jsonl", "data/b.parquet", "data/c.jsonl.zst", "notes.txt", "tokenizer.json"):
-        (tmp_path / name).touch()
-    recipe = starter(tmp_path / "my.yaml")
-    found = [source.path for source in recipe.ingest.sources]
-    assert found == [str(tmp_path / name) for name in ("*.jsonl", "data/*.jsonl.zst", "data/*.parquet")]
-    assert recipe.tokenizer.source == str(tmp_path / "tokenizer.json")
-    assert recipe.run_dir == str(tmp_path / "runs/my")
-
-
-def test_paths_of_the_starter_are_as_short_as_the_users(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    recipe = starter(type(tmp_path)("my.yaml"))
-    assert (recipe.run_dir, recipe.ingest.sources[0].path) == ("runs/my", "data/*.jsonl")
-    assert (recipe.tokenizer.source, recipe.tokenizer.train) == (None, 32_000)
-    below = starter(type(tmp_path)("sub/my.yaml"))
-    assert (below.run_dir, below.ingest.sources[0].path) == ("sub/runs/my", "sub/data/*.jsonl")
 
 
 @pytest.mark.parametrize(

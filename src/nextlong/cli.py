@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
+from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.report.tables import PipeConsole as Console
 
-_BREACH, _USER_MISTAKE, _INTERRUPTED = 1, 2, 130
+_BREACH, _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,15 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error_console = Console(stderr=True, highlight=False, soft_wrap=True)
     code: int | None = None
     try:
-        code = asked.command(asked)
-        sys.stdout.flush()
+        with sigterm_raises():
+            code = asked.command(asked)
+            sys.stdout.flush()
     except NextlongError as error:
         error_console.print("[bold red]error:[/] ", end="")
         error_console.print(str(error), markup=False)
         return _USER_MISTAKE
-    except KeyboardInterrupt:
-        error_console.print("\nstopped; what is finished is kept, the same command goes on from there", markup=False)
-        return _INTERRUPTED
+    except KeyboardInterrupt as stop:
+        is_terminated = isinstance(stop, Terminated)
+        error_console.print("" if is_terminated else "\n", end="")  # behind the terminal's ^C
+        error_console.print("stopped; what is finished is kept, the same command goes on from there", markup=False)
+        return _TERMINATED if is_terminated else _INTERRUPTED
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code or 0
@@ -55,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
 
     init = commands.add_parser("init", help="write a commented recipe")
     init.add_argument("recipe", type=Path)
+    init.add_argument(
+        "sources",
+        nargs="*",
+        metavar="FILE",
+        help="what to read: files, folders, globs, URLs (default: what lies beside)",
+    )
     init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     init.add_argument(
         "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
@@ -177,13 +187,16 @@ def _demo(asked: argparse.Namespace) -> None:
 
 
 def _init(asked: argparse.Namespace) -> None:
-    from nextlong import template
+    from nextlong import starter, template
 
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
-        text = template.commented(template.starter(asked.recipe), heading=f"A recipe of nextlong. {commands}")
+        heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
+        text = template.commented(starter.starter(asked.recipe, asked.sources), heading=heading)
+    elif asked.sources:
+        raise NextlongError("--preset has sources of its own; leave out the files, and change ingest.sources")
     else:
         text = template.preset(asked.preset)
     _write(asked.recipe, text)
@@ -195,11 +208,16 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    _check_folder_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place") from None
+
+
+def _check_folder_of(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise NextlongError(f"{path} cannot be written: {path.parent} is no folder; create it, or choose another place")
 
 
 def _plan(asked: argparse.Namespace) -> None:
@@ -230,6 +248,8 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
+        if run.recipe.compose.method != "nextlong":
+            raise NextlongError(f"--svg draws a meta-document among its negatives; {run.recipe.method_name} has none")
         _write(asked.svg, picture.svg(run.sequence(asked.number)))
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
@@ -297,6 +317,8 @@ def _sweep(asked: argparse.Namespace) -> None:
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
+    for path in filter(None, (asked.csv, asked.json)):
+        _check_folder_of(path)  # now, not when hours of work are done
     progress = Console(stderr=True)
     ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=exports.complete)
     outcomes = []

@@ -39,7 +39,7 @@ def run_demo(folder: Path, console: Console) -> None:
             f"corpus:       {written.documents:,} documents, {written.chars / 1e6:.1f} MB of Python's own documentation",
             highlight=False,
         )
-    recipe = demo_recipe(folder)
+    recipe = demo_recipe(folder.absolute())  # what is left behind runs from every working directory
     heading = "The recipe of `nextlong demo`. Put your own files and tokenizer in, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
     exports.run_and_tell(recipe, console)

@@ -12,24 +12,6 @@ from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 
 _COMMENT_COLUMN = 44
-_DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet")
-
-
-def starter(recipe_path: Path) -> Recipe:
-    """Return a recipe that fits what lies beside `recipe_path`: data files found there, else a place to put them."""
-    folder = recipe_path.parent
-    found = [
-        str(folder / f"{place}*{suffix}")
-        for place in ("", "data/")
-        for suffix in _DATA_SUFFIXES
-        if any(folder.glob(f"{place}*{suffix}"))
-    ]
-    sources = [{"path": path} for path in found] or [{"path": str(folder / "data/*.jsonl")}]
-    beside = folder / "tokenizer.json"
-    tokenizer = {"source": str(beside)} if beside.is_file() else {"train": 32_000}
-    return Recipe.from_dict(
-        {"run_dir": str(folder / "runs" / recipe_path.stem), "ingest": {"sources": sources}, "tokenizer": tokenizer}
-    )
 
 
 def preset(name: str) -> str:

@@ -149,6 +149,26 @@ def test_passing_trouble_is_tried_again(server, trouble):
     assert len(server.asked) == 3
 
 
+def test_the_first_failed_try_is_told_once_and_again_after_a_while(server, caplog, monkeypatch):
+    server.script = [refusal(500, "oops")] * 4
+    encoder(server, batch_size=1, max_attempts=5).encode(["a", "b", "c", "d"])
+    (told,) = caplog.messages
+    assert told.startswith(
+        f"encoder.model=openai:m: {server.url}/embeddings did not answer: HTTP 500: oops; trying again in 0.0 s"
+    )
+    assert "up to 4 more times a request" in told
+    assert "encoder.openai.timeout_s=5 for the answer" in told
+    monkeypatch.setattr("nextlong.encoders.openai.SILENCE_S", 0.0)
+    server.script = [refusal(500, "oops")] * 2
+    encoder(server).encode(["a"])
+    assert ["up to 2 more" in line for line in caplog.messages[1:]] == [True, False]
+
+
+def test_an_answer_at_once_is_not_told(server, caplog):
+    encoder(server).encode(["a"])
+    assert caplog.messages == []
+
+
 def test_retry_after_is_waited_for(server, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr("nextlong.encoders.openai.time.sleep", waits.append)
@@ -233,7 +253,7 @@ def test_requests_per_minute_spaces_the_requests(server):
 
 
 def test_nobody_listening_is_an_encoder_error(server):
-    with pytest.raises(EncoderError, match=r"2 attempts, the last with URLError.*refused"):
+    with pytest.raises(EncoderError, match=r"2 attempts, the last with ConnectionRefusedError: .*refused"):
         encoder(server, base_url="http://127.0.0.1:9/v1", max_attempts=2).encode(["one"])
 
 

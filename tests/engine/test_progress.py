@@ -2,6 +2,8 @@
 
 import io
 import re
+import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -34,14 +36,50 @@ def test_log_says_what_an_earlier_run_had_done():
     assert re.fullmatch(r"embed: 2 of 3 tasks were done already\nembed: done in \d+\.\d s\n", text)
 
 
-def test_log_tells_progress_and_time_left_of_a_long_step(monkeypatch):
-    monkeypatch.setattr("nextlong.engine.progress._LINE_EVERY_S", 0.0)
-    lines = told(Lines, done=1, total=4, terminal=False).splitlines()
-    assert [re.sub(r"about [\d,]+ s left", "about N s left", line) for line in lines[:-1]] == [
-        "embed: 1 of 4 tasks were done already",
-        "embed: 2 of 4 tasks, about N s left",
-        "embed: 3 of 4 tasks, about N s left",
-    ]
+PATIENCE_S = 60
+
+
+class Heard(io.StringIO):
+    """A sink that can be waited for."""
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(pattern, self.getvalue(), re.MULTILINE):
+            assert time.monotonic() < deadline, "waited a minute in vain"
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("total", [1, 4])
+def test_log_tells_time_spent_and_left_of_a_long_step(monkeypatch, total):
+    monkeypatch.setattr("nextlong.engine.progress._LINE_EVERY_S", 0.001)
+    sink = Heard()
+    with Lines(console_to(sink, terminal=False)).step("embed", done=0, total=total) as advance:
+        sink.wait_for(rf"^embed: 0 of {total} tasks in \d+ s$")
+        for at in range(1, total):
+            advance()
+            sink.wait_for(rf"^embed: {at} of {total} tasks in \d+ s, about \d+ s left$")
+        advance()
+    assert re.search(r"^embed: done in \d+\.\d s\n\Z", sink.getvalue(), re.MULTILINE)
+
+
+def test_log_is_silent_once_a_step_has_failed(monkeypatch):
+    monkeypatch.setattr("nextlong.engine.progress._LINE_EVERY_S", 0.001)
+    sink = Heard()
+    threads = threading.active_count()
+    step = Lines(console_to(sink, terminal=False)).step("embed", done=0, total=1)
+    with pytest.raises(ZeroDivisionError), step:
+        _ = sink.wait_for("^embed: 0 of 1") or 1 / 0
+    assert threading.active_count() == threads
+
+
+def test_terminal_shows_the_time_spent_on_a_single_task():
+    sink = Heard()
+    with Bars(console_to(sink, terminal=True)).step("encoder", done=0, total=1) as advance:
+        sink.wait_for(r"encoder .*0:00:0")
+        advance()
+    assert "left" not in sink.getvalue()
+    assert "-:--:--" not in sink.getvalue()
+    assert re.search(r"✓ encoder +\d+\.\d s\n$", sink.getvalue())
 
 
 def test_terminal_shows_a_bar_and_leaves_one_line_a_step():

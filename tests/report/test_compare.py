@@ -22,7 +22,8 @@ def runs(recipe_for, tmp_path_factory):
 
 def test_one_column_a_run(runs, capsys):
     assert cli.main(["compare", *map(str, runs)]) == 0
-    heading, *lines = capsys.readouterr().out.splitlines()
+    same, _, heading, *lines = capsys.readouterr().out.splitlines()
+    assert same.startswith("the same in all: method nextlong; negatives top; max chars ")
     assert heading.split() == ["near", "far"]
     told = {" ".join(cells[:-2]): cells[-2:] for cells in map(str.split, lines)}
     near, far = (stats.measure(nextlong.open(run)) for run in runs)
@@ -56,9 +57,30 @@ def test_what_is_no_run_is_named(runs, tmp_path, capsys):
     assert f"{tmp_path} holds no finished run" in capsys.readouterr().err
 
 
+def test_headings_of_variants_are_their_values_and_are_told_once():
+    names = ["a/variants/method=knn,sequences=5.json", "a/variants/method=iclm,sequences=9.json"]
+    headings = compare._headings(names)
+    assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
+    rows = [{"method": "knn", "sequences": 5}, {"method": "iclm", "sequences": 7}]  # 9 were asked, 7 could be made
+    assert list(compare._keys_told(headings, rows)) == ["method"]
+    assert compare._headings(["position=tail", "method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
+    assert compare._headings([*names, "a"]) == [
+        "",
+        "a/variants/method=knn,\nsequences=5",
+        "a/variants/method=iclm,\nsequences=9",
+        "a",
+    ]
+
+
+def test_what_is_the_same_in_all_is_told_above():
+    rows = [{"a": 1, "b": None, "c": 2}, {"a": 1, "b": None, "c": 3}]
+    assert compare.same_in_all(rows, ["a", "b", "c"]) == {"a": 1}
+    assert compare.same_in_all(rows[:1], ["a", "b", "c"]) == {}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (12345, "12,345"), (0.12345, "0.123"), (12.345, "12.3"), (-0.5, "-0.500"), (1234.9, "1,235"), ("[x]", r"\[x]")],
+    [(None, "–"), (12345, "12,345"), (0.12345, "0.123"), (12.345, "12.3"), (-0.5, "-0.500"), (1234.9, "1,235"), ("[x]", "[x]")],
 )  # fmt: skip
 def test_cells(value, text):
     assert compare.text_of(value) == text

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 import nextlong
@@ -51,7 +52,7 @@ def printed(show, what, *, terminal=False, width=100):
 def test_the_list_has_one_line_a_sequence(run):
     title, heading, *rows = printed(peek.show_run, run).splitlines()
     assert title.strip() == f"3 sequences by nextlong in {run.path}"
-    told = "# tokens meta-chunks negatives meta share mean cosine documents meta-document"
+    told = "# tokens metas negatives meta share cosine documents meta-document"
     assert " ".join(heading.split()) == told
     assert [row.split()[:2] for row in rows] == [["0", "400"], ["1", "400"], ["2", "400"]]
     for row, sequence in zip(rows, run.sequences(), strict=True):
@@ -158,6 +159,34 @@ def test_on_a_narrow_terminal_text_and_source_give_way_and_numbers_stay(run):
     assert f"{negative.score:.3f}" in last
     assert f"{negative.char_start:,}–{negative.char_end:,}" in last
     assert "…" in last
+
+
+@pytest.mark.parametrize("show", ["show_run", "show_sequence"])
+def test_on_a_narrow_terminal_every_line_fits_and_the_end_of_the_id_stays(run, show):
+    file = io.StringIO()
+    console = Console(file=file, width=72, force_terminal=True, color_system=None)
+    getattr(peek, show)(run if show == "show_run" else run.sequence(0), console)
+    lines = file.getvalue().splitlines()[1:]
+    assert max(map(cell_len, lines)) <= 72
+    number = re.search(r"id\n(\d+)", run.sequence(0).spans[0].source_id)[1]
+    assert any(f"{number}[2J" in line for line in lines)
+
+
+def test_a_sequence_of_whole_documents_has_no_numbers_of_meta_chunks(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    compose = run.recipe.compose.model_copy(update={"method": "standard"})
+    pipeline.run(run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose}))
+    opened = nextlong.open(copy)
+    _, heading, row, *_ = printed(peek.show_run, opened).splitlines()
+    assert heading.endswith("  first document")
+    assert row.split()[:7] == [
+        "0",
+        "400",
+        *("–" * 4),
+        str(len({span.doc_id for span in opened.sequence(0).spans} - {-1})),
+    ]
+    legend = printed(peek.show_sequence, opened.sequence(0), terminal=True).splitlines()[2]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", legend).split() == ["document"]
 
 
 def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run):

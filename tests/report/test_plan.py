@@ -9,7 +9,7 @@ from rich.console import Console
 from nextlong import pipeline
 from nextlong.errors import CorpusError, RunError, TokenizerError
 from nextlong.recipe import Recipe
-from nextlong.report import plan, plan_costs, plan_sample
+from nextlong.report import plan, plan_costs, plan_look, plan_sample
 
 STEPS = [
     "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine",
@@ -252,8 +252,35 @@ def test_a_plan_is_within_a_factor_of_three_of_the_run(recipe_for, tmp_path, wor
 
 
 def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_sample, "_SAMPLE_BYTES", 1000)
-    monkeypatch.setattr(plan_sample, "_LEAST_SOURCE_BYTES", 2000)
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 1000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 2000)
     (summary,), _ = shown(recipe)
     assert summary.startswith("about ")
     assert 40 < int(summary.split()[1]) < 160
+
+
+def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(recipe, monkeypatch):
+    monkeypatch.setattr(plan_look, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
+    (summary,), _ = shown(recipe)
+    assert summary.startswith("about 80 documents, ")
+    (look,) = plan_look.look_at(recipe, pipeline.input_files(recipe))
+    assert (look.documents, look.text_bytes) == (80, sum(map(len, TEXTS)))
+    assert 0 < len(look.texts) < 80
+    assert look.text_scale * sum(map(len, look.texts)) == pytest.approx(sum(map(len, TEXTS)))
+
+
+def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
+    """Twenty files of two long documents, twenty of twenty short ones, a tenth as large."""
+    (tmp_path / "c").mkdir()
+    for number in range(20):
+        for kind, count, words in (("a", 2, 4000), ("b", 20, 40)):
+            rows = [json.dumps({"text": f"{kind}{number}.{n} " + "word " * words}) + "\n" for n in range(count)]
+            (tmp_path / "c" / f"{kind}{number:02d}.jsonl").write_text("".join(rows))
+    source = sources_in(tmp_path, ("c", {}))
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    (look,) = plan_look.look_at(source, pipeline.input_files(source))
+    assert not look.is_whole
+    assert look.read_bytes < 1_000_000
+    assert look.documents * look.scale == pytest.approx(440, rel=0.25)

@@ -61,18 +61,8 @@ def test_distances_are_the_tokens_between_meta_chunks():
     assert spans.distances(EXTENDED).tolist() == [12 - 4, 20 - 15, 10 - 4]
 
 
-def test_distances_are_the_tokens_between_chunks_of_a_document():
-    assert spans.distances(CONCATENATED).tolist() == [1, 0, 0]
-
-
-def test_distances_do_not_depend_on_how_documents_are_interleaved():
-    shuffled = block(
-        (0, 40, 4, DOCUMENT, 0, 0, 5, 1.0),
-        (0, 50, 5, DOCUMENT, 1, 5, 10, 1.0),
-        (0, 41, 4, DOCUMENT, 0, 10, 12, 1.0),
-        (0, 51, 5, DOCUMENT, 1, 12, 20, 1.0),
-    )
-    assert spans.distances(shuffled).tolist() == [10 - 5, 12 - 10]
+def test_whole_documents_have_no_distances():
+    assert spans.distances(CONCATENATED).tolist() == []
 
 
 def test_own_document_negatives_are_found():

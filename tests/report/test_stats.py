@@ -12,7 +12,7 @@ from rich.console import Console
 
 import nextlong
 from nextlong import pipeline
-from nextlong.report import stats, stats_page
+from nextlong.report import card_statistics, compare, stats, stats_page
 
 CHUNKY = ("meta", "negative", "document")
 
@@ -227,7 +227,9 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     pipeline.run(recipe_for(own_run, f"compose.method={method}"))
     run = nextlong.open(own_run)
     measured = stats.measure(run)
-    assert (measured.method, measured.negatives, measured.position, measured.meta_share) == (method, None, None, 0.0)
+    assert measured.method == method
+    assert (measured.negatives, measured.position, measured.own_document_negatives) == (None, None, None)
+    assert (measured.distance_tokens, measured.meta_share, measured.repeated_chunks) == (None, None, 0)
     assert measured.encoder == ("lsa" if method == "knn" else None)
     assert (measured.similarity is None) == (method == "standard")
     neighbours = sum(
@@ -237,6 +239,13 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     told = measured.yields
     assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
     assert f"drafts {told.drafts}, which are" in " ".join(printed(measured, terminal=False).split())
-    assert measured.distance_tokens.max <= 1  # a joint at most
     json.dumps(measured.as_json(), allow_nan=False)
-    assert "Tokens between consecutive chunks of a document" in printed(measured, terminal=False)
+    page = printed(measured, terminal=False)
+    assert "Tokens between" not in page
+    assert "own-document negatives" not in page
+    assert "chunks repeated" in page
+    numbers = compare.row(measured)
+    assert {key for key, value in numbers.items() if value is None} >= {
+        "distance_mean", "distance_p50", "distance_p90", "distance_max", "meta_share", "own_document_negatives",
+    }  # fmt: skip
+    assert "negatives from the own document" not in card_statistics.statistics(measured)

@@ -2,17 +2,20 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
 Standard library only: batches go out in threads, and what may pass (429, 5xx, timeouts, dropped connections) is tried
-again with exponential backoff and jitter, or after what the server's Retry-After says. What comes back is checked for
-count, order and width before it is trusted: a server that drops one input would shift all vectors behind it.
+again with exponential backoff and jitter, or after what the server's Retry-After says; the log of Python tells of it, once in a
+while and not for every request, because the waits add up to minutes. What comes back is checked for count, order and
+width before it is trusted: a server that drops one input would shift all vectors behind it.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import logging
 import math
 import os
 import random
+import sys
 import threading
 import time
 import urllib.error
@@ -33,6 +36,9 @@ from nextlong.errors import EncoderError
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
 LONGEST_RETRY_AFTER_S: Final = 600.0
+SILENCE_S: Final = 600.0  # between two words about a server in trouble
+
+_log = logging.getLogger(__name__)
 
 
 class OpenAIEncoder:
@@ -49,6 +55,8 @@ class OpenAIEncoder:
         if key := os.environ.get(options.api_key_env):
             self._headers["Authorization"] = f"Bearer {key}"
         self._pace = _Pace(options.requests_per_minute)
+        self._quiet_until_s = -math.inf
+        self._quiet_lock = threading.Lock()
 
     @cached_property
     def dimensions(self) -> int:
@@ -100,13 +108,28 @@ class OpenAIEncoder:
                 trouble = f"HTTP {error.code}: {trouble}"
             # A refused or reset connection, a timeout, an answer that breaks off.
             except (OSError, http.client.HTTPException) as error:
-                trouble, retry_after_s = f"{type(error).__name__}: {error}", None
+                cause = error.reason if isinstance(error, urllib.error.URLError) else error
+                trouble, retry_after_s = f"{type(cause).__name__}: {cause}", None
             if attempt < attempts:
-                time.sleep(_backoff_s(attempt) if retry_after_s is None else retry_after_s)
+                wait_s = _backoff_s(attempt) if retry_after_s is None else retry_after_s
+                self._tell(trouble, left=attempts - attempt, wait_s=wait_s)
+                time.sleep(wait_s)
         raise self._error(
             f"did not answer in {attempts} attempts, the last with {trouble}; look at the server, "
             "lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or timeout_s"
         )
+
+    def _tell(self, trouble: str, *, left: int, wait_s: float) -> None:
+        with self._quiet_lock:
+            if time.monotonic() < self._quiet_until_s:
+                return
+            self._quiet_until_s = time.monotonic() + SILENCE_S
+        _log.warning(
+            "%sencoder.model=openai:%s: %s did not answer: %s; trying again in %.1f s, up to %d more times a request, each time "
+            "after a longer wait and with encoder.openai.timeout_s=%g for the answer",
+            "\n" if sys.stderr.isatty() else "",  # a progress bar stands on this line
+            self._model, self._url, trouble, wait_s, left, self._options.timeout_s,
+        )  # fmt: skip
 
     def _check(self, answer: bytes, *, count: int) -> NDArray[np.float32]:
         """Return the vectors in the order of their indices, shape (count, width)."""

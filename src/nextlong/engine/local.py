@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, TypeVar
 
+from nextlong.engine import interrupts
 from nextlong.errors import RunError
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class LocalExecutor:
         try:
             while True:
                 for item in waiting:
-                    with _interrupts_held_back():
+                    with interrupts.held_back():
                         running.add(self._started().submit(_with_growth, call, item))
                     if len(running) >= limit:
                         break
@@ -119,28 +119,6 @@ def refuse_import_by_worker() -> None:
     """Raise RunError in a worker that is importing the user's script: a run there would start workers without end."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C wait while processes start: a half-started one would outlive its pool and print tracebacks.
-
-    The server inherits the blocked signal, and so do its workers: Ctrl-C is this process's to handle. Here blocking is not
-    enough, because a library's thread may receive the signal in this one's stead.
-    """
-    resource_tracker.ensure_running()  # beforehand, because starting it unblocks the signal
-    caught: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
-    handler = signal.signal(signal.SIGINT, lambda number, _: caught.append(number)) if is_main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_main:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-        if caught:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _with_growth(call: Callable[..., T], arguments: tuple[Any, ...]) -> tuple[T, float]:

@@ -6,6 +6,7 @@ that yields a function to call once per finished task, and `tell(text)` for why 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class Quiet:
 
 
 class Lines:
-    """Plain lines for a log: one when a step ends, and one every half minute while it lasts."""
+    """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -50,21 +51,29 @@ class Lines:
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
         """Print how far a step is, now and then, and how long it took."""
-        began = spoken = time.monotonic()
+        began = time.monotonic()
         at = done
+        ended = threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
 
         def advance() -> None:
-            nonlocal at, spoken
+            nonlocal at
             at += 1
-            now = time.monotonic()
-            if now - spoken >= _LINE_EVERY_S and at < total:
-                left = (now - began) / (at - done) * (total - at)
-                self._console.print(f"{label}: {at} of {total} tasks, about {left:,.0f} s left", highlight=False)
-                spoken = now
 
-        yield advance
+        def speak() -> None:
+            while not ended.wait(_LINE_EVERY_S):
+                spent = time.monotonic() - began
+                left = f", about {spent / (at - done) * (total - at):,.0f} s left" if at > done else ""
+                self._console.print(f"{label}: {at} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
+
+        speaking = threading.Thread(target=speak, daemon=True)
+        speaking.start()
+        try:
+            yield advance
+        finally:
+            ended.set()
+            speaking.join()
         self._console.print(f"{label}: done in {time.monotonic() - began:.1f} s", highlight=False)
 
 
@@ -76,11 +85,10 @@ class Bars:
         self._live = Progress(
             TextColumn("  {task.description:<12}"),
             BarColumn(bar_width=32),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            _Count(),
             _Rate(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(),
             console=console,
             transient=True,
         )
@@ -95,11 +103,13 @@ class Bars:
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
-        """Show a bar with rate and time left, below those of other steps under way; leave one line behind."""
+        """Show a bar with rate and time left, of a single task one that moves; leave one line behind."""
         if not self._live.tasks:
             self._live.start()
         began = time.monotonic()
-        task = self._live.add_task(label, total=total, completed=done)
+        task = self._live.add_task(
+            label, total=total if total > 1 else None, completed=done
+        )  # without a total it moves
         try:
             yield lambda: self._live.advance(task)
         finally:
@@ -109,11 +119,19 @@ class Bars:
         self._console.print(f"[green]✓[/] {label:<12} {time.monotonic() - began:6.1f} s", highlight=False)
 
 
+class _Count(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.total is None else f"{task.completed:.0f}/{task.total:.0f}")
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        # A step of one task has no rate to speak of; the time that it has taken stands beside.
-        shows = task.speed and (task.total or 0) > 1
-        return Text(f"{task.speed:.1f}/s" if shows else "", style="dim")
+        return Text(f"{task.speed:.1f}/s" if task.speed and task.total else "", style="dim")
+
+
+class _Left(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        return Text("") if task.total is None else Text("left ") + super().render(task)
 
 
 Reporter = Quiet | Lines | Bars

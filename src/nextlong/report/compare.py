@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.console import Console
 from nextlong.report import tables
 from nextlong.report.stats import Stats
 
+_NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
@@ -59,18 +60,60 @@ def row(stats: Stats) -> dict[str, Any]:
 
 
 def show(compared: Sequence[Stats], console: Console) -> None:
-    """Print one column a data set, one line a number; numbers that no data set has are left out."""
+    """Print one column a data set, one line a number; above them, once, what is the same in all."""
     rows = [row(stats) for stats in compared]
-    table = tables.table()
-    table.add_column("", no_wrap=True)
-    for name in _short_names([str(own["run"]) for own in rows]):
-        heading = ",\n".join(map(tables.cell, name.split(",")))  # the settings of a variant one below the other
-        table.add_column(heading, justify="right", overflow="fold")
-    for key in list(rows[0])[1:]:
-        values = [own[key] for own in rows]
-        if any(value is not None for value in values):
-            table.add_row(key.replace("_", " "), *map(text_of, values))
-    tables.show(table, console)
+    keys = list(rows[0])[1:]
+    same = same_in_all(rows, keys)
+    show_same(same, console)
+    headings = _headings([str(own["run"]) for own in rows])
+    told = {*same, *_keys_told(headings, rows)}
+    lines = [
+        [_spoken(key), *(text_of(own[key]) for own in rows)]
+        for key in keys
+        if key not in told and any(own[key] is not None for own in rows)
+    ]
+    tables.show_in_blocks(headings, lines, console, names=1)
+
+
+def _keys_told(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the keys whose values the headings hold; a swept key may only share its name with one."""
+    values = [heading.split("\n") for heading in headings[1:]]
+    for place, key in enumerate(headings[0].split("\n")):
+        shown = [_NONE if own.get(key) is None else str(own[key]) for own in rows]
+        if key and shown == [told[place] for told in values]:
+            yield key
+
+
+def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    """Return those of `keys`, with their value, that are the same in all rows, of which there are at least two."""
+    if len(rows) < 2:
+        return {}
+    first = {key: rows[0].get(key) for key in keys}
+    return {
+        key: value for key, value in first.items() if value is not None and all(own.get(key) == value for own in rows)
+    }
+
+
+def show_same(same: Mapping[str, Any], console: Console) -> None:
+    """Print above a table what is the same in all its rows; nothing if nothing is."""
+    if same:
+        told = "; ".join(f"{_spoken(key)} {text_of(value)}" for key, value in same.items())
+        wraps = console.is_terminal
+        console.print(f"the same in all: {told}\n", markup=False, highlight=False, soft_wrap=not wraps)
+
+
+def _spoken(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _headings(runs: Sequence[str]) -> list[str]:
+    """Return the heading of the names and of each data set; of variants only, their keys and their values."""
+    names = _short_names(runs)
+    if any("=" not in setting for name in names for setting in name.split(",")):
+        return ["", *(",\n".join(name.split(",")) for name in names)]
+    settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
+    keys = list(dict.fromkeys(key for own in settings for key in own))
+    return ["\n".join(keys), *("\n".join(own.get(key, _NONE) for key in keys) for own in settings)]
 
 
 def _short_names(runs: Sequence[str]) -> list[str]:
@@ -85,11 +128,11 @@ def _short_names(runs: Sequence[str]) -> list[str]:
 def text_of(value: str | float | None) -> str:
     """Return a value as a cell of a table shows it."""
     if value is None:
-        return "-"
+        return _NONE
     if isinstance(value, float):
         decimals = next((places for least, places in _DECIMALS if abs(value) >= least), 3)
         return f"{value:,.{decimals}f}"
-    return f"{value:,}" if isinstance(value, int) else tables.cell(value)
+    return f"{value:,}" if isinstance(value, int) else " ".join(tables.visible(value).split())
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

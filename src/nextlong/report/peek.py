@@ -17,8 +17,9 @@ from nextlong.report import tables
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _OTHER = "dim"
 _STRIP_CELLS = 96
+_SOURCE_CELLS = 44
 _SNIPPET_CHARS = 64
-_HEADINGS = ("#", "tokens", "meta-chunks", "negatives", "meta share", "mean cosine", "documents")
+_HEADINGS = ("#", "tokens", "metas", "negatives", "meta share", "cosine", "documents")
 
 
 def show_run(run: Run, console: Console, *, first: int = 100) -> None:
@@ -29,11 +30,15 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     widths += [len(heading) for heading in _HEADINGS[2:]]
     title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"
     tables.show_line(Text(tables.visible(title), style="italic"), console)
-    heading = tables.line((*_HEADINGS, "meta-document"), widths)
+    last = "meta-document" if run.recipe.compose.method == "nextlong" else "first document"
+    heading = tables.line((*_HEADINGS, last), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
-        tables.show_line(tables.line(_row(number, sequence), widths), console)
+        *numbers, name = _row(number, sequence)
+        if console.is_terminal:
+            name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
+        tables.show_line(tables.line((*numbers, name), widths), console)
     if shown < len(run):
         tables.show_line(Text(f"{len(run) - shown:,} more; --first 0 shows all"), console)
 
@@ -41,17 +46,19 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
 def _row(number: int, sequence: Sequence) -> tuple[str, ...]:
     metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
     share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
-    mean = sum(span.score for span in negatives) / max(1, len(negatives))
-    documents = len({span.doc_id for span in sequence.spans if span.doc_id >= 0})
+    mean = sum(span.score for span in negatives) / len(negatives) if negatives else None
+    doc_ids = {span.doc_id: span.source_id for span in sequence.spans if span.doc_id >= 0}
+    extends = sequence.method == "nextlong"  # what the other methods do not have is not 0
+    leading = metas[0].source_id if metas else ""  # cut at T, a sequence may hold none
     return (
         str(number),
         f"{len(sequence.input_ids):,}",
-        str(len(metas)),
-        str(len(negatives)),
-        f"{share:.1%}",
-        f"{mean:.3f}",
-        str(documents),
-        metas[0].source_id if metas else "",  # cut at T, a sequence may hold none
+        str(len(metas)) if extends else "–",
+        str(len(negatives)) if extends else "–",
+        f"{share:.1%}" if extends else "–",
+        "–" if mean is None else f"{mean:.3f}",
+        str(len(doc_ids)),
+        leading if extends else next(iter(doc_ids.values())),
     )
 
 
@@ -59,24 +66,26 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     """Print one sequence: a strip of its tokens, then every chunk with where it stands and where it came from."""
     console.print(f"[bold]{sequence.id}[/]  {len(sequence.input_ids):,} tokens", highlight=False)
     if console.is_terminal:
-        console.print(_strip(sequence))
-        console.print(Text.assemble((" meta-chunk ", STYLES["meta"]), " ", (" negative ", STYLES["negative"])))
+        console.print(_strip(sequence, min(_STRIP_CELLS, console.width)))
+        console.print(_legend(sequence))
     table = tables.table()
+    source_cells = min(_SOURCE_CELLS, console.width // 6)
     for name in ("tokens", "length"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("role", no_wrap=True)
     table.add_column("cosine", justify="right", no_wrap=True)
-    table.add_column("source", overflow="ellipsis", no_wrap=True, max_width=44)
+    table.add_column("source", overflow="ellipsis", no_wrap=True)
     table.add_column("characters", justify="right", no_wrap=True)
     table.add_column("text", overflow="ellipsis", no_wrap=True)
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         style = STYLES.get(span.role, _OTHER)
+        source = tables.tail(span.source_id, source_cells) if console.is_terminal else span.source_id
         table.add_row(
             f"{span.token_start:,}–{span.token_end:,}",
             str(span.token_end - span.token_start),
             Text(f" {span.role} ", style=style) if console.is_terminal else span.role,
             f"{span.score:.3f}" if span.role == "negative" else "",
-            tables.cell(span.source_id),
+            tables.cell(source),
             f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
             tables.cell(text[:_SNIPPET_CHARS]),
         )
@@ -98,11 +107,17 @@ def _of(sequence: Sequence, role: str) -> list[Span]:
     return [span for span in sequence.spans if span.role == role]
 
 
-def _strip(sequence: Sequence) -> Text:
-    """Draw the tokens as one line of cells; a cell with any meta-chunk in it has the meta-chunk's colour."""
-    cell_tokens = len(sequence.input_ids) / _STRIP_CELLS
+def _legend(sequence: Sequence) -> Text:
+    names = {"meta": "meta-chunk", "negative": "negative", "document": "document"}
+    present = {span.role for span in sequence.spans}
+    return Text(" ").join(Text(f" {name} ", style=STYLES[role]) for role, name in names.items() if role in present)
+
+
+def _strip(sequence: Sequence, cells: int) -> Text:
+    """Draw the tokens as one line of so many cells; a cell with any meta-chunk in it has the meta-chunk's colour."""
+    cell_tokens = len(sequence.input_ids) / cells
     strip = Text()
-    for cell in range(_STRIP_CELLS):
+    for cell in range(cells):
         first, last = cell * cell_tokens, (cell + 1) * cell_tokens
         roles = {span.role for span in sequence.spans if span.token_start < last and span.token_end > first}
         role = next((role for role in STYLES if role in roles), "")

@@ -1,14 +1,14 @@
 """Plan's sample: what the corpus holds, and how fast this machine is on it, from a small part of the user's files.
 
 In:  a recipe and its files. Out: the size of the corpus before and after caps and weights, and seconds per unit of work.
-Each source is sampled by itself, in proportion to its text, and read whole where it is small; then its numbers are exact.
+Documents and text are counted in what `plan_look` reads; chunks, and all rates, come from the texts that it keeps.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,20 +18,14 @@ import pyarrow as pa
 
 from nextlong.encoders import load_encoder
 from nextlong.errors import CorpusError
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Recipe
+from nextlong.report.plan_look import Look, look_at
 from nextlong.stages.chunk import chunk_text
-from nextlong.stages.ingest import content_hash
-from nextlong.stages.records import Record, read_records
-from nextlong.stages.sizes import estimate_text_bytes
-from nextlong.stages.sources import InputFile, Part
+from nextlong.stages.sources import InputFile
 from nextlong.stages.words import hash_words
 
 T = TypeVar("T")
 
-_SAMPLE_BYTES = 2_000_000  # read, chunked and hashed in well under a second
-_LEAST_SOURCE_BYTES = 100_000  # some dozens of documents, even of a source that is small beside the others
-_SAMPLE_FILES = 4  # a source's files are often alike, sources are not
-_WHOLE_FILES = 64  # more take long to open on a remote file system
 _COMPRESSED_AT_ONCE = 1_000_000  # as ingest does
 _MEASURED_CHUNKS = {"lsa": 1024, "sentence-transformers": 32}  # a second or so each
 _FIT_SLOPE_SHARE = 4  # the fit is timed on all measured chunks and on a quarter of them, for its slope
@@ -78,25 +72,9 @@ class Rates:
     chars_per_token: float
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What was read of one source; `texts` are those that no earlier document equals."""
-
-    source: Source
-    is_whole: bool
-    text_bytes: float  # of the whole source
-    documents: int
-    sample_bytes: int
-    texts: list[str]
-
-    @property
-    def scale(self) -> float:
-        return self.text_bytes / self.sample_bytes
-
-
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpus, Rates]:
     """Read a sample of every source and time each kind of work on it. Raises CorpusError if it holds no document."""
-    looks, read_s = _timed(lambda: _look_at(recipe, files))
+    looks, read_s = _timed(lambda: look_at(recipe, files))
     if not looks:
         raise CorpusError(
             f"no document was found at the beginning of {files[0][0].path} or other files of ingest.sources: they are empty "
@@ -119,7 +97,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
     encode_s, fit, dimensions = _measure_encoder(recipe, chunks)
     tokenize_s, chars_per_token = _measure_tokenizer(recipe, chunks)
     rates = Rates(
-        read_s_per_byte=(read_s + compress_s) / sum(look.sample_bytes for look in looks),
+        read_s_per_byte=read_s / sum(look.read_bytes for look in looks) + compress_s / max(1, _bytes_of(looks)),
         chunk_s_per_char=chunk_s / sum(len(text) for look in looks for text in look.texts),
         encode_s_per_chunk=encode_s,
         fit_base_s=fit[0],
@@ -135,13 +113,13 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
     return corpus, rates
 
 
-def size(recipe: Recipe, looks: Sequence[_Look], counts: Sequence[Sequence[int]], *, stored_share: float) -> Corpus:
+def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]], *, stored_share: float) -> Corpus:
     """Scale each source up by itself, cut it to its caps and weight, and add them up; `counts` are chunks a text."""
-    found_chars = [look.scale * sum(map(len, look.texts)) for look in looks]
-    found_documents = [look.scale * len(look.texts) for look in looks]
+    found_chars = [look.scale * look.distinct_chars for look in looks]
+    found_documents = [look.scale * look.distinct_documents for look in looks]
     kept = _kept_shares(looks, found_documents, found_chars)
     least = recipe.compose.min_meta_chunks
-    factors = [share * look.scale for share, look in zip(kept, looks, strict=True)]
+    factors = [share * look.text_scale for share, look in zip(kept, looks, strict=True)]
 
     def total(number_of: Callable[[Sequence[int]], int]) -> float:
         return sum(factor * number_of(own) for factor, own in zip(factors, counts, strict=True))
@@ -159,7 +137,7 @@ def size(recipe: Recipe, looks: Sequence[_Look], counts: Sequence[Sequence[int]]
     )
 
 
-def _kept_shares(looks: Sequence[_Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
+def _kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
     """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
     shares = []
     for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
@@ -186,57 +164,19 @@ def _evaluation_bytes(recipe: Recipe) -> float:
     return total
 
 
-def _look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[_Look]:
-    text_bytes = [estimate_text_bytes(own, source) for own, source in zip(files, recipe.ingest.sources, strict=True)]
-    seen: set[int] = set()
-    looks = []
-    for source, own, own_bytes in zip(recipe.ingest.sources, files, text_bytes, strict=True):
-        budget = max(_LEAST_SOURCE_BYTES, _SAMPLE_BYTES * own_bytes // max(1, sum(text_bytes)))
-        look = _look_at_source(source, own, own_bytes, budget, recipe.ingest.max_document_chars, seen)
-        if look.documents:
-            looks.append(look)
-    return looks
-
-
-def _look_at_source(
-    source: Source, files: Sequence[InputFile], text_bytes: int, budget: int, max_document_chars: int, seen: set[int]
-) -> _Look:
-    is_whole = text_bytes <= budget and len(files) <= _WHOLE_FILES
-    places = files if is_whole else files[:: max(1, len(files) // _SAMPLE_FILES)][:_SAMPLE_FILES]
-    quota = 2 * budget if is_whole else budget // len(places)  # an estimate may be somewhat short
-    documents = sample_bytes = 0
-    texts = []
-    for file in places:
-        left = quota
-        for raw in _texts(file, source, max_document_chars):
-            if left <= 0:
-                is_whole = False
-                break
-            left -= len(raw)
-            documents += 1
-            sample_bytes += len(raw)
-            digest = content_hash(raw)
-            if digest not in seen:
-                seen.add(digest)
-                texts.append(raw.decode())
-    return _Look(source, is_whole, sample_bytes if is_whole else text_bytes, documents, sample_bytes, texts)
-
-
-def _texts(file: InputFile, source: Source, max_document_chars: int) -> Iterator[bytes]:
-    for record in read_records(Part(file), source, max_document_chars=max_document_chars):
-        if isinstance(record, Record) and record.text.strip() and len(record.text) <= max_document_chars:
-            yield record.text.encode()
-
-
-def _stored_share(looks: Sequence[_Look]) -> float:
+def _stored_share(looks: Sequence[Look]) -> float:
     codec = pa.Codec("zstd", compression_level=1)
     stored = plain = 0.0
     for look in looks:
         text = "".join(look.texts).encode()
         pieces = [text[at : at + _COMPRESSED_AT_ONCE] for at in range(0, len(text), _COMPRESSED_AT_ONCE)]
-        stored += look.scale * sum(codec.compress(piece).size for piece in pieces)
-        plain += look.scale * len(text)
+        stored += look.text_scale * sum(codec.compress(piece).size for piece in pieces)
+        plain += look.text_scale * len(text)
     return stored / max(1.0, plain)
+
+
+def _bytes_of(looks: Sequence[Look]) -> int:
+    return sum(len(text.encode()) for look in looks for text in look.texts)
 
 
 def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> tuple[float | None, tuple[float, float, int, int], int]:
@@ -294,6 +234,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, fl
     from nextlong.stages.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
+    others = chunks[1 :: max(2, len(chunks) // _TOKENIZED_CHUNKS)] or few
     if recipe.tokenizer.train is None:
         tokenizer = load_tokenizer(recipe.tokenizer)
     else:
@@ -301,7 +242,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, fl
     for key in ("bos", "eos"):
         special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
     encoder = TextEncoder(tokenizer)
-    encoder.encode_batch(few)  # fills its cache, as a long run does
+    encoder.encode_batch(others)  # fills its cache, as a long run does, but not with the words of these very chunks
     (ids, _), seconds = _timed(lambda: encoder.encode_batch(few))
     chars = max(1, sum(map(len, few)))
     return seconds / chars, chars / max(1, len(ids))

@@ -2,8 +2,8 @@
 
 In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; ranks, distances, leaks of a block.
 
-Dependent chunks are those whose distance the method stretches: the meta-chunks of a sequence (nextlong), or the chunks of
-one document (every other method).
+Only the nextlong method has meta-chunks, whose distance it stretches, and negatives; the sequences of the other methods are
+documents as they were.
 """
 
 from __future__ import annotations
@@ -92,15 +92,11 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def distances(block: Block) -> NDArray[np.int64]:
-    """Return the tokens that stand between each two consecutive dependent chunks."""
-    metas, documents = block.of(schemas.META), block.of(schemas.DOCUMENT)
-    return np.concatenate([_gaps(metas.sequence, metas), _gaps(documents.group_keys, documents)])
-
-
-def _gaps(keys: NDArray[np.int64], spans: Block) -> NDArray[np.int64]:
-    order = np.lexsort((spans.starts, keys))
-    gaps = spans.starts[order][1:] - spans.ends[order][:-1]
-    within: NDArray[np.int64] = gaps[np.diff(keys[order]) == 0]
+    """Return the tokens that stand between each two consecutive meta-chunks of a sequence."""
+    metas = block.of(schemas.META)
+    order = np.lexsort((metas.starts, metas.sequence))
+    gaps = metas.starts[order][1:] - metas.ends[order][:-1]
+    within: NDArray[np.int64] = gaps[np.diff(metas.sequence[order]) == 0]
     return within
 
 

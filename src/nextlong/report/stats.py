@@ -1,7 +1,7 @@
 """Stats: what is in a data set, in numbers.
 
 In:  a finished run; its SEQUENCES are read block by block, its text and its tokens are not.
-Out: `Stats`: yield, similarity of the negatives, distance between dependent chunks, reuse, leaks, mix.
+Out: `Stats`: yield, similarity of the negatives, distance between meta-chunks, reuse, leaks, mix.
 
 Memory grows with the distinct chunks and documents that the data set uses, at some bytes each.
 """
@@ -85,8 +85,8 @@ class Reuse:
     """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted."""
 
     distinct_chunks: int
-    mean: float
-    max: int
+    mean: float | None
+    max: int | None
     histogram: tuple[Uses, ...]
     hubs: tuple[Hub, ...]
 
@@ -119,11 +119,11 @@ class Stats:
     similarity_by_rank: tuple[RankMean, ...]
     distance_tokens: Spread | None
     reuse: Reuse
-    own_document_negatives: int
+    own_document_negatives: int | None
     repeated_chunks: int
     near_copies: int | None
     contaminated: dict[str, int] | None
-    meta_share: float
+    meta_share: float | None
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
     chars_per_token: float | None
@@ -208,11 +208,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         similarity_by_rank=_by_rank(counting),
         distance_tokens=counting.gaps.spread(),
         reuse=_reuse(run, counting),
-        own_document_negatives=counting.own_document,
+        own_document_negatives=counting.own_document if is_nextlong else None,
         repeated_chunks=counting.repeated,
         near_copies=_near_copies(run),
         contaminated=_contaminated(run),
-        meta_share=by_role["meta"] / max(1, tokens),
+        meta_share=by_role["meta"] / max(1, tokens) if is_nextlong else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, counting),
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
@@ -281,7 +281,8 @@ def _reuse(run: Run, counting: _Counting) -> Reuse:
     histogram = tuple(
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
-    return Reuse(len(uses), float(uses.mean()) if most else 0.0, most, histogram, _hubs(run, chunk_ids, uses))
+    mean = float(uses.mean()) if most else None
+    return Reuse(len(uses), mean, most or None, histogram, _hubs(run, chunk_ids, uses))
 
 
 def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:

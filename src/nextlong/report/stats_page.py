@@ -22,7 +22,7 @@ def show(stats: Stats, console: Console) -> None:
         (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         (_similarity_title(stats), _similarity(stats)),
-        (f"Tokens between consecutive {_dependent(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
+        ("Tokens between consecutive meta-chunks", spread_rows(stats.distance_tokens, "{:,.0f}")),
         ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
         (
             "Chunks used most",
@@ -107,12 +107,10 @@ def _similarity(stats: Stats) -> Rows:
     return rows + [(f"rank {one.rank}", f"{one.mean:.4f} (mean of {one.count:,})") for one in stats.similarity_by_rank]
 
 
-def _dependent(stats: Stats) -> str:
-    return "meta-chunks" if stats.method == "nextlong" else "chunks of a document"
-
-
 def _reuse(stats: Stats) -> Rows:
     reuse = stats.reuse
+    if reuse.mean is None:
+        return []
     rows = [("distinct chunks", f"{reuse.distinct_chunks:,}"), ("mean", f"{reuse.mean:.2f}"), ("max", f"{reuse.max:,}")]
     for own in reuse.histogram:
         times = f"{own.least:,}" if own.least == own.most else f"{own.least:,}-{own.most:,}"
@@ -122,10 +120,8 @@ def _reuse(stats: Stats) -> Rows:
 
 def _leaks(stats: Stats) -> Rows:
     by_design = " (by design)" if stats.negatives == "self-repeat" else ""
-    return [
-        ("own-document negatives", f"{stats.own_document_negatives:,}{by_design}"),
-        ("chunks repeated", f"{stats.repeated_chunks:,}{by_design}"),
-    ]
+    leaks = [("own-document negatives", stats.own_document_negatives), ("chunks repeated", stats.repeated_chunks)]
+    return [(name, f"{count:,}{by_design}") for name, count in leaks if count is not None]
 
 
 def _shares(tokens: dict[str, int], total: int) -> Rows:

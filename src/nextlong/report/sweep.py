@@ -33,6 +33,7 @@ from nextlong.report import compare, tables
 from nextlong.report.stats import Stats, measure
 
 _TABLE = ("sequences", "tokens", "similarity_mean", "distance_p50", "distinct_documents")
+_FAILED = {"sequences": "failed"}
 
 
 class Axis(NamedTuple):
@@ -197,26 +198,33 @@ def _new_seconds(run_dir: Path, there: set[Path]) -> float:
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Print one line a variant, and below them why any failed."""
-    table = tables.table()
-    table.add_column("variant", no_wrap=True)
-    for heading in (*_TABLE, "seconds of new work"):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for outcome in outcomes:
-        row = outcome.row()
-        cells = [compare.text_of(row.get(key)) for key in _TABLE]
-        if outcome.stats is None:
-            cells[0] = "failed"
-        table.add_row(tables.cell(_named(outcome.variant)), *cells, f"{outcome.new_seconds:,.1f}")
-    tables.show(table, console)
-    for outcome in outcomes:
-        if outcome.error:
-            console.print(f"{outcome.variant.name}: {outcome.error}", markup=False, highlight=False, soft_wrap=True)
+    """Print one line a variant, a column for each swept key; above, once, what is the same in all, below why any failed."""
+    rows = [outcome.row() for outcome in outcomes]
+    same = compare.same_in_all(rows, _TABLE[1:])
+    shown = [key for key in _TABLE if key not in same]
+    keys = list(outcomes[0].variant.settings)
+    lasts = [key.rpartition(".")[2] for key in keys]
+    compare.show_same(same, console)
+    lines = [
+        [
+            *(_word(value) for value in outcome.variant.settings.values()),
+            *(compare.text_of(row.get(key)) if outcome.stats else _FAILED.get(key, "–") for key in shown),
+            f"{outcome.new_seconds:,.1f}",
+        ]
+        for outcome, row in zip(outcomes, rows, strict=True)
+    ]
+    headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_seconds"]
+    between = "\n" if console.is_terminal else " "
+    tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
+    for note in _notes(outcomes):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def _named(variant: Variant) -> str:
-    is_quest = variant.recipe.compose.method == "quest"
-    return f"{variant.name}: {variant.recipe.method_name}" if is_quest else variant.name
+def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield what a line of the table has no room for: what made the queries of quest, and why a variant failed."""
+    made = {own.variant.recipe.method_name for own in outcomes if own.variant.recipe.compose.method == "quest"}
+    yield from sorted(made)
+    yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +16,8 @@ from rich.text import Text
 
 # What moves the cursor or colours the screen; tabs and newlines do no harm.
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
+_GAP_CELLS = 2  # between two columns
+_HEADING_CELLS = 24  # of a heading; what is longer goes on below
 _LEAST_CELLS = 8  # of a column that gives way
 _PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
 
@@ -35,6 +38,11 @@ def table(title: str = "") -> Table:
 def cell(text: str) -> str:
     """Return text on one line and without effect on the terminal."""
     return escape(" ".join(visible(text).split()))
+
+
+def tail(text: str, cells: int) -> str:
+    """Return text cut at its left to so many cells: of long paths and ids the end tells them apart."""
+    return text if len(text) <= cells else f"…{text[len(text) - max(0, cells - 1) :]}"
 
 
 def visible(text: str) -> str:
@@ -69,6 +77,48 @@ def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
         width = filled.columns[place].width or 0
         filled.columns[place].width = min(width, max(_LEAST_CELLS, width - max(0, excess)))
         excess -= width - (filled.columns[place].width or 0)
+
+
+def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, names: int) -> None:
+    """Print a table of plain text; columns beyond the edge of a terminal follow in blocks below.
+
+    The first `names` columns say what a row is: they stand to the left and in every block.
+    """
+    widths = [_column_cells(place, headings, rows) for place in range(len(headings))]
+    blocks: list[list[int]] = [[]]
+    for place in range(names, len(headings)):
+        block_cells = sum(widths[own] + _GAP_CELLS for own in (*range(names), *blocks[-1], place)) - _GAP_CELLS
+        if console.is_terminal and blocks[-1] and block_cells > console.width:
+            blocks.append([])
+        blocks[-1].append(place)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        _show_columns([*range(names), *block], widths, headings, rows, console, names=names)
+
+
+def _column_cells(place: int, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    heading = max(map(cell_len, headings[place].split("\n")))
+    return max([min(_HEADING_CELLS, heading), *(cell_len(row[place]) for row in rows)])
+
+
+def _show_columns(
+    places: Sequence[int],
+    widths: Sequence[int],
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    console: Console,
+    *,
+    names: int,
+) -> None:
+    own = table()
+    for place in places:
+        heading = "\n".join(map(cell, headings[place].split("\n")))
+        width = widths[place] if console.is_terminal else None
+        own.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
+    for row in rows:
+        own.add_row(*(cell(row[place]) for place in places))
+    show(own, console)
 
 
 def show(filled: Table, console: Console) -> None:

@@ -25,12 +25,15 @@ _HEAD_FILES: Final = 4
 _MB: Final = 1_000_000
 
 
-def estimate_text_bytes(files: Sequence[InputFile], source: Source) -> int:
-    """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few of them; the same every time."""
+def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
+    """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few of them; the same every time.
+
+    The end of a compressed head is lost: measured, the estimate is 4 to 28 % too low with the default, 3 % with 4 MB.
+    """
     kinds: dict[tuple[str, str], list[InputFile]] = {}
     for file in files:
         kinds.setdefault((format_of(file.name, source), compression_of(file.name)), []).append(file)
-    return sum(int(sum(f.bytes for f in group) * _text_share(group, source)) for group in kinds.values())
+    return sum(int(sum(f.bytes for f in group) * _text_share(group, source, head_bytes)) for group in kinds.values())
 
 
 def auto_shard_bytes(total_text_bytes: int) -> int:
@@ -38,13 +41,13 @@ def auto_shard_bytes(total_text_bytes: int) -> int:
     return min(max(total_text_bytes // 32, _MB), 128 * _MB)
 
 
-def _text_share(group: Sequence[InputFile], source: Source) -> float:
+def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
     """Return text bytes per byte on disk, measured on a few files spread over the group; 1 where none can be read."""
     step = max(1, len(group) // _HEAD_FILES)
     text_bytes = raw_bytes = 0
     for file in group[::step][:_HEAD_FILES]:
         try:
-            text, raw = _measure_head(file, source)
+            text, raw = _measure_head(file, source, head_bytes)
         except (OSError, StopIteration, ValueError, pa.ArrowException):
             continue  # reading it later says what is wrong with it
         text_bytes += text
@@ -52,7 +55,7 @@ def _text_share(group: Sequence[InputFile], source: Source) -> float:
     return text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
 
 
-def _measure_head(file: InputFile, source: Source) -> tuple[int, int]:
+def _measure_head(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
     """Return (text bytes, bytes on disk) of a file's head."""
     kind = format_of(file.name, source)
     if kind == "parquet":
@@ -63,7 +66,7 @@ def _measure_head(file: InputFile, source: Source) -> tuple[int, int]:
             batch = next(arrow_batches(arrow_reader(stream)))
             path, _ = resolve(batch.schema, source.text)
             return (column_at(batch, path).nbytes, batch.nbytes) if path else (0, 0)
-    head, raw_bytes = _head(file)
+    head, raw_bytes = _head(file, head_bytes)
     if kind == "text":
         return len(head), raw_bytes
     lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
@@ -72,11 +75,11 @@ def _measure_head(file: InputFile, source: Source) -> tuple[int, int]:
     return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
 
 
-def _head(file: InputFile) -> tuple[bytes, int]:
+def _head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
     """Return the first bytes of lines or plain text, decompressed, and how many bytes on disk held them."""
     fs, path = fsspec.core.url_to_fs(file.path)
     with fs.open(path, "rb") as stream:
-        raw = stream.read(_HEAD_BYTES)
+        raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)
     pieces = []
