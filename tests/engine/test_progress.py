@@ -129,5 +129,5 @@ def test_terminal_shows_the_bars_of_steps_side_by_side():
                 advance()
         advance_encoder()
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", sink.getvalue())
-    assert re.search(r"encoder +[━ ]+ *0/1.*\n +shingles +[━ ]+ *\d/4", text)
+    assert re.search(r"encoder +━+ +\d:\d\d:\d\d *\n +shingles +[━ ]+ *\d/4", text)
     assert re.findall(r"✓ (\w+) +\d+\.\d s\n", text) == ["shingles", "encoder"]
