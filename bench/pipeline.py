@@ -101,6 +101,8 @@ def comparison_table(handwritten: Sequence[Route], nextlong: Sequence[Route]) ->
     right = [_rows(route) for route in nextlong]
     lines = ["", "| | handwritten | nextlong, all workers | ratio |", "|---|---:|---:|---:|"]
     for row in left[0]:
+        if not any(run[row] for run in (*left, *right)):
+            continue
         unit = "MB" if "peak" in row else "s"
         ours, theirs = (statistics.median(run[row] for run in runs) for runs in (right, left))
         ratio = _ratio(theirs, ours) if row.startswith("**") else ""
