@@ -78,7 +78,8 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
-    assert out == f"wrote {path}; look at ingest.sources and tokenizer, then: nextlong run {path}\n"
+    wanted = "found no documents beside it: put the path of yours into ingest.sources"
+    assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 

@@ -306,6 +306,10 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (outcome,) = check_mixes(Artefacts(own_run))
     assert outcome.breaches == 1
     assert f"{path.parent.name}/{path.name} has" in outcome.examples[0]
+    (done["rows"].folder / "manifest.json").write_text("{}")
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert outcome.breaches == 2
+    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is no manifest of a step"
 
 
 def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):

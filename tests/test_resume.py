@@ -204,7 +204,7 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
-    assert f": 3.jsonl of {own_corpus} is gone; put the old ones back" in message
+    assert f": 3.jsonl of {own_corpus} is gone, or no longer asked for; put the old ones back" in message
     assert redone(recipe, changed_inputs="accept") == []  # the run of three files is still there
     assert redone(recipe) == []
 

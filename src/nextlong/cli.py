@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
+from nextlong import cli_export
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     peek.set_defaults(command=_peek)
     _add_reports(commands)
 
-    _add_export(commands)
+    cli_export.add(commands)
 
     verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
     verify.add_argument("run", type=Path)
@@ -121,34 +122,6 @@ def _add_recipe(sub: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="e.g. compose.target_tokens=65536",
     )
-
-
-def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    export = commands.add_parser("export", help="write finished runs in other formats, packed, split, mixed")
-    export.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="as for stats; several are mixed")
-    export.add_argument(
-        "--to",
-        type=_words,
-        default=[],
-        metavar="FORMAT,…",
-        help="parquet, arrow, jsonl, mds, megatron, torchtitan, axolotl, prolong (default: the recipe's)",
-    )
-    export.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"
-    )
-    export.add_argument(
-        "--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
-    )
-    export.add_argument("--by", choices=("sequences", "tokens"), help="what --mix counts (default: sequences)")
-    export.add_argument("--into", metavar="DIR-or-URL", help="put the files there too (export.push)")
-    export.add_argument(
-        "--replace", action="store_true", help="delete what another push put there and this one does not"
-    )
-    export.set_defaults(command=_export)
-
-
-def _words(listed: str) -> list[str]:
-    return [word.strip() for word in listed.split(",")]
 
 
 def _add_reports(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -200,11 +173,11 @@ def _init(asked: argparse.Namespace) -> None:
     else:
         text = template.preset(asked.preset)
     _write(asked.recipe, text)
-    Console().print(
-        f"wrote {asked.recipe}; look at ingest.sources and tokenizer, then: nextlong run {asked.recipe}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    look = "look at ingest.sources and tokenizer"
+    if asked.preset is None and not starter.finds(asked.recipe, asked.sources):
+        look = "found no documents beside it: put the path of yours into ingest.sources"
+    told = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
+    Console().print(told, highlight=False, soft_wrap=True)
 
 
 def _write(path: Path, text: str) -> None:
@@ -255,37 +228,6 @@ def _peek(asked: argparse.Namespace) -> None:
         return
     show = peek.show_text if asked.text else peek.show_sequence
     show(run.sequence(asked.number), console)
-
-
-def _export(asked: argparse.Namespace) -> None:
-    from nextlong import exports
-    from nextlong.engine.progress import reporter_for
-    from nextlong.report import summary
-
-    if asked.into == "":
-        raise NextlongError("--into '' names no place; give a folder or a URL, or leave it out")
-    if asked.by and not asked.mix:
-        raise NextlongError(
-            f"--by {asked.by} without --mix: there are no proportions to count; say --mix 1,2 or leave it out"
-        )
-    console = Console()
-    written = exports.export(
-        asked.runs,
-        formats=asked.to,
-        overrides=[*asked.overrides, *([f"export.push={json.dumps(asked.into)}"] if asked.into else [])],
-        mix=[_proportion(word) for word in asked.mix],
-        by=asked.by or "sequences",
-        stale="replace" if asked.replace else "refuse",
-        reporter=reporter_for(console),
-    )
-    summary.tell(summary.exported(written.recipe, written.done), console)
-
-
-def _proportion(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise NextlongError(f"--mix: {word!r} is no number; write the proportions as 1,2") from None
 
 
 def _stats(asked: argparse.Namespace) -> None:

@@ -81,6 +81,16 @@ class Sequence:
         return "".join(self.texts)
 
 
+def _stored_recipe(stored: dict[str, Any], index: Path) -> Recipe:
+    try:
+        return Recipe.from_dict(stored, origin=str(index))
+    except RecipeError as error:
+        raise RunError(
+            f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
+            "again, with the key corrected: what has not changed is kept"
+        ) from None
+
+
 class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
@@ -98,7 +108,7 @@ class Run:
         record: dict[str, Any] = store.read_json(index)
         if not isinstance(record, dict) or not record.keys() >= {"recipe", "steps", "sequences_per_part"}:
             raise RunError(f"{index} is no record of a run; name the run_dir of a recipe")
-        self.recipe = Recipe.from_dict(record["recipe"], origin=str(index))
+        self.recipe = _stored_recipe(record["recipe"], index)
         self.steps: dict[str, Done] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in record["steps"].items()
         }

@@ -15,14 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from nextlong.encoders.sentence_transformers import check_installed
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished, Step
-from nextlong.errors import RunError
+from nextlong.errors import ExportError, RunError
 from nextlong.recipe import Recipe
+from nextlong.stages import file_systems
+from nextlong.stages.deduplicate import minhash_class
 from nextlong.stages.sources import InputFile, list_files
+from nextlong.stages.tokenizer import check_there
 from nextlong.steps import candidates, clean, corpus, exports, inputs, sequences, shingles
 from nextlong.steps.finished import sequences_per_part
 
@@ -51,11 +55,12 @@ def run(
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
     refuse_import_by_worker()
+    check_beforehand(recipe)
     reporter = reporter or Quiet()
     run_dir = run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
-        files = _recognise_inputs(recipe, files, run_dir, changed_inputs, reporter)
+        files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(inputs.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
         with store.explained(run_dir):
@@ -68,6 +73,17 @@ def run(
         _record(recipe, done, run_dir)
         when_done(done)
     return done
+
+
+def check_beforehand(recipe: Recipe) -> None:
+    """Raise what hours of work would end in: a package, a tokenizer or a destination's file system that is not there."""
+    check_there(recipe.tokenizer)
+    if recipe.ingest.dedup == "minhash":
+        minhash_class()
+    if recipe.encoder.kind == "sentence-transformers":
+        check_installed(recipe.encoder.name)
+    if recipe.export.push is not None:
+        file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
 
 
 def _compose(
@@ -216,8 +232,13 @@ def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
 # what the run directory remembers
 
 
-def _recognise_inputs(
-    recipe: Recipe, files: Sequence[Sequence[InputFile]], run_dir: Path, changed_inputs: str, reporter: Reporter
+def recognise_inputs(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    run_dir: Path,
+    *,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+    tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
     own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
@@ -225,7 +246,7 @@ def _recognise_inputs(
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
-    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir, tell=reporter.tell)
+    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(

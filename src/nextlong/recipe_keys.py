@@ -233,7 +233,8 @@ class Tokenizer(Section):
     def _one_origin(self) -> Self:
         if (self.source is None) == (self.train is None):
             raise ValueError(
-                "give either source (a tokenizer.json or a hub name) or train (a vocabulary size), and null for the other"
+                "give either source (a tokenizer.json or a hub name) or train (a vocabulary size), and null for the other "
+                "(--set tokenizer.train=null beside --set tokenizer.source=…)"
             )
         return self
 

@@ -26,13 +26,7 @@ def starter(recipe_path: Path, sources: Sequence[str] = ()) -> Recipe:
     Raises CorpusError for a source that is not there.
     """
     folder = Path(_absolute(recipe_path)).parent
-    found = [_checked(source) for source in sources] or [
-        str(path)
-        for place in (folder, folder / "data")
-        for suffix in _DATA_SUFFIXES
-        for path in sorted(place.glob(f"*{suffix}"))
-    ]
-    paths = _gathered(found) or [str(folder / "data/*.jsonl")]
+    paths = _gathered(finds(recipe_path, sources)) or [str(folder / "data/*.jsonl")]
     beside = folder / "tokenizer.json"
     return Recipe.from_dict(
         {
@@ -43,6 +37,17 @@ def starter(recipe_path: Path, sources: Sequence[str] = ()) -> Recipe:
             "tokenizer": {"source": str(beside)} if beside.is_file() else {"train": 32_000},
         }
     )
+
+
+def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
+    """Return the absolute paths of `sources`, or else of the documents beside `recipe_path`."""
+    folder = Path(_absolute(recipe_path)).parent
+    return [_checked(source) for source in sources] or [
+        str(path)
+        for place in (folder, folder / "data")
+        for suffix in _DATA_SUFFIXES
+        for path in sorted(place.glob(f"*{suffix}"))
+    ]
 
 
 def _absolute(path: Path) -> str:
@@ -65,11 +70,12 @@ def _gathered(paths: Sequence[str]) -> list[str]:
         return kept
     for folder in dict.fromkeys(Path(path).parent for path in kept):
         for suffix in _DATA_SUFFIXES:
-            pattern = f"{folder}/*{suffix}"
+            pattern = f"{glob.escape(str(folder))}/*{suffix}"
             files = [str(path) for path in folder.glob(f"*{suffix}")]
             if len(files) > 1 and set(files) <= set(kept):
                 kept[kept.index(min(files, key=kept.index))] = pattern
-                kept = [path for path in kept if path not in files]
+                gathered = set(files)
+                kept = [path for path in kept if path not in gathered]
     return kept
 
 

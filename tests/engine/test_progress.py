@@ -22,7 +22,7 @@ def told(reporter_class, *, done, total, terminal, kept=()):
         reporter.kept(label)
     with reporter.step("embed", done=done, total=total) as advance:
         for _ in range(total - done):
-            advance()
+            advance(0.0)
     return sink.getvalue()
 
 
@@ -56,9 +56,9 @@ def test_log_tells_time_spent_and_left_of_a_long_step(monkeypatch, total):
     with Lines(console_to(sink, terminal=False)).step("embed", done=0, total=total) as advance:
         sink.wait_for(rf"^embed: 0 of {total} tasks in \d+ s$")
         for at in range(1, total):
-            advance()
+            advance(0.0)
             sink.wait_for(rf"^embed: {at} of {total} tasks in \d+ s, about \d+ s left$")
-        advance()
+        advance(0.0)
     assert re.search(r"^embed: done in \d+\.\d s\n\Z", sink.getvalue(), re.MULTILINE)
 
 
@@ -76,7 +76,7 @@ def test_terminal_shows_the_time_spent_on_a_single_task():
     sink = Heard()
     with Bars(console_to(sink, terminal=True)).step("encoder", done=0, total=1) as advance:
         sink.wait_for(r"encoder .*0:00:0")
-        advance()
+        advance(0.0)
     assert "left" not in sink.getvalue()
     assert "-:--:--" not in sink.getvalue()
     assert re.search(r"✓ encoder +\d+\.\d s\n$", sink.getvalue())
@@ -116,7 +116,7 @@ def test_quiet_says_nothing(capsys):
     quiet.kept("ingest")
     quiet.tell("too few")
     with quiet.step("embed", done=0, total=1) as advance:
-        advance()
+        advance(0.0)
     assert capsys.readouterr() == ("", "")
 
 
@@ -126,8 +126,8 @@ def test_terminal_shows_the_bars_of_steps_side_by_side():
     with bars.step("encoder", done=0, total=1) as advance_encoder:
         with bars.step("shingles", done=0, total=4) as advance:
             for _ in range(4):
-                advance()
-        advance_encoder()
+                advance(0.0)
+        advance_encoder(0.0)
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", sink.getvalue())
     assert re.search(r"encoder +━+ +\d:\d\d:\d\d *\n +shingles +[━ ]+ *\d/4", text)
     assert re.findall(r"✓ (\w+) +\d+\.\d s\n", text) == ["shingles", "encoder"]

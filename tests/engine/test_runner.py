@@ -289,7 +289,7 @@ def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
         def step(self, label, *, done, total):
             count = itertools.count(done + 1)
 
-            def advance():
+            def advance(_):
                 if next(count) == total:
                     raise KeyboardInterrupt
 

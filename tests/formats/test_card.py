@@ -150,7 +150,8 @@ def test_other_methods_are_not_told_as_hard_negatives():
 def test_a_mix_of_methods_names_each():
     matter, page = parsed(replace(FACTS, methods=["nextlong", "iclm"]))
     assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
-    assert "by the methods `nextlong` and `iclm`" in page
+    assert "Those of `nextlong` are one short document cut into chunks" in page
+    assert "The others are made of whole short documents, put together by the method `iclm`." in page
 
 
 def test_each_split_is_counted():

@@ -83,7 +83,7 @@ def test_each_change_is_told_in_words(corpus, tmp_path):
     (corpus / "b.txt").unlink()
     assert recognise(source, tmp_path)[1] == [
         f"{corpus}/a.txt has other content of the same size (9 bytes)",
-        f"b.txt of {corpus} is gone",
+        f"b.txt of {corpus} is gone, or no longer asked for",
     ]
     overwrite(corpus / "a.txt", "text of a and more")
     assert recognise(source, tmp_path)[1][0] == f"{corpus}/a.txt has 18 bytes and had 9"
@@ -105,7 +105,7 @@ def test_a_source_of_one_file_is_named_once(corpus, tmp_path):
     remember(source, tmp_path)
     (corpus / "a.txt").rename(corpus / "c.txt")
     (files,), changes = inputs.recognise([source], [[]], tmp_path)
-    assert (files, changes) == ([], [f"{corpus}/a.txt is gone"])
+    assert (files, changes) == ([], [f"{corpus}/a.txt is gone, or no longer asked for"])
 
 
 def test_a_directory_of_an_earlier_version_goes_by_the_time(corpus, tmp_path):

@@ -8,6 +8,7 @@ gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,14 @@ def count_gpus(options: recipe.SentenceTransformers) -> int:
     if options.device is not None:
         return int(options.device.startswith("cuda"))
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def check_installed(name: str) -> None:
+    """Raise EncoderError if the library is not installed; it is not imported, which takes seconds."""
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise EncoderError(
+            f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
+        )
 
 
 def _load(name: str, options: recipe.SentenceTransformers) -> Any:

@@ -21,7 +21,13 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Raise Terminated in the main thread when SIGTERM comes; a second one does not disturb the cleaning up."""
+    """Raise Terminated in the main thread when SIGTERM comes; a second one does not disturb the cleaning up.
+
+    Only that thread can set it up; where SIGTERM is ignored it stays so.
+    """
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
 
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -34,6 +40,10 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
@@ -44,8 +54,8 @@ def held_back() -> Iterator[None]:
     """
     resource_tracker.ensure_running()  # beforehand, because starting it unblocks the signal
     caught: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
-    handlers = {number: signal.signal(number, lambda own, _: caught.append(own)) for number in _SIGNALS if is_main}
+    interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
+    handlers = {number: signal.signal(number, lambda own, _: caught.append(own)) for number in interrupted}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

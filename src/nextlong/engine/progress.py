@@ -1,7 +1,8 @@
 """Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
 
 A reporter has three methods: `kept(label)` for a step that was there already, `step(label, done=…, total=…)`, a context
-that yields a function to call once per finished task, and `tell(text)` for why a run does more than its steps.
+that yields a function to call once per finished task with the seconds that it took, and `tell(text)` for why a run does
+more than its steps.
 """
 
 from __future__ import annotations
@@ -15,8 +16,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-Advance = Callable[[], None]
+Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
+
+
+class Clock:
+    """The seconds since a step began, which is when its first task did: that may have waited for a worker."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._waits = True
+
+    def advance(self, seconds: float) -> None:
+        """Take note of a task that is done and took so many seconds."""
+        if self._waits:
+            self._began = max(self._began, time.monotonic() - seconds)
+            self._waits = False
+
+    def spent(self) -> float:
+        """Return the seconds until now."""
+        return time.monotonic() - self._began
 
 
 class Quiet:
@@ -31,7 +50,7 @@ class Quiet:
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:  # noqa: ARG002
         """Run a step without a word."""
-        yield lambda: None
+        yield lambda _: None
 
 
 class Lines:
@@ -51,19 +70,20 @@ class Lines:
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
         """Print how far a step is, now and then, and how long it took."""
-        began = time.monotonic()
+        clock = Clock()
         at = done
         ended = threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
 
-        def advance() -> None:
+        def advance(seconds: float) -> None:
             nonlocal at
             at += 1
+            clock.advance(seconds)
 
         def speak() -> None:
             while not ended.wait(_LINE_EVERY_S):
-                spent = time.monotonic() - began
+                spent = clock.spent()
                 left = f", about {spent / (at - done) * (total - at):,.0f} s left" if at > done else ""
                 self._console.print(f"{label}: {at} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
 
@@ -74,7 +94,7 @@ class Lines:
         finally:
             ended.set()
             speaking.join()
-        self._console.print(f"{label}: done in {time.monotonic() - began:.1f} s", highlight=False)
+        self._console.print(f"{label}: done in {clock.spent():.1f} s", highlight=False)
 
 
 class Bars:
@@ -106,17 +126,22 @@ class Bars:
         """Show a bar with rate and time left, of a single task one that moves; leave one line behind."""
         if not self._live.tasks:
             self._live.start()
-        began = time.monotonic()
-        task = self._live.add_task(
-            label, total=total if total > 1 else None, completed=done
-        )  # without a total it moves
+        clock = Clock()
+        # Without a total a bar moves.
+        task = self._live.add_task(label, total=total if total > 1 else None, completed=done)
+
+        def advance(seconds: float) -> None:
+            clock.advance(seconds)
+            self._live.advance(task)
+
         try:
-            yield lambda: self._live.advance(task)
+            yield advance
         finally:
             self._live.remove_task(task)
+            self._live.refresh()  # else the line below is printed above the bar as it was
             if not self._live.tasks:
                 self._live.stop()
-        self._console.print(f"[green]✓[/] {label:<12} {time.monotonic() - began:6.1f} s", highlight=False)
+        self._console.print(f"[green]✓[/] {label:<12} {clock.spent():6.1f} s", highlight=False)
 
 
 class _Count(ProgressColumn):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nextlong.engine import store
-from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
@@ -47,9 +47,7 @@ def run_steps(
     """
     reporter = reporter or Quiet()
     finished: dict[str, Done] = dict(known or {})
-    waiting = dict(enumerate(steps, start=len(finished) + 1))
-    while waiting:
-        ready = _ready(waiting)
+    for ready in waves(steps, start=len(finished) + 1):
         with store.explained(run_dir):
             running = []
             for place, step in ready.items():
@@ -62,18 +60,25 @@ def run_steps(
                     reporter.kept(step.name)
                     _accept(step, there, finished)
             _run_together(running, finished, executor, reporter)
-        waiting = {place: step for place, step in waiting.items() if place not in ready}
     return dict(known or {}) | {step.name: finished[step.name] for step in steps}
 
 
-def _ready(waiting: Mapping[int, Step]) -> dict[int, Step]:
-    """Return the steps, by place, that wait for none of the others; one with lanes of its own has the executor to itself."""
-    names = {step.name for step in waiting.values()}
-    ready = {place: step for place, step in waiting.items() if names.isdisjoint(before.name for before in step.inputs)}
-    first = min(ready)
-    if ready[first].lanes is not None:
-        return {first: ready[first]}
-    return {place: step for place, step in ready.items() if step.lanes is None}
+def waves(steps: Sequence[Step], *, start: int = 1) -> Iterator[dict[int, Step]]:
+    """Yield the steps that run side by side, by their place on the route, which is counted from `start`.
+
+    Of those that are left, the ones that wait for none of the others; a step with lanes has the executor to itself.
+    """
+    waiting = dict(enumerate(steps, start=start))
+    while waiting:
+        names = {step.name for step in waiting.values()}
+        ready = {
+            place: step for place, step in waiting.items() if names.isdisjoint(before.name for before in step.inputs)
+        }
+        first = min(ready)
+        alone = ready[first].lanes is not None
+        ready = {place: step for place, step in ready.items() if place == first or (not alone and step.lanes is None)}
+        yield ready
+        waiting = {place: step for place, step in waiting.items() if place not in ready}
 
 
 def _accept(step: Step, there: Done, finished: dict[str, Done]) -> None:
@@ -117,7 +122,7 @@ class _Running:
         self._tasks = tasks
         self._parts = parts
         self._total = len(tasks) + (step.close is not None)
-        self._began: float | None = None
+        self._is_started = False
         self.ending = ExitStack()  # of what goes on beside the tasks
 
     @property
@@ -127,8 +132,9 @@ class _Running:
 
     def start(self, reporter: Reporter) -> None:
         """Begin to report, and to bring parts to the disk, unless it has begun."""
-        if self._began is None:
-            self._began = time.monotonic()
+        if not self._is_started:
+            self._is_started = True
+            self._clock = Clock()
             self._folder.mkdir(exist_ok=True)
             self.ending.push(self._remove_if_empty)
             progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
@@ -152,11 +158,11 @@ class _Running:
         """Take note of a task that is done."""
         self._parts[part["index"]] = part
         self._to_disk(part)
-        self._advance()
+        self._advance(part["seconds"])
+        self._clock.advance(part["seconds"])
 
     def finish(self) -> Done:
         """Write the manifest."""
-        assert self._began is not None
         self.ending.close()
         step, parts = self.step, self._parts
         if step.close is not None:
@@ -169,7 +175,7 @@ class _Running:
             "inputs": {done.name: done.fingerprint for done in step.inputs},
             "parts": [parts[index] for index in sorted(parts)],
             "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
-            "seconds": round(time.monotonic() - self._began, 3),
+            "seconds": round(self._clock.spent(), 3),
             "versions": _versions(),
         }
         store.finish(self._folder, manifest)
@@ -194,14 +200,16 @@ def _run_together(steps: Sequence[_Running], finished: dict[str, Done], executor
         _accept(running.step, running.finish(), finished)
 
     with ExitStack() as endings:
+        for number, running in list(left.items()):
+            if running.is_done:
+                running.start(reporter)
+                end(number)
         while left:
-            lanes = next((running.step.lanes for running in left.values() if not running.is_done), None)
+            lanes = next(iter(left.values())).step.lanes
             for number, part in executor.map(_run_task, _calls(left, reporter, endings), lanes=lanes and lanes()):
                 left[number].add(part)
                 if left[number].is_done:
                     end(number)
-            for number in [number for number, running in left.items() if running.is_done]:  # nothing was missing
-                end(number)
 
 
 def _calls(

@@ -168,17 +168,23 @@ def _what(facts: Facts) -> str:
         f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
-    if facts.methods == ["nextlong"]:
-        return (
-            f"{told}\n\nEach is one short document cut into chunks, and between two of them stand the most similar chunks of "
+    others = [method for method in facts.methods if method != "nextlong"]
+    paragraphs = [told]
+    if len(others) < len(facts.methods):
+        which = "Those of `nextlong` are" if others else "Each is"
+        paragraphs.append(
+            f"{which} one short document cut into chunks, and between two of them stand the most similar chunks of "
             "other documents: what used to depend on the paragraph before now depends on one far back, past look-alikes."
         )
-    return f"{told}\n\nEach is made of whole short documents, put together by {_methods(facts)}."
+    if others:
+        which = "The others are" if len(paragraphs) > 1 else "Each is"
+        paragraphs.append(f"{which} made of whole short documents, put together by {_methods(others)}.")
+    return "\n\n".join(paragraphs)
 
 
-def _methods(facts: Facts) -> str:
-    named = " and ".join(_code(method) for method in facts.methods)
-    return f"the method{'s' if len(facts.methods) > 1 else ''} {named}"
+def _methods(methods: Sequence[str]) -> str:
+    named = " and ".join(_code(method) for method in methods)
+    return f"the method{'s' if len(methods) > 1 else ''} {named}"
 
 
 def _loading(facts: Facts) -> str:
@@ -250,7 +256,7 @@ def _statistics(facts: Facts) -> str:
 
 def _made(facts: Facts) -> str:
     return (
-        f"With nextlong {facts.version}, {_methods(facts)}; see {PAPER}. The same recipe, files and version give the "
+        f"With nextlong {facts.version}, {_methods(facts.methods)}; see {PAPER}. The same recipe, files and version give the "
         "same bytes."
     )
 

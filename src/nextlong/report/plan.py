@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,15 +24,16 @@ from nextlong.report import plan_costs, plan_sample, tables
 from nextlong.report.plan_costs import Cost
 from nextlong.stages.sources import InputFile
 from nextlong.steps import corpus as corpus_steps
-from nextlong.steps import inputs
 
 _MB = 1_000_000
 
 
 def show(recipe: Recipe, console: Console) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+    pipeline.check_beforehand(recipe)
     run_dir = pipeline.run_dir_of(recipe)
-    files, _ = inputs.recognise(recipe.ingest.sources, pipeline.input_files(recipe), run_dir)
+    told = partial(console.print, highlight=False, soft_wrap=True)
+    files = pipeline.recognise_inputs(recipe, pipeline.input_files(recipe), run_dir, tell=told)
     steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir) for step in steps]
     costs: dict[str, Cost] = {}
@@ -48,7 +50,7 @@ def show(recipe: Recipe, console: Console) -> None:
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
         if warning := _too_long(recipe, corpus, rates):
             console.print(warning, style="bold red", highlight=False, soft_wrap=True)
-    _print(steps, states, costs, console)
+    _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
 
 
 def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
@@ -94,22 +96,21 @@ def _state(step: Step, run_dir: Path) -> str:
     return f"begun, {begun} tasks done" if begun else "to do"
 
 
-def _print(steps: Sequence[Step], states: Sequence[str], costs: dict[str, Cost], console: Console) -> None:
+def _print(
+    steps: Sequence[Step], states: Sequence[str], costs: Mapping[str, Cost], console: Console, *, workers: int
+) -> None:
     table = tables.table()
     for heading in ("step", "state", "time", "disk", "memory"):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-    todo = []
+    todo = {}
     for step, state in zip(steps, states, strict=True):
         cost = None if state.startswith("done") else costs.get(step.name)
         if cost is not None:
-            todo.append(cost)
+            todo[step.name] = cost
         table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
     if todo:
-        unknown = [cost.why_unknown for cost in todo if cost.seconds is None]
-        seconds = None if unknown else sum(cost.seconds or 0 for cost in todo)
-        disk_bytes, memory_mb = sum(cost.disk_bytes for cost in todo), max(cost.memory_mb for cost in todo)
-        whole = Cost(seconds, disk_bytes, memory_mb, *unknown[:1])
-        table.add_row("all to do", "", *_cells(whole), style="bold")
+        waves = ([todo[step.name] for step in wave.values() if step.name in todo] for wave in runner.waves(steps))
+        table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
     tables.show(table, console)
 
 

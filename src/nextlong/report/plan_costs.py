@@ -7,7 +7,7 @@ Times assume that all workers are as fast as one core was on the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,13 @@ _UNITS = {"ingest": "text_bytes", "chunk": "chars", "encoder": "fit_chunks", "em
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step will take; seconds None: unknown, for the reason given."""
+    """What a step will take on so many lanes; seconds None: unknown, for the reason given."""
 
     seconds: float | None
     disk_bytes: float
     memory_mb: float
     why_unknown: str = _UNKNOWN
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,23 @@ def estimate(
         if earlier and name in earlier and work.units:
             seconds = earlier[name] * work.units
         spent = None if seconds is None else seconds / work.lanes
-        costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown)
+        costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown, work.lanes)
     return costs
+
+
+def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
+    """Return what all steps take, of which those of a wave run side by side."""
+    waves = [wave for wave in waves if wave]
+    costs = [cost for wave in waves for cost in wave]
+    unknown = [cost.why_unknown for cost in costs if cost.seconds is None]
+    seconds = sum(
+        max(max(cost.seconds or 0 for cost in wave), sum((cost.seconds or 0) * cost.lanes for cost in wave) / workers)
+        for wave in waves
+    )
+    base = min(cost.memory_mb for cost in costs)
+    memory_mb = max(base + sum(cost.memory_mb - base for cost in wave) for wave in waves)
+    disk_bytes = sum(cost.disk_bytes for cost in costs)
+    return Cost(None, disk_bytes, memory_mb, unknown[0]) if unknown else Cost(seconds, disk_bytes, memory_mb)
 
 
 def _works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:

@@ -148,13 +148,15 @@ def run_variants(
     `when_done` gets the recipe and the finished steps of each, while the run directory stands for that variant.
     The run directory itself goes on to stand for the run that it stood for before, if there was one.
     """
-    record = pipeline.run_dir_of(found[0].recipe) / pipeline.RUN_FILE
-    before = record.read_text(encoding="utf-8") if record.exists() else None
+    run_dir = pipeline.run_dir_of(found[0].recipe)
+    files = [run_dir / name for name in (pipeline.RECIPE_FILE, pipeline.RUN_FILE)]  # what the run is, in the last place
+    before = {path: path.read_text(encoding="utf-8") for path in files if path.exists()}
     try:
         yield from _run_each(found, reporter, changed_inputs, when_done)
     finally:
-        if before is not None:
-            store.write_text(record, before)
+        if len(before) == len(files):
+            for path, text in before.items():
+                store.write_text(path, text)
 
 
 def _run_each(

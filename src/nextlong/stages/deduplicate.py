@@ -40,7 +40,7 @@ def minhash_shard(out: Path, *, documents: Path, keep: Path) -> dict[str, Any]:
 
     Raises RecipeError if rensa is not installed, or is a version with other signatures.
     """
-    minhash = _rensa()
+    minhash = minhash_class()
     kept = np.load(keep)
     signatures = np.lib.format.open_memmap(
         f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), PERMUTATIONS)
@@ -59,7 +59,8 @@ def minhash_shard(out: Path, *, documents: Path, keep: Path) -> dict[str, Any]:
     return {"documents": int(kept.sum())}
 
 
-def _rensa() -> Any:
+def minhash_class() -> Any:
+    """Return rensa's MinHash. Raises RecipeError, with the cure, if rensa is not installed or makes other signatures."""
     try:
         from rensa import RMinHash
     except ImportError:

@@ -17,11 +17,19 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
+from nextlong.stages.columns import (
+    arrow_batches,
+    arrow_reader,
+    column_at,
+    is_string,
+    parquet_text_bytes,
+    resolve,
+    strings,
+)
 from nextlong.stages.sources import InputFile, Part, check_unchanged, format_of, open_file
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -59,6 +67,7 @@ def count_lines(part: Part) -> int:
         while block := stream.read(min(_BUFFER_BYTES, left)):
             ended += block.count(b"\n")
             left -= len(block)
+        check_unchanged(part.file)
     return ended
 
 
@@ -125,7 +134,7 @@ def _read_jsonl(stream: Any, part: Part, source: Source, max_document_chars: int
             yield Record(text, _source_id(lookup(value, source.id), file.name, number), number)
         else:
             yield Reject(file.name, number, _why_no_text(text))
-    if without_column and not with_column and is_head:
+    if without_column and not with_column and part.stop is None:
         _refuse_column(file, source.text, keys)
 
 
@@ -287,7 +296,7 @@ def _read_batches(
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
-            texts = _strings(column_at(rows, text_path))
+            texts = strings(column_at(rows, text_path))
             ids = column_at(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
             for text, own_id in zip(texts, ids, strict=True):
                 line += 1
@@ -297,33 +306,6 @@ def _read_batches(
                     yield Reject(file.name, line, "text is null" if text is None else "invalid UTF-8")
 
 
-def arrow_reader(stream: Any) -> Any:
-    """Return a reader of an Arrow IPC file or stream, whichever it is."""
-    is_file = stream.read(6) == b"ARROW1"
-    stream.seek(0)
-    options = pa.ipc.IpcReadOptions(use_threads=False)
-    return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
-
-
-def arrow_batches(reader: Any) -> Iterator[Any]:
-    """Iterate over the record batches of either kind of reader."""
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return (reader.get_batch(index) for index in range(reader.num_record_batches))
-    return iter(reader)
-
-
-def resolve(schema: Any, column: str) -> tuple[tuple[str, ...], Any]:
-    """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if none."""
-    if column in schema.names:
-        return (column,), schema.field(column).type
-    path = tuple(column.split("."))
-    kind: Any = schema.field(path[0]).type if path[0] in schema.names else None
-    for part in path[1:]:
-        known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
-        kind = kind.field(part).type if known else None
-    return (path, kind) if kind is not None else ((), None)
-
-
 def _resolve_columns(schema: Any, file: InputFile, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths of the text and of the id, () for an id that is missing or no scalar."""
     text_path, text_type = resolve(schema, source.text)
@@ -331,50 +313,10 @@ def _resolve_columns(schema: Any, file: InputFile, source: Source) -> tuple[tupl
         structs = [field for field in schema if pa.types.is_struct(field.type)]
         nested = [f"{field.name}.{inner.name}" for field in structs for inner in field.type]
         _refuse_column(file, source.text, [*schema.names, *nested])
-    if not _is_string(text_type):
+    if not is_string(text_type):
         raise CorpusError(
             f"{file.path}: column {source.text!r} holds {text_type}, not strings; name a column of strings as text"
         )
     id_path, id_type = resolve(schema, source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     return text_path, id_path if is_scalar else ()
-
-
-def _is_string(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_string(kind.value_type)
-    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
-
-
-def column_at(batch: Any, path: tuple[str, ...]) -> Any:
-    """Return the column, or the field of a struct column, that `resolve` found."""
-    column = batch.column(path[0])
-    for part in path[1:]:
-        column = pc.struct_field(column, part)
-    return column
-
-
-def _strings(column: Any) -> list[Any]:
-    """Return the values of a string column: str, None, or bytes where they are not UTF-8."""
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        return [_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()]
-
-
-def _decoded(raw: bytes | None) -> str | bytes | None:
-    try:
-        return None if raw is None else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw
-
-
-def parquet_text_bytes(metadata: Any, column: str) -> int:
-    """Return the uncompressed bytes of one column, from the footer; 0 if there is no such column."""
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    if column not in paths:
-        return 0
-    index = paths.index(column)
-    return sum(metadata.row_group(g).column(index).total_uncompressed_size for g in range(metadata.num_row_groups))

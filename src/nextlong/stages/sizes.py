@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nextlong.recipe import Source
-from nextlong.stages.records import arrow_batches, arrow_reader, column_at, lookup, parquet_text_bytes, resolve
+from nextlong.stages.columns import arrow_batches, arrow_reader, column_at, parquet_text_bytes, resolve
+from nextlong.stages.records import lookup
 from nextlong.stages.sources import InputFile, compression_of, format_of, open_file
 
 _HEAD_BYTES: Final = 256 << 10

@@ -33,7 +33,7 @@ _FORMATS: Final = {
     ".md": "text",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
-_PARTED_SHARDS: Final = 2  # a file is parted if it holds more
+_PARTED: Final = 2  # a file is parted if it holds more parts
 _KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, txt, md)"
 
 # What `datasets` and the hub put beside data: about the documents, none of them.
@@ -104,16 +104,18 @@ class Part:
     lines_before: int = 0
 
 
-def split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int) -> list[tuple[Part, ...]]:
+def split_inputs(
+    files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
+) -> list[tuple[Part, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A bigger file is a task of its own, or several where a reader can begin in its midst: in plain JSON lines on a local disk.
+    A bigger file is a task of its own, or several of about `part_bytes` where a reader can begin in its midst (`can_be_parted`).
     """
     tasks: list[list[Part]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
-        if file.bytes > _PARTED_SHARDS * shard_bytes and _can_be_parted(file, source):
-            count = -(-file.bytes // shard_bytes)
+        if file.bytes > _PARTED * part_bytes and can_be_parted(file, source):
+            count = -(-file.bytes // part_bytes)
             bounds = [file.bytes * number // count for number in range(count + 1)]
             tasks += [[Part(file, start, stop)] for start, stop in pairwise(bounds)]
             held_bytes = full
@@ -126,7 +128,8 @@ def split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int
     return [tuple(task) for task in tasks]
 
 
-def _can_be_parted(file: InputFile, source: Source) -> bool:
+def can_be_parted(file: InputFile, source: Source) -> bool:
+    """Say whether a reader can begin in the midst of a file: one of plain JSON lines on a local disk."""
     is_plain = format_of(file.name, source) == "jsonl" and not compression_of(file.name)
     return is_plain and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
 

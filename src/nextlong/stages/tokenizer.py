@@ -39,20 +39,25 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
 
     Truncation and padding that the file asks for are switched off. Raises TokenizerError.
     """
+    check_there(config)
     source = config.source or ""
     path = local_path(source)
-    if path.is_file():
-        tokenizer = _from_file(path)
-    elif path != Path(source) or not _is_hub_name(source):
+    tokenizer = _from_file(path) if path.is_file() else _from_hub(source, config.revision)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def check_there(config: recipe.Tokenizer) -> None:
+    """Raise TokenizerError if `config.source` is no file, no folder with one, and no name that the hub could know."""
+    source = config.source
+    if source is None or (path := local_path(source)).is_file():
+        return
+    if path != Path(source) or not _is_hub_name(source):
         raise TokenizerError(
             f"tokenizer.source={source!r}: {path} does not exist; "
             "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
         )
-    else:
-        tokenizer = _from_hub(source, config.revision)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def local_path(source: str) -> Path:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
-from nextlong.recipe import Recipe
+from nextlong.recipe import Recipe, Source
 from nextlong.stages.chunk import chunk_shard
 from nextlong.stages.deduplicate import minhash_shard, near_duplicates
 from nextlong.stages.ingest import check_rejects, ingest_split
 from nextlong.stages.records import count_lines
 from nextlong.stages.select import select_documents
 from nextlong.stages.sizes import auto_shard_bytes, estimate_text_bytes
-from nextlong.stages.sources import InputFile, Part, split_inputs
+from nextlong.stages.sources import InputFile, Part, can_be_parted, split_inputs
 from nextlong.steps.inputs import hash_of
 
 
@@ -33,11 +33,17 @@ Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 
 def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
-    """Return what each task reads, of each source."""
+    """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     return [
-        split_inputs(own, source, shard_bytes=shard_bytes)
+        split_inputs(own, source, shard_bytes=shard_bytes, part_bytes=_part_bytes(own, source, shard_bytes))
         for source, own in zip(recipe.ingest.sources, files, strict=True)
     ]
+
+
+def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) -> int:
+    large = [file for file in files if file.bytes > shard_bytes and can_be_parted(file, source)]
+    text_bytes = estimate_text_bytes(large, source)
+    return shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
 
 
 def lines_steps(splits: Splits) -> list[Step]:
@@ -96,16 +102,15 @@ def ingest_step(
     reading = {"label", "text", "id", "format"}
     config = {
         "sources": [
+            # Names below the source: a moved corpus is the same.
             {key: getattr(source, key) for key in sorted(reading)}
-            | {
-                "files": [[file.name, file.identity] for file in own]
-            }  # names below the source: a moved corpus is the same
+            | {"files": [[file.name, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
     }
-    return Step("ingest", 1, config, tuple(lines), tasks, check=check)
+    return Step("ingest", 2, config, tuple(lines), tasks, check=check)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -122,7 +127,7 @@ def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Itera
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> Counts:
-    """Ingest some files, and hash them while the page cache still holds them."""
+    """Ingest some files, and hash those whose first part it reads: a small one while the page cache still holds it."""
     counts = ingest_split(out, parts=parts, **options)
     return counts | {"input_hashes": [hash_of(part.file) for part in parts if not part.start]}
 

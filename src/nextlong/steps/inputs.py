@@ -63,24 +63,22 @@ def recognise(
         [_recognised(file, record.get(file.name), now.get(file)) for file in own]
         for own, record in zip(files, records, strict=True)
     ]
-    changes = [
-        change
-        for source, own, record in zip(sources, recognised, records, strict=True)
-        for change in _changes(source, own, record)
-    ]
-    return Recognised(recognised, changes)
+    changes: dict[str, None] = {}
+    for path in dict.fromkeys(source.path for source in sources):  # of which several sources may read one format each
+        own = [file for source, own in zip(sources, recognised, strict=True) if source.path == path for file in own]
+        changes |= dict.fromkeys(_changes(path, own, known.get(path, {})))
+    return Recognised(recognised, list(changes))
 
 
 def remember(ingested: Done, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
     """Write down the files of a finished ingest; those of other sources stay remembered."""
-    # In the order of the files; runs of earlier versions have none.
+    # In the order of the files.
     hashes = iter([found for counts in ingested.counts for found in counts.get("input_hashes", ())])
-    now = {
-        source.path: {
-            file.name: {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)} for file in own
-        }
-        for source, own in zip(sources, files, strict=True)
-    }
+    now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
+    for source, own in zip(sources, files, strict=True):
+        for file in own:
+            record = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
+            now[source.path][file.name] = record
     path = run_dir / _INPUTS_FILE
     store.write_json(path, {**_read_known(path), **now})
 
@@ -121,8 +119,8 @@ def _recognised(file: InputFile, record: Mapping[str, Any] | None, xxh3: str | N
     return replace(file, known_as=record["identity"])
 
 
-def _changes(source: Source, files: Iterable[InputFile], record: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say of each remembered file of a source that is another now, or gone, what became of it."""
+def _changes(path: str, files: Iterable[InputFile], record: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say of each remembered file of a source's path that is another now, or gone, what became of it."""
     there = {file.name: file for file in files}
     gone = [name for name in record if name not in there]
     changed = [
@@ -130,8 +128,8 @@ def _changes(source: Source, files: Iterable[InputFile], record: Mapping[str, Ma
         for name, was in record.items()
         if name in there and there[name].known_as is None
     ]
-    at = {name: source.path if posixpath.basename(source.path) == name else f"{name} of {source.path}" for name in gone}
-    return [*changed, *(f"{at[name]} is gone" for name in gone)]
+    at = {name: path if posixpath.basename(path) == name else f"{name} of {path}" for name in gone}
+    return [*changed, *(f"{at[name]} is gone, or no longer asked for" for name in gone)]
 
 
 def _how(now: str, was: Mapping[str, Any]) -> str:

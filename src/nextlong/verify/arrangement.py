@@ -20,7 +20,7 @@ from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Composed, Ids
 from nextlong.verify.export_readers import BROKEN
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step
 
 _FIELDS = ("run", "part", "place", "length", "key")
@@ -90,7 +90,7 @@ def check_rows(run: Artefacts) -> list[Outcome]:
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
         except BROKEN as error:
-            once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {error!r}")
+            once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {in_words(error)}")
     return [once, apart] if apart.checked else [once]
 
 

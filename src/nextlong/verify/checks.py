@@ -13,7 +13,7 @@ from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
 from nextlong.verify.near_copies import check_near_copies
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.search import check_search
 from nextlong.verify.sequences import check_sequences
 from nextlong.verify.tokens import check_tokens
@@ -46,5 +46,5 @@ def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
         return check()
     except _UNREADABLE as error:
         broken = Outcome(name, "files")
-        broken.breach(f"could not be checked, the files are not as they should be: {error!r}")
+        broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
         return [broken]

@@ -19,7 +19,7 @@ from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.expected import Expected
 from nextlong.verify.export_readers import BROKEN, Row, read_rows
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step
 
 # The formats, and what each says of a row beside its tokens.
@@ -94,7 +94,9 @@ def _check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[
                     walk.take(true)
     except BROKEN as error:
         for walk in walks:
-            walk.outcome.breach(f"could not be checked, what its rows refer to is not as it should be: {error!r}")
+            walk.outcome.breach(
+                f"could not be checked, what its rows refer to is not as it should be: {in_words(error)}"
+            )
         return
     for walk in walks:
         walk.close()

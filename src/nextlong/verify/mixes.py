@@ -20,16 +20,22 @@ _DESCRIPTION = "mix.json"
 def check_mixes(run: Artefacts) -> list[Outcome]:
     """Hash every file of each mix, and say what else was not checked; nothing where there is no mix."""
     found = [open_step(path.parent.name, path.parent) for path in sorted(run.path.glob("[0-9][0-9]-*/manifest.json"))]
-    mixes = [step for step in found if not step.damage and step.manifest["config"].get("others")]
-    return [_check(rows, [step for step in found if _is_of(step, rows)]) for rows in mixes]
+    return [_check(rows, [step for step in found if _is_of(step, rows)]) for rows in found if _is_mix(rows)]
+
+
+def _is_mix(step: Step) -> bool:
+    return bool(step.manifest.get("config", {}).get("others")) or (step.folder / _DESCRIPTION).exists()
 
 
 def _is_of(step: Step, rows: Step) -> bool:
-    return bool(step.manifest["inputs"].get("rows") == rows.manifest["fingerprint"])
+    fingerprint = rows.folder.name.rpartition("-")[2]  # which a damaged manifest would not tell
+    return bool(step.manifest["inputs"].get("rows") == fingerprint)
 
 
 def _check(rows: Step, exports: list[Step]) -> Outcome:
     outcome = Outcome(f"mix {rows.folder.name}", "files")
+    if rows.damage:
+        outcome.breach(f"{rows.folder.name}/manifest.json {rows.damage}")
     for step in (rows, *exports):
         for part in step.manifest["parts"]:
             for file, record in part["files"].items():

@@ -8,6 +8,13 @@ from typing import Literal
 _KEPT_EXAMPLES = 5
 
 
+def in_words(error: BaseException) -> str:
+    """Return what an error says, with the file where it names one."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 @dataclass
 class Outcome:
     """One check: `checked` things of a kind, `breaches` of them wrong, the first few of these in words."""
