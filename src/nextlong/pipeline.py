@@ -4,6 +4,8 @@ ingest → select → chunk → encoder → embed → mine → draft → refer �
                       ├→ metas ──────────────┘  ↑      ↑
                       ├→ shingles → weights ────┘      │
                       └→ tokenizer (and E) ────────────┘
+
+Before `ingest` stands `lines` where a large file is read in parts.
 """
 
 from __future__ import annotations

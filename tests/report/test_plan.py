@@ -6,8 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
+import nextlong
 from nextlong import pipeline
-from nextlong.errors import CorpusError, RunError, TokenizerError
+from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.recipe import Recipe
 from nextlong.report import plan, plan_costs, plan_look, plan_sample
 
@@ -118,10 +119,22 @@ def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
         shown(recipe_in(tmp_path, "tokenizer.eos=</s>"))
     with pytest.raises(RunError, match=r"c\.jsonl is no folder that you may write to"):
         shown(recipe_in(tmp_path, f"run_dir={tmp_path}/c.jsonl/run"))
-    with pytest.raises(RunError, match=r"c\.jsonl is no folder that you may write to"):
-        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/c.jsonl"))
+    (tmp_path / "plain").touch()
+    with pytest.raises(RunError, match=r"plain is no folder that you may write to"):
+        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/plain"))
     with pytest.raises(CorpusError, match="matches no file"):
         shown(recipe_in(tmp_path, "ingest.sources.0.path=nowhere/*.jsonl"))
+    with pytest.raises(TokenizerError, match=r"no\.json does not exist"):
+        shown(recipe_in(tmp_path, "tokenizer={source: no.json}"))
+    with pytest.raises(ExportError, match=r"export\.push='nosuch://a/b': Protocol not known"):
+        shown(recipe_in(tmp_path, "export.push=nosuch://a/b"))
+
+
+def test_changed_inputs_are_refused_as_by_a_run(recipe, tmp_path):
+    nextlong.run(recipe)
+    (tmp_path / "c.jsonl").write_text((tmp_path / "c.jsonl").read_text() + '{"text": "one more"}\n')
+    with pytest.raises(RunError, match=r"input files have changed since a run .*c\.jsonl has \d+ bytes and had \d+"):
+        shown(recipe)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ _ONE_THREAD = {
 
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
-# than its steps; in a large one it is lost in minutes of work, and models of several steps would add up.
+# than its steps; in a large one it is lost in minutes of work, and models of many steps would add up.
 _CARRIED_MB = 50
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of getrusage
 

@@ -1,8 +1,8 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
 A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
-executor; the manifest comes last. Steps that do not wait for one another run side by side, so that one of a single task
-keeps no core idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are those of an
+executor; the manifest comes last. Steps that do not wait for one another run side by side, so that those of a single task
+leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are those of an
 uninterrupted run.
 """
 
