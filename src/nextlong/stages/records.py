@@ -104,7 +104,10 @@ def _explained(file: InputFile) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
-        raise CorpusError(f"{file.path} ends early or is damaged ({reason}); re-download it") from None
+        raise CorpusError(
+            f"{file.path} ends early or is damaged ({reason}); re-download it, or rename it if "
+            "it is of another kind than its name says"
+        ) from None
 
 
 # JSON lines
