@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import sys
 from dataclasses import replace
 
 import fsspec
@@ -147,9 +148,8 @@ def test_unknown_protocol_is_named():
         listed("nonsense://bucket/x.jsonl")
 
 
-def test_missing_package_for_a_known_protocol_names_the_install():
-    if "s3fs" in [entry.name for entry in __import__("pkgutil").iter_modules()]:
-        pytest.skip("s3fs is installed")
+def test_missing_package_for_a_known_protocol_names_the_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
     with pytest.raises(CorpusError, match=r"pip install 'nextlong\[s3\]'"):
         listed("s3://bucket/x.jsonl")
 
