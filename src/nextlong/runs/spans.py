@@ -2,8 +2,8 @@
 
 In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; ranks, distances, leaks of a block.
 
-Only the nextlong method has meta-chunks, whose distance it stretches, and negatives; the sequences of the other methods are
-documents as they were.
+Only extended sequences have meta-chunks, whose distance they stretch, and negatives; the others are documents as they were,
+or their parts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_blocks(path: Path, take: int, corpus: Corpus) -> Iterator[Block]:
 
 
 def _block(table: pa.Table, corpus: Corpus) -> Block:
-    lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
+    lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     sizes = np.diff(lists["role"].offsets.to_numpy())
     chunk_ids = lists["chunk_id"].values.to_numpy()
     is_chunk = chunk_ids != schemas.NO_CHUNK

@@ -10,13 +10,12 @@ from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import _TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
 from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
 
 _BLOCKS = 16  # tasks over meta-documents: enough that small data sets parallelise …
 _MOST_QUERIES_PER_BLOCK = 8_192  # of documents: one vector each
-_NEAR_COPY_SPARES = 7  # beyond k, so that k neighbours remain where near-copies fall out
 _MOST_METAS_PER_BLOCK = 256  # … and few enough documents in each to stay within memory
 
 
@@ -65,10 +64,9 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step) -> Step:
     return Step("mine", 1, {"fetch": fetch}, (embed, metas), tasks)
 
 
-def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    """CHUNKS → DOCS: every document that has chunks, and those whose neighbours a method wants."""
-    seeds = draws(recipe) if recipe.compose.method == "knn" else None
-    config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
+def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
+    """CHUNKS → DOCS: every document that has chunks, and so many (None: all) whose neighbours a method wants."""
+    config: dict[str, Any] = {"seeds": queries, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
@@ -77,25 +75,24 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     return Step("documents", 1, config, (ingest, chunk), tasks)
 
 
-def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step) -> Step:
-    """Document vectors → the nearest documents of each query."""
-    method = recipe.compose.method
-    config: dict[str, Any] = {"method": method}
-    if method == "iclm":
-        config["fetch"] = recipe.iclm.neighbours + _NEAR_COPY_SPARES
-    else:
-        config["target_tokens"] = recipe.compose.target_tokens
+def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step, *, fetch: int | None, attempt: int) -> Step:
+    """Document vectors → the `fetch` nearest documents of each query.
+
+    None: as many as fill a sequence, presumably; each further `attempt` fetches twice as many, because those before it
+    ran out of neighbours.
+    """
+    # Neighbours of a short document are short too: four times the mean number.
+    filling_chars = 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt
+    config: dict[str, Any] = {"filling_chars": filling_chars} if fetch is None else {"fetch": fetch}
 
     def tasks(done: Finished) -> list[Task]:
         (counts,) = done["documents"].counts
-        fetch = config.get("fetch")
-        if fetch is None:  # neighbours of a short document are short too: four times the mean number
-            mean_chars = counts["chars"] / max(1, counts["documents"])
-            fetch = math.ceil(4 * document_chars(recipe, _TYPICAL_CHARS_PER_TOKEN) / max(1.0, mean_chars))
+        mean_chars = max(1.0, counts["chars"] / max(1, counts["documents"]))
+        width = math.ceil(filling_chars / mean_chars) if fetch is None else fetch
         vectors, queries = done["docvectors"].files(".docvectors.npy"), done["documents"].file(".queries.npy")
         return [
-            partial(mine_documents, queries=queries, first=first, last=last, vectors=vectors, fetch=fetch)
+            partial(mine_documents, queries=queries, first=first, last=last, vectors=vectors, fetch=width)
             for first, last in blocks(counts["drawn"], most=_MOST_QUERIES_PER_BLOCK)
         ]
 
-    return Step("neighbours", 1, config, (documents, docvectors), tasks)
+    return Step("neighbours", 2, config, (documents, docvectors), tasks)
