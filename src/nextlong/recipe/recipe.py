@@ -157,8 +157,9 @@ def _methods_named(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the recipe's method and those that it has a section for, as far as they have options."""
     compose = data.get("compose")
     asked = compose.get("method") if isinstance(compose, dict) else None
-    named = {asked if isinstance(asked, str) else Compose().method, *(key for key in data if isinstance(key, str))}
-    named -= set(Recipe.model_fields)
+    asked = asked if isinstance(asked, str) else Compose().method
+    named = {asked, *(key for key in data if isinstance(key, str))}
+    named -= set(Recipe.model_fields) - {asked}
     known = METHODS.built_in if named <= set(METHODS.built_in) else METHODS.names()
     return tuple(name for name in known if name in named and options_class(name).model_fields)
 
