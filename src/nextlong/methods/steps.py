@@ -87,7 +87,7 @@ def draft_step(
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
-    return Step("draft", 3, {**promises, **config}, inputs, tasks)
+    return Step("draft", 4, {**promises, **config}, inputs, tasks)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
@@ -194,4 +194,4 @@ def draft_documents_step(
                 "documents or lower it"
             )
 
-    return Step("draft", 3, config, (*needed, tokenizer), tasks, check=check)
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, check=check)
