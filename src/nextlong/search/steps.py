@@ -72,7 +72,7 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    return Step("documents", 1, config, (ingest, chunk), tasks)
+    return Step("documents", 2, config, (ingest, chunk), tasks)
 
 
 def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step, *, fetch: int | None, attempt: int) -> Step:
