@@ -23,7 +23,7 @@ def show(stats: Stats, console: Console) -> None:
         (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         (_similarity_title(stats), _similarity(stats)),
-        ("Tokens between consecutive meta-chunks", spread_rows(stats.distance_tokens, "{:,.0f}")),
+        (f"Tokens between consecutive {_stretched(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
         ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
         (
             "Chunks used most",
@@ -99,6 +99,10 @@ def _similarity_title(stats: Stats) -> str:
     if _is_extended(stats):
         return f"Cosine of negatives to {stats.scores}, by their place beside it"
     return f"Cosine of documents to {stats.scores}, by their place in the sequence, from 0"
+
+
+def _stretched(stats: Stats) -> str:
+    return "meta-chunks" if _is_extended(stats) else "parts of a document"
 
 
 def _is_extended(stats: Stats) -> bool:

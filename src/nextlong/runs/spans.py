@@ -92,12 +92,20 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def distances(block: Block) -> NDArray[np.int64]:
-    """Return the tokens that stand between each two consecutive meta-chunks of a sequence."""
+    """Return the tokens between each two consecutive meta-chunks, and parts of a document with others in between."""
     metas = block.of(schemas.META)
     order = np.lexsort((metas.starts, metas.sequence))
     gaps = metas.starts[order][1:] - metas.ends[order][:-1]
-    within: NDArray[np.int64] = gaps[np.diff(metas.sequence[order]) == 0]
-    return within
+    return np.concatenate([gaps[np.diff(metas.sequence[order]) == 0], _between_parts(block.of(schemas.DOCUMENT))])
+
+
+def _between_parts(documents: Block) -> NDArray[np.int64]:
+    owner = documents.group_keys  # the documents of a sequence are its groups
+    begins_part = np.diff(owner, prepend=owner[:1] - 1) != 0
+    order = np.lexsort((documents.starts, owner))
+    gaps = documents.starts[order][1:] - documents.ends[order][:-1]
+    parts: NDArray[np.int64] = gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]
+    return parts
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
