@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.encoders import embedding_lanes
+from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
@@ -62,7 +63,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if recipe.encoder.kind == "lsa":
         config["seed"] = recipe.seed
     elif Path(recipe.encoder.name).expanduser().is_dir():
-        config["files"] = _identity(Path(recipe.encoder.name).expanduser())
+        config["files"] = store.hash_folder(Path(recipe.encoder.name).expanduser())
     return Step("encoder", 1, config, (ingest, chunk), tasks)
 
 
@@ -78,13 +79,6 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
         ]
 
     return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=partial(embedding_lanes, recipe.encoder))
-
-
-def _identity(folder: Path) -> list[list[Any]]:
-    """Return what tells a model folder from another: name, size and time of change of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    stats = [(path.relative_to(folder).as_posix(), path.stat()) for path in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
 def draws(recipe: Recipe, attempt: int = 0) -> int | None:
