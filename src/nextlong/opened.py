@@ -148,7 +148,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.stages.fast_bpe import read_tokenizer
+        from nextlong.stages.encode import read_tokenizer
 
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from nextlong.stages.byte_level import token_chars
 from nextlong.stages.cut import kept_chars
+from nextlong.stages.token_chars import token_chars
 from nextlong.stages.tokenizer import train_bpe
 
 

@@ -15,7 +15,7 @@ from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
 from nextlong.stages import tokenize as stage
 from nextlong.stages.chunk import chunk_shard, iter_chunk_texts
-from nextlong.stages.fast_bpe import TextEncoder, read_tokenizer
+from nextlong.stages.encode import TextEncoder, read_tokenizer
 from nextlong.stages.tokenize import tokenize_shard
 from nextlong.stages.tokenizer import train_bpe
 from nextlong.steps.sequences import tokens_step

@@ -19,9 +19,9 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe import Recipe
 from nextlong.stages import tokenizer as stage
-from nextlong.stages.byte_level import token_chars
 from nextlong.stages.chunk import chunk_shard
-from nextlong.stages.fast_bpe import read_tokenizer
+from nextlong.stages.encode import read_tokenizer
+from nextlong.stages.token_chars import token_chars
 from nextlong.stages.tokenizer import (
     load_tokenizer,
     local_path,

@@ -232,7 +232,7 @@ def _measure_search(dimensions: int) -> float:
 
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float]:
     """Return seconds per character and characters per token; a tokenizer that is yet to be trained is trained small."""
-    from nextlong.stages.fast_bpe import TextEncoder
+    from nextlong.stages.encode import TextEncoder
     from nextlong.stages.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))

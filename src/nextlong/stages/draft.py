@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.methods import nextlong
 from nextlong.rng import rng_for
-from nextlong.stages.fast_bpe import TextEncoder
+from nextlong.stages.encode import TextEncoder
 from nextlong.stages.fit import TOO_LONG
 from nextlong.stages.mine import chunk_ids_of
 from nextlong.stages.offers import Candidates, offer, read_candidates

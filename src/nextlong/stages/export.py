@@ -279,6 +279,6 @@ def span_texts(block: Resolved, origin: Origin) -> list[str]:
 
 @lru_cache(maxsize=2)
 def _tokenizer(path: Path) -> Tokenizer:
-    from nextlong.stages.fast_bpe import read_tokenizer
+    from nextlong.stages.encode import read_tokenizer
 
     return read_tokenizer(path)

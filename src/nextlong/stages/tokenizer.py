@@ -25,19 +25,24 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from nextlong import recipe
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.stages.byte_level import token_chars
 from nextlong.stages.chunk import iter_chunk_texts, read_chunks
-from nextlong.stages.fast_bpe import CL100K_PATTERN, TextEncoder
+from nextlong.stages.encode import TextEncoder
+from nextlong.stages.token_chars import token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
+LLAMA3_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _MEASURED_CHUNKS: Final = 2048
+_DECODED_CHUNKS: Final = 512
 _TRAINING_CHARS: Final = 20_000_000
 
 
 def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
 
-    Truncation and padding that the file asks for are switched off. Raises TokenizerError.
+    Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
     """
     check_there(config)
     source = config.source or ""
@@ -45,6 +50,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     tokenizer = _from_file(path) if path.is_file() else _from_hub(source, config.revision)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None  # for training: the ids of a text would be others each time
     return tokenizer
 
 
@@ -113,7 +120,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(CL100K_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
