@@ -129,8 +129,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> L
     if work == "export":
         return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
     preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-    count = count_gpus if recipe.encoder.kind == "sentence-transformers" else (lambda: 0)
-    return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count)
+    return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count_gpus)
 
 
 def worker_count(recipe: Recipe) -> int:
