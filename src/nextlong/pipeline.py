@@ -141,9 +141,8 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
 
 
 def capacity_here(recipe: Recipe) -> Capacity:
-    """Return what this machine has for the recipe; GPUs are counted only for an encoder that uses them."""
-    uses_gpus = recipe.encoder.kind == "sentence-transformers"
-    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if uses_gpus else lambda: 0)
+    """Return what this machine has for the recipe; GPUs are counted once a step asks."""
+    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus)
 
 
 def worker_count(recipe: Recipe) -> int:
