@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-ExactScores = Callable[[Sequence[int], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
+ExactScores = Callable[[NDArray[np.int64], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
 
 _TIES = 64  # beyond k that a query may hold because rough scores cannot tell them apart
 _LEAST_ROOM = 2048  # that may enter before a query's list is pruned: 24 KB
@@ -27,7 +27,8 @@ _SETTLED = 64  # queries whose exact scores are computed at a time
 class Best:
     """The best `k` ids of each query so far; `cells` (scores held) grow with queries and k alone."""
 
-    def __init__(self, queries: int, *, k: int, error: float, exact: ExactScores) -> None:
+    def __init__(self, queries: int, *, k: int, error: float, exact: ExactScores | None) -> None:
+        """`exact` gives the scores that decide; None: rough ones do."""
         self._k, self._error, self._exact = k, error, exact
         self._room = room(k)
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
@@ -52,7 +53,9 @@ class Best:
             self.add(scores_QB[:, :half], ids_B[:half], whose)
             self.add(scores_QB[:, half:], ids_B[half:], whose)
             return
-        self._prune(whose[self._held[whose] + counts > self._scores.shape[1]])
+        full = whose[self._held[whose] + counts > self._scores.shape[1]]
+        if len(full):
+            self._prune(full)
         within = np.arange(len(hits)) - np.repeat(np.cumsum(counts) - counts, counts)
         hit_queries = whose[rows]
         places = self._held[hit_queries] + within
@@ -61,36 +64,48 @@ class Best:
         self._held[whose] += counts
 
     def finish(self) -> Iterator[tuple[Ids, Scores]]:
-        """Yield the ids and exact scores of each query, descending, equal scores by id; fewer than k if there are no more."""
-        self._prune(np.flatnonzero(self._held > self._k))
+        """Yield the ids and scores of each query, descending, equal scores by id; fewer than k if there are no more."""
         for first in range(0, len(self._held), _SETTLED):
-            queries = range(first, min(first + _SETTLED, len(self._held)))
-            ids = [self._ids[query, : self._held[query]] for query in queries]
-            for found, scores in zip(ids, self._exact(queries, ids), strict=True):
+            queries = np.arange(first, min(first + _SETTLED, len(self._held)))
+            places = [self._places(query) for query in queries.tolist()]
+            ids = [self._ids[query, there] for query, there in zip(queries, places, strict=True)]
+            for found, scores in zip(ids, self._decisive(queries, places), strict=True):
                 order = np.lexsort((found, -scores))[: self._k]
                 yield found[order], scores[order]
 
+    def _places(self, query: int) -> NDArray[np.int64]:
+        """Return where a query holds what may be among its k best."""
+        scores = self._scores[query, : self._held[query]]
+        if len(scores) > self._k:
+            self._raise(scores[None], np.array([query]))
+        return np.flatnonzero(scores >= self._least[query])
+
+    def _decisive(self, queries: NDArray[np.int64], places: Sequence[NDArray[np.int64]]) -> list[Scores]:
+        """Return the scores that decide, of what stands at the given places."""
+        if self._exact is None:
+            return [self._scores[query, there] for query, there in zip(queries, places, strict=True)]
+        return self._exact(queries, [self._ids[query, there] for query, there in zip(queries, places, strict=True)])
+
     def _prune(self, queries: NDArray[np.int64]) -> None:
-        """Drop what is certainly not among the k best of the given queries."""
-        if not len(queries):
-            return
+        """Keep the best `k + _TIES` of the given queries, which hold more; exact scores choose where that is too few."""
+        wide = self._k + _TIES
         scores = self._scores[queries]
+        order = np.argpartition(scores, -wide, axis=1)[:, -wide:]
         self._raise(scores, queries)
-        for query, stays in zip(queries.tolist(), scores >= self._least[queries], strict=True):
-            self._keep(query, np.flatnonzero(stays))
+        crowded = np.flatnonzero((scores >= self._least[queries]).sum(axis=1) > wide)
+        for row in crowded.tolist():
+            places = np.flatnonzero(scores[row] >= self._least[queries[row]])
+            (exact,) = self._decisive(queries[row : row + 1], [places])
+            order[row] = places[np.lexsort((self._ids[queries[row], places], -exact))[:wide]]
+        self._scores[queries] = -np.inf
+        self._scores[queries, :wide] = np.take_along_axis(scores, order, axis=1)
+        self._ids[queries, :wide] = np.take_along_axis(self._ids[queries], order, axis=1)
+        self._held[queries] = wide
 
     def _raise(self, scores: Scores, queries: NDArray[np.int64]) -> None:
         """Raise what a score must reach to the k-th best of `scores`, one row for each of the given queries."""
         kth = np.partition(scores, -self._k, axis=1)[:, -self._k]
         self._least[queries, 0] = np.maximum(self._least[queries, 0], kth - np.float32(2 * self._error))
-
-    def _keep(self, query: int, places: NDArray[np.int64]) -> None:
-        if len(places) > self._k + _TIES:
-            ids = self._ids[query, places]
-            places = places[np.lexsort((ids, -self._exact([query], [ids])[0]))[: self._k]]
-        scores, ids = self._scores[query, places], self._ids[query, places]
-        self._scores[query], self._held[query] = -np.inf, len(places)
-        self._scores[query, : len(places)], self._ids[query, : len(places)] = scores, ids
 
 
 def room(k: int) -> int:

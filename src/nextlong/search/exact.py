@@ -62,8 +62,8 @@ def _pass(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Yield the nearest of each query, after one pass over all vectors."""
 
-    def exact(queries: Sequence[int], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-        return exact_cosines(queries_QD[list(queries)], ids, vectors)
+    def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+        return exact_cosines(queries_QD[queries], ids, vectors)
 
     count, dimensions = queries_QD.shape
     best = Best(count, k=k, error=rounding_error(dimensions), exact=exact)

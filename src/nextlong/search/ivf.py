@@ -132,8 +132,8 @@ class Ivf:
     def _pass(
         self, queries_QD: NDArray[np.float32], wide: int, exclude_Q2: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        def exact(queries: Sequence[int], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-            return exact_cosines(queries_QD[list(queries)], ids, self._files.vectors)
+        def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+            return exact_cosines(queries_QD[queries], ids, self._files.vectors)
 
         # Rough scores only choose who is scored exactly: what rounding blurs is far less than what coding does.
         best = Best(len(queries_QD), k=wide, error=rounding_error(queries_QD.shape[1]), exact=exact)
