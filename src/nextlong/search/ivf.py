@@ -59,7 +59,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dic
 
     sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=_SAMPLE_PER_CLUSTER * clusters_of(factory), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-    lists = faiss.downcast_index(faiss.extract_index_ivf(index))
+    lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
     lists.cp.niter, lists.cp.seed = _ITERATIONS, seed & 0x7FFFFFFF
     lists.cp.min_points_per_centroid = 1
     index.train(sample_ND)
@@ -179,20 +179,19 @@ class _Template:
     def __init__(self, path: Path) -> None:
         import faiss
 
-        self._faiss = faiss
-        self._index = faiss.read_index(str(path))
-        self._lists = faiss.downcast_index(faiss.extract_index_ivf(self._index))
-        self._steps = (
-            [self._index.chain.at(place) for place in range(self._index.chain.size())]
-            if isinstance(self._index, faiss.IndexPreTransform)
-            else []
-        )
-        self.clusters, self.code_bytes = int(self._lists.nlist), int(self._lists.code_size)
+        self._faiss: Any = faiss  # whose own types know only the common base of indexes
+        index: Any = faiss.read_index(str(path))
+        self._index = index  # owns the lists
+        self._lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
+        chain: Any = getattr(index, "chain", None)
+        self._rotations = [] if chain is None else [chain.at(place) for place in range(chain.size())]
+        lists: Any = self._lists
+        self.clusters, self.code_bytes = int(lists.nlist), int(lists.code_size)
 
     def rotated(self, rows_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the rows as the index stores them: rotated or projected, where the factory string says so."""
-        for step in self._steps:
-            rows_ND = step.apply(np.ascontiguousarray(rows_ND))
+        for rotation in self._rotations:
+            rows_ND = rotation.apply(np.ascontiguousarray(rows_ND))
         return np.ascontiguousarray(rows_ND)
 
     def nearest_clusters(self, rows_ND: NDArray[np.float32], count: int) -> NDArray[np.int64]:

@@ -27,9 +27,7 @@ def mine_block(out: Path, *, metas: Path, first: int, last: int, index: IndexFil
     return _mine(out, chunk_ids_of(drawn), index, fetch, exclude=np.stack([first_chunk, first_chunk + count], axis=1))
 
 
-def mine_documents(
-    out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int
-) -> dict[str, Any]:
+def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int) -> dict[str, Any]:
     """Find the nearest documents of the documents [first, last) of `queries`; writes `{out}.candidates.arrow`.
 
     Ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
