@@ -20,7 +20,7 @@ Scores = NDArray[np.float32]
 ExactScores = Callable[[NDArray[np.int64], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
 
 _TIES = 64  # beyond k that a query may hold because rough scores cannot tell them apart
-_LEAST_ROOM = 2048  # that may enter before a query's list is pruned: 24 KB
+_LEAST_ROOM = 512  # that may enter before a list is pruned, at least
 _SETTLED = 64  # queries whose exact scores are computed at a time
 
 

@@ -32,6 +32,7 @@ _ITERATIONS = 8  # of k-means; recall hardly grows with more
 _HNSW_FROM = 1 << 14  # clusters from which their graph is searched, not their list
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
+_FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
 
 _CLUSTERS = re.compile(r"(?<![A-Za-z])IVF(\d*)")
 
@@ -116,6 +117,7 @@ class Ivf:
         self._files = files
         self._template = _Template(files.template)
         self._parts = [_Part(stem) for stem in files.lists]
+        self.is_lossless, self.clusters = self._template.is_lossless, self._template.clusters
 
     def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
         """See `Index.search`; the exact cosines are of what the nearest clusters hold."""
@@ -135,32 +137,36 @@ class Ivf:
         def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
             return exact_cosines(queries_QD[queries], ids, self._files.vectors)
 
-        # Rough scores only choose who is scored exactly: what rounding blurs is far less than what coding does.
-        best = Best(len(queries_QD), k=wide, error=rounding_error(queries_QD.shape[1]), exact=exact)
+        is_lossless = self._template.is_lossless
+        error = 0.0 if is_lossless else rounding_error(queries_QD.shape[1])
+        best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
         rotated_QD = self._template.rotated(queries_QD)
-        for cluster, queries in self._visits(rotated_QD):
-            ids, vectors_ND = self._cluster(cluster)
-            if len(ids):
-                scores_QN = rotated_QD[queries] @ vectors_ND.T
-                leave_out(scores_QN, ids, exclude_Q2[queries])
-                best.add(scores_QN, ids, queries)
+        clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
+        first = -(-clusters_QP.shape[1] // _FIRST_SHARE)  # the nearest raise the bar, so that little of the others counts
+        for clusters in (clusters_QP[:, :first], clusters_QP[:, first:]):
+            for cluster, queries in _visits(clusters):
+                ids, vectors_ND = self._cluster(cluster)
+                if len(ids):
+                    scores_QN = rotated_QD[queries] @ vectors_ND.T
+                    leave_out(scores_QN, ids, exclude_Q2[queries])
+                    best.add(scores_QN, ids, queries)
         return best.finish()
-
-    def _visits(self, queries_QD: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield each cluster that some query looks into, and those queries."""
-        clusters_QP = self._template.nearest_clusters(queries_QD, self._files.probes)
-        flat = clusters_QP.ravel()
-        order = np.argsort(flat, kind="stable")
-        order = order[flat[order] >= 0]
-        names, firsts = np.unique(flat[order], return_index=True)
-        for name, places in zip(names.tolist(), np.split(order, firsts[1:]), strict=True):
-            yield name, places // clusters_QP.shape[1]
 
     def _cluster(self, cluster: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ids of a cluster, ascending, and their decoded vectors."""
         pieces = [(part, *part.bounds[cluster : cluster + 2].tolist()) for part in self._parts]
         ids = np.concatenate([part.members[low:high] for part, low, high in pieces])
         return ids, self._template.decode(np.concatenate([part.codes[low:high] for part, low, high in pieces]), cluster)
+
+
+def _visits(clusters_QP: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each cluster that some query looks into, and those queries; -1 is none."""
+    flat = clusters_QP.ravel()
+    order = np.argsort(flat, kind="stable")
+    order = order[flat[order] >= 0]
+    names, firsts = np.unique(flat[order], return_index=True)
+    for name, places in zip(names.tolist(), np.split(order, firsts[1:]), strict=True):
+        yield name, places // clusters_QP.shape[1]
 
 
 class _Part:
@@ -186,7 +192,9 @@ class _Template:
         chain: Any = getattr(index, "chain", None)
         self._rotations = [] if chain is None else [chain.at(place) for place in range(chain.size())]
         lists: Any = self._lists
-        self.clusters, self.code_bytes = int(lists.nlist), int(lists.code_size)
+        self.clusters = int(lists.nlist)
+        self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
+        self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 
     def rotated(self, rows_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the rows as the index stores them: rotated or projected, where the factory string says so."""
@@ -204,6 +212,8 @@ class _Template:
 
     def encode(self, rows_ND: NDArray[np.float32], clusters: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the codes, shape (n, code bytes), of rows in the given clusters."""
+        if self.is_lossless:
+            return rows_ND.astype(np.float16).view(np.uint8)
         codes = np.empty((len(rows_ND), self.code_bytes), np.uint8)
         pointer = self._faiss.swig_ptr
         self._lists.encode_vectors(len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes))
@@ -211,6 +221,8 @@ class _Template:
 
     def decode(self, codes: NDArray[np.uint8], cluster: int) -> NDArray[np.float32]:
         """Return the vectors, shape (n, dim), that the codes of a cluster stand for."""
+        if self.is_lossless:
+            return codes.view(np.float16).astype(np.float32)
         rows_ND = np.empty((len(codes), self._lists.d), np.float32)
         pointer = self._faiss.swig_ptr
         clusters = np.full(len(codes), cluster, np.int64)
