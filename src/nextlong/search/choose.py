@@ -9,9 +9,12 @@ small part. The rates are those of one core (`bench/search.py` measures them), s
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
+from nextlong.recipe import Search
 from nextlong.search.ivf import clusters_for
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
@@ -74,6 +77,16 @@ def factory_for(load: Load) -> str:
     if values <= load.memory_bytes // 2 or load.dimensions % 4:
         return "IVF,SQ8"
     return f"OPQ{load.dimensions // 4},IVF,PQ{load.dimensions // 4}"
+
+
+def has_driver() -> bool:
+    """Say whether the driver of an NVIDIA GPU is loaded; nothing is imported for it."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def has_gpu(search: Search) -> bool:
+    """Say whether exact search will run on a GPU: torch, a driver, and a recipe that does not refuse it."""
+    return search.device != "cpu" and has_driver() and importlib.util.find_spec("torch") is not None
 
 
 def memory_bytes() -> int:

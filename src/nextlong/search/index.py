@@ -15,6 +15,8 @@ from typing import Final, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.engine.executor import granted_gpus
+
 Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]  # of each query: ids, cosines
 
 
@@ -53,7 +55,11 @@ KINDS: Final = {
 
 
 def open_index(files: IndexFiles) -> Index:
-    """Return the index of the kind that `files` names; only its own module, and what that needs, is imported."""
-    module, _, name = KINDS[files.kind].partition(":")
+    """Return the index of the kind that `files` names; only its own module, and what that needs, is imported.
+
+    Exact search runs by torch where the task was given a GPU; its results are the same.
+    """
+    kind = "torch" if files.kind == "exact" and granted_gpus() else files.kind
+    module, _, name = KINDS[kind].partition(":")
     opener = cast(Callable[[IndexFiles], Index], getattr(import_module(module), name))
     return opener(files)

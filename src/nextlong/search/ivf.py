@@ -142,7 +142,9 @@ class Ivf:
         best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
-        first = -(-clusters_QP.shape[1] // _FIRST_SHARE)  # the nearest raise the bar, so that little of the others counts
+        first = -(
+            -clusters_QP.shape[1] // _FIRST_SHARE
+        )  # the nearest raise the bar, so that little of the others counts
         for clusters in (clusters_QP[:, :first], clusters_QP[:, first:]):
             for cluster, queries in _visits(clusters):
                 ids, vectors_ND = self._cluster(cluster)
@@ -165,7 +167,7 @@ def _visits(clusters_QP: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.in
     order = np.argsort(flat, kind="stable")
     order = order[flat[order] >= 0]
     names, firsts = np.unique(flat[order], return_index=True)
-    for name, places in zip(names.tolist(), np.split(order, firsts[1:]), strict=True):
+    for name, places in zip(names.tolist(), np.split(order, firsts)[1:], strict=True):
         yield name, places // clusters_QP.shape[1]
 
 

@@ -58,7 +58,13 @@ def tune(
 
 
 def _search(
-    files: IndexFiles, queries_QD: NDArray[np.float32], exclude: NDArray[np.int64], truth: Neighbours, *, k: int, target: float
+    files: IndexFiles,
+    queries_QD: NDArray[np.float32],
+    exclude: NDArray[np.int64],
+    truth: Neighbours,
+    *,
+    k: int,
+    target: float,
 ) -> Tuned:
     """Double the probes until the recall is reached, then try between; more spare where codes are too rough."""
     index = Ivf(replace(files, probes=1))
