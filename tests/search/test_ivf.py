@@ -4,25 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
+from ivf_built import built
 from nextlong.search import ivf
-from nextlong.search.index import IndexFiles, open_index
 from nextlong.search.tune import recalls_of
-
-
-def built(folder, shards, factory, *, parts=1, **tuned):
-    """Train, fill in `parts` parts and open."""
-    paths = save_shards(folder, *shards)
-    factory = ivf.fitted(factory, vectors=sum(map(len, shards)))
-    ivf.train(folder / "t", vectors=paths, factory=factory, seed=0)
-    bounds = np.linspace(0, len(paths), parts + 1).astype(int).tolist()
-    stems = []
-    for number, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
-        stems.append(folder / f"p{number}")
-        ivf.fill(stems[-1], template=folder / "t.template.faiss", vectors=paths[low:high], first_shard=low)
-    files = IndexFiles("ivf", tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
-    return open_index(files)
+from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
 
 @pytest.mark.parametrize("factory", ["IVF,Flat", "IVF8,SQ8", "IVF8_HNSW8,Flat"])
@@ -33,7 +19,8 @@ def test_looking_into_all_clusters_is_brute_force(tmp_path, factory, parts):
     exclude = np.stack([ids[:30] - ids[:30] % 4, ids[:30] - ids[:30] % 4 + 4], axis=1)
     index = built(tmp_path, shards, factory, parts=parts, probes=10_000, spare=3.0)
     found = index.search(vectors[:30].astype(np.float32), 25, exclude=exclude)
-    for got, scores, (true_ids, true_scores) in zip(*found, brute_force(vectors[:30], vectors, ids, k=25, exclude=exclude), strict=True):  # fmt: skip
+    expected = brute_force(vectors[:30], vectors, ids, k=25, exclude=exclude)
+    for got, scores, (true_ids, true_scores) in zip(*found, expected, strict=True):
         assert got.tolist() == true_ids.tolist()
         assert scores == pytest.approx(true_scores, abs=1e-6)
 

@@ -57,7 +57,9 @@ def draft_step(
     }
 
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(
+            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+        )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [

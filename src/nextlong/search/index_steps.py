@@ -55,6 +55,26 @@ def index_files(done: Finished, vectors: list[Path]) -> IndexFiles:
     )
 
 
+def chosen_in_words(done: Finished) -> str:
+    """Return which search a finished run chose, and why; empty where it had no choice."""
+    if "index" not in done:
+        return ""
+    (counts,) = done["index"].counts
+    return f"{'exact' if is_exact(done) else promise_in_words(done)}; {counts['why']}"
+
+
+def promise_in_words(done: Finished) -> str:
+    """Return the approximate index of a finished run, and the recall that was measured; empty if its search is exact."""
+    if "tune" not in done or is_exact(done):
+        return ""
+    (built,), (tuned,) = done["index"].counts, done["tune"].counts
+    short = "" if tuned["recall"] >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
+    return (
+        f"{built['index']}, {min(tuned['probes'], built['clusters']):,} of {built['clusters']:,} clusters looked into, finds "
+        f"{tuned['recall_measured']:.1%} of the {tuned['k']:,} nearest (measured on {tuned['sample']:,} queries{short})"
+    )
+
+
 def exact_resources(recipe: Recipe, capacity: Capacity) -> Resources:
     """Return what a task that searches needs: a GPU, where there is one and the recipe does not refuse it."""
     if recipe.search.device == "cpu":
