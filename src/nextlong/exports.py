@@ -29,8 +29,9 @@ from nextlong.recipe_export import unused_keys
 from nextlong.recipe_text import merge
 from nextlong.report import card_statistics, export_card, stats, summary
 from nextlong.stages.arrangement import SPLITS
+from nextlong.stages.destination import ExportFile
 from nextlong.stages.export import Format
-from nextlong.stages.publish import ExportFile, publish
+from nextlong.stages.publish import publish
 from nextlong.steps import exports
 
 CARD = "README.md"
