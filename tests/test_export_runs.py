@@ -156,7 +156,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"formats": ["parkett"]}, r"^--to parkett: export\.formats\.0 must be 'parquet'.*\(it is 'parkett'\)$"),
+        ({"formats": ["parkett"]}, r"^--to parkett: export\.formats: there is no format 'parkett'; did you mean 'parquet'\? there are: arrow, "),
         ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be a valid integer"),
         (
             {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
@@ -177,7 +177,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
-            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: parquet, torchtitan",
+            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
         ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),

@@ -30,7 +30,6 @@ from nextlong.recipe_text import merge
 from nextlong.report import card_statistics, export_card, stats, summary
 from nextlong.stages.arrangement import SPLITS
 from nextlong.stages.destination import ExportFile
-from nextlong.stages.export import Format
 from nextlong.stages.publish import publish
 from nextlong.steps import exports
 
@@ -136,11 +135,12 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         named = " ".join([*_at_fault(run, options)] or options)
         told = str(error).replace(f"{run.record}: ", "")
         raise RecipeError(f"{named}: {told}" if named not in told else told) from None
-    if recipe.sequence_tokens > run.recipe.sequence_tokens:
+    if recipe.sequence_tokens != run.recipe.sequence_tokens:
+        named = ",".join(recipe.export.formats)
+        extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
         raise RunError(
-            f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
-            f"have {run.recipe.sequence_tokens:,}; say "
-            f"`nextlong run RECIPE --set export.formats=[{','.join(recipe.export.formats)}]`, "
+            f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run.path} "
+            f"have {run.recipe.sequence_tokens:,}; say `nextlong run RECIPE --set export.formats=[{named}]`, "
             "which keeps vectors and candidates and composes anew"
         )
     return recipe
@@ -257,7 +257,7 @@ def _statistics(written: Exported) -> dict[str, str]:
     return kept
 
 
-def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     recipe = written.recipe
     splits = exports.splits_of(recipe)
@@ -279,6 +279,6 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         publish(files, destination, others=stale)
 
 
-def _card(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+def _card(written: Exported, name: str, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
     recipe, runs, done = written
     return card(export_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))

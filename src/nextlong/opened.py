@@ -28,6 +28,7 @@ from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.formats import jsonl
+from nextlong.formats.base import format_of
 from nextlong.recipe import Recipe
 from nextlong.stages.resolve import Corpus, Cutting, resolve
 from nextlong.steps import exports, finished
@@ -138,7 +139,7 @@ class Run:
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
             raise RunError(f"{self.path} holds no {step} files; say nextlong export {self.path} --to {name}{more}")
-        return self.steps[step].files(exports.SUFFIXES[name])
+        return self.steps[step].files(format_of(name).suffixes)
 
     @cached_property
     def corpus(self) -> Corpus:

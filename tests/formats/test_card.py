@@ -8,20 +8,21 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.formats.base import format_of
 from nextlong.formats.card import Facts, Source, Split, card
 
 FACTS = Facts(
     name="My long texts",
-    format="parquet",
+    format=format_of("parquet"),
     splits=(
         Split("train", "train/*.parquet", 90, 90, 800, 92_160, 184_320),
         Split("validation", "validation/*.parquet", 10, 10, 95, 10_240, 20_480),
     ),
-    columns=("sequence_id", "input_ids", "seq_lengths", "spans"),
     methods=["nextlong"],
     target_tokens=[1024],
     tokenizer="meta-llama/Meta-Llama-3-8B",
     vocabulary=128_256,
+    eos=None,
     sources=(
         Source("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
         Source("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
@@ -130,15 +131,17 @@ def test_a_recipe_with_fences_stays_in_its_block():
         ("mds", "train/", "StreamingDataset(local=f'{folder}/train'"),
         ("mds", ".", "StreamingDataset(local=folder, "),
         ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
+        ("torchtitan", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
+        ("olmo", "train/", "glob(f'{folder}/train' + '/*.npy')), sequence_length=1024, vocab_size=128256, pad_token_id=128001"),
     ],
 )
 def test_each_format_says_how_to_load_it(form, files, needle):
-    facts = replace(FACTS, format=form, splits=(replace(FACTS.splits[0], files=files),))
+    facts = replace(FACTS, eos=128_001, format=format_of(form), splits=(replace(FACTS.splits[0], files=files),))
     matter, page = parsed(facts)
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert needle in code
     compile(code, "card", "exec")
-    assert ("configs" in matter) == (form in ("parquet", "jsonl"))
+    assert ("configs" in matter) == (form in ("parquet", "jsonl", "torchtitan"))
 
 
 def test_other_methods_are_not_told_as_hard_negatives():

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import xxhash
 
+from nextlong.formats.base import Counts, Format, Options, Snippet
 from nextlong.formats.parquet import SCHEMA, to_table
 from nextlong.schemas import Resolved
 
@@ -72,3 +73,19 @@ def _buffers(table: pa.Table) -> Iterable[pa.Buffer]:
     for column in table.columns:
         for chunk in column.chunks:
             yield from filter(None, chunk.buffers())
+
+
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
+    return write(out, rows, shard=options.shard, shards=options.shards)
+
+
+FORMAT = Format(
+    name="arrow",
+    layout="arrow",
+    suffixes=(".arrow",),
+    write=_write_shard,
+    close=close,
+    wanted="spans",
+    columns=tuple(SCHEMA.names),
+    snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
+)

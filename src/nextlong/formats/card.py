@@ -10,11 +10,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
-Format = Literal["parquet", "arrow", "mds", "megatron", "jsonl"]
+from nextlong.formats.base import Format
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
@@ -47,8 +47,6 @@ _MEANINGS: Final = {
     "text": "the text of the sequence",
     "spans": _SPANS,
 }
-
-_READ_BY_DATASETS: Final = ("parquet", "jsonl")  # `load_dataset` takes a folder of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +86,11 @@ class Facts:
     name: str
     format: Format
     splits: Sequence[Split]
-    columns: Sequence[str]
     methods: Sequence[str]
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     tokenizer: str
     vocabulary: int
+    eos: int | None  # the id of the EOS token
     sources: Sequence[Source]
     recipes: Sequence[str]
     version: str
@@ -134,7 +132,7 @@ def front_matter(facts: Facts) -> dict[str, Any]:
         *("long-context", "pretraining", "synthetic", "nextlong"),
         *(f"method:{method}" for method in facts.methods),
     ]
-    if facts.format in _READ_BY_DATASETS:
+    if facts.format.hub == "loads":
         data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
     else:
@@ -192,20 +190,14 @@ def _loading(facts: Facts) -> str:
     first = facts.splits[0]
     below = first.files.removesuffix("/")
     place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
-    if facts.format == "arrow":
-        package, rows = "from datasets import load_from_disk", f"load_from_disk({place})"
-        shown = 'rows[0]["length"]'
-    elif facts.format == "mds":
-        package = "from streaming import StreamingDataset"
-        rows = f"StreamingDataset(local={place}, shuffle=False, batch_size=1)"
-        shown = 'rows[0]["input_ids"].shape, rows[0]["indices"]'
-    elif facts.format == "megatron":
-        package = "from megatron.core.datasets.indexed_dataset import IndexedDataset"
-        rows, shown = f"IndexedDataset({place})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
-    else:
-        package = "from datasets import load_dataset"
-        rows = f"load_dataset(folder, split={first.name!r}, streaming=True)"
-        shown = f"len(next(iter(rows))[{'input_ids' if 'input_ids' in facts.columns else 'text'!r}])"
+    known = {
+        "place": place,
+        "split": repr(first.name),
+        "tokens": max(facts.target_tokens),
+        "vocabulary": facts.vocabulary,
+        "eos": facts.eos,
+    }
+    package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
     return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
 
 
@@ -222,11 +214,11 @@ def _splits(facts: Facts) -> str:
     headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
     left_out, of = facts.left_out
     told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-    return f"Format: {facts.format}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
+    return f"Format: {facts.format.layout}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
 
 
 def _columns(facts: Facts) -> str:
-    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.columns])
+    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
 
 
 def _sources(facts: Facts) -> str:

@@ -11,11 +11,13 @@ import orjson
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.formats.base import Counts, Format, Options, Snippet
 from nextlong.formats.parquet import SPAN
 from nextlong.schemas import Resolved
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
+_BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans, beside the text
 TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
@@ -73,3 +75,31 @@ def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
         [round(score, 6) for score in block.scores[places].tolist()],
     )
     return [dict(zip(_SPAN_KEYS, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _write_shard(out: Path, rows: Iterable[tuple[Resolved, Sequence[str]]], options: Options) -> Counts:
+    del options
+    return {"rows": write(Path(f"{out}.jsonl"), rows)}
+
+
+def _bytes_per_token(compression: str, chars_per_token: float) -> float:
+    del compression
+    return chars_per_token * _BYTES_PER_CHAR
+
+
+FORMAT = Format(
+    name="jsonl",
+    layout="jsonl",
+    suffixes=(".jsonl",),
+    write=_write_shard,
+    wanted="texts",
+    columns=KEYS,
+    reader_takes="*.jsonl",
+    hub="loads",
+    snippet=Snippet(
+        "from datasets import load_dataset",
+        "load_dataset(folder, split={split}, streaming=True)",
+        "len(next(iter(rows))['text'])",
+    ),
+    bytes_per_token=_bytes_per_token,
+)
