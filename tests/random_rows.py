@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 
 from nextlong.schemas import Resolved, packed
-from nextlong.verify.export_readers import read_rows
+from nextlong.verify.export_readers import reader_of
 from nextlong.verify.step import Step
 
 DOMAINS = ["wiki", "law-é", "C++", "", "代码"]
@@ -27,7 +27,7 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
 def read_back(folder, layout):
     """Return the rows of an export folder as `nextlong verify` reads them."""
     files = {path.name: {} for path in folder.iterdir()}
-    return list(read_rows(Step(layout, folder, {"parts": [{"files": files}]}), layout))
+    return list(reader_of(layout).rows(Step(layout, folder, {"parts": [{"files": files}]})))
 
 
 def documents_of(blocks):

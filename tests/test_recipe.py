@@ -61,7 +61,10 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("encoder.model=lsa:x", "recipe: encoder: model is 'lsa:x'; it must be 'lsa',"),
         ("export.formats=[]", "recipe: export.formats: must name at least one format, each once"),
         ("export.formats=[jsonl, jsonl]", "recipe: export.formats: must name at least one format, each once"),
-        ("export.formats=[csv]", "recipe: export.formats: there is no format 'csv'; there are: arrow, axolotl, jsonl, mds, "),
+        (
+            "export.formats=[csv]",
+            "recipe: export.formats: there is no format 'csv'; there are: arrow, axolotl, jsonl, mds, ",
+        ),
         ("export.split_seed=3", "recipe: export: split_seed is 3 but validation is 0, so nothing is split; leave "),
         (
             "export.megatron_eod=x",
@@ -315,7 +318,9 @@ def test_formats_that_want_sequences_of_two_lengths_are_refused_together(formats
 
 def test_a_format_whose_documents_must_end_wants_a_token_for_it():
     told = refusal("export.formats=olmo")
-    assert told.startswith("recipe: export.formats: olmo wants an EOS token at the end of every document, but tokenizer.eos is null")
+    assert told.startswith(
+        "recipe: export.formats: olmo wants an EOS token at the end of every document, but tokenizer.eos is null"
+    )
     asked = ["export.formats=olmo", "tokenizer.eos=<|endoftext|>"]
     assert Recipe.from_dict(PLAIN, overrides=asked).tokenizer.eos == "<|endoftext|>"
 

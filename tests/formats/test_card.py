@@ -132,7 +132,11 @@ def test_a_recipe_with_fences_stays_in_its_block():
         ("mds", ".", "StreamingDataset(local=folder, "),
         ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
         ("torchtitan", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
-        ("olmo", "train/", "glob(f'{folder}/train' + '/*.npy')), sequence_length=1024, vocab_size=128256, pad_token_id=128001"),
+        (
+            "olmo",
+            "train/",
+            "glob(f'{folder}/train' + '/*.npy')), sequence_length=1024, vocab_size=128256, pad_token_id=128001",
+        ),
     ],
 )
 def test_each_format_says_how_to_load_it(form, files, needle):
