@@ -64,7 +64,7 @@ def check_exports(run: Artefacts) -> list[Outcome]:
 def _is_export(run: Artefacts, step: Step, layout: str) -> bool:
     """Say whether a step wrote an export; a manifest that cannot be read would not tell, but the recipe does."""
     if step.damage:
-        return layout in list(run.setting("export", "formats", ()))
+        return layout in list(run.setting("export", "formats", ())) or reader_of(layout) is not None
     return {"format", "split"} <= step.manifest.get("config", {}).keys()
 
 
