@@ -7,11 +7,11 @@ import sys
 import pytest
 
 import nextlong
-from nextlong import exports
-from nextlong.cli import main
+from nextlong.cli.main import main
 from nextlong.errors import PluginError
-from nextlong.formats.base import format_of
+from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
+from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.exports import check_exports
 
@@ -20,7 +20,7 @@ MODULE = '''
 
 from pathlib import Path
 
-from nextlong.formats.base import Format, Snippet
+from nextlong.export.formats.base import Format, Snippet
 
 
 def write(out, rows, options):
@@ -81,7 +81,7 @@ def lines_outcome(run):
 
 def test_it_is_written_told_opened_and_verified(own_run, install):
     install(MODULE)
-    done = exports.export([own_run], formats=["lines"], overrides=["export.pack=4096"]).done
+    done = runs_export.export([own_run], formats=["lines"], overrides=["export.pack=4096"]).done
     (path,) = nextlong.open(own_run).exported("lines")
     expected = [sequence.input_ids.tolist() for sequence in nextlong.open(own_run).sequences()]
     rows = [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
@@ -101,7 +101,7 @@ def test_it_is_written_told_opened_and_verified(own_run, install):
 
 def test_without_a_reader_of_its_own_only_hashes_are_checked_and_verify_says_so(own_run, install):
     install(MODULE.replace("    read=read,\n", ""))
-    exports.export([own_run], formats=["lines"])
+    runs_export.export([own_run], formats=["lines"])
     outcome = lines_outcome(own_run)
     assert (outcome.result, outcome.checked) == ("skipped", 0)
     assert outcome.skipped == "the format lines brings no reader, or is not installed here: hashes only"
@@ -109,12 +109,16 @@ def test_without_a_reader_of_its_own_only_hashes_are_checked_and_verify_says_so(
 
 def test_a_reader_that_tells_of_what_rows_do_not_have_is_a_breach(own_run, install):
     install(MODULE.replace('yield {"input_ids"', 'yield {"colour": "red", "input_ids"'))
-    exports.export([own_run], formats=["lines"])
+    runs_export.export([own_run], formats=["lines"])
     assert "its reader tells of 'colour', which rows do not have" in lines_outcome(own_run).examples[0]
 
 
 def test_what_it_wants_holds_in_recipes(install, own_run):
-    install(MODULE.replace('    layout="lines",\n', '    layout="lines",\n    extra_tokens=1,\n    no_packing="is a toy",\n'))
+    install(
+        MODULE.replace(
+            '    layout="lines",\n', '    layout="lines",\n    extra_tokens=1,\n    no_packing="is a toy",\n'
+        )
+    )
     plain = json.loads((own_run / "run.json").read_text())["recipe"]
     recipe = Recipe.from_dict(plain, overrides=["export.formats=lines"])
     assert recipe.sequence_tokens == recipe.compose.target_tokens + 1
@@ -125,7 +129,10 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        ("import nothing_of_this_name\n", "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        (
+            "import nothing_of_this_name\n",
+            "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
         ("FORMAT = 7\n", "is no Format of that name, but 7"),
         (MODULE.replace('name="lines"', 'name="rows"'), "is no Format of that name, but Format(name='rows'"),
     ],
@@ -143,13 +150,15 @@ def test_a_broken_package_is_named_with_the_cure(own_run, install, capsys, modul
 def test_two_packages_with_one_name_are_told_apart(install):
     install(MODULE)
     install(MODULE, name="other_lines")
-    with pytest.raises(PluginError, match=r"brought by other_lines 1\.0 and tiny_lines 1\.0; uninstall all of them but one"):
+    with pytest.raises(
+        PluginError, match=r"brought by other_lines 1\.0 and tiny_lines 1\.0; uninstall all of them but one"
+    ):
         format_of("lines")
 
 
 def test_a_run_whose_format_is_gone_says_so_in_verify(own_run, install, monkeypatch, tmp_path):
     install(MODULE)
-    exports.export([own_run], formats=["lines"])
+    runs_export.export([own_run], formats=["lines"])
     monkeypatch.undo()
     shutil.rmtree(tmp_path / "site-tiny_lines")
     sys.modules.pop("tiny_lines")

@@ -25,7 +25,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong.errors import PluginError
-from nextlong.recipe_export import FORMATS
+from nextlong.recipe.export import FORMATS
 from nextlong.verify.step import Step
 
 Spans = dict[str, list[Any]]

@@ -62,10 +62,10 @@ def check_exports(run: Artefacts) -> list[Outcome]:
 
 
 def _is_export(run: Artefacts, step: Step, layout: str) -> bool:
-    """Say whether a step wrote an export; a manifest that cannot be read would not tell, but the recipe does."""
+    """Say whether a step wrote an export; a manifest that cannot be read would not tell, but its name does."""
     if step.damage:
-        return layout in list(run.setting("export", "formats", ())) or reader_of(layout) is not None
-    return {"format", "split"} <= step.manifest.get("config", {}).keys()
+        return reader_of(layout) is not None or layout in list(run.setting("export", "formats", ()))
+    return {"format", "split"} <= set(step.manifest.get("config", {}))
 
 
 def _eod(run: Artefacts, step: Step, outcome: Outcome) -> int | None:

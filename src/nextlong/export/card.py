@@ -1,0 +1,287 @@
+"""Card: the README.md of an export folder, as Hugging Face data set cards are written.
+
+In:  plain facts about an export. Out: YAML front matter (made by PyYAML, so that any name survives) and Markdown: how to
+load it, what it holds, where it comes from, how it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from nextlong.export.formats.base import Format
+
+PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
+
+_SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+# Licences that the hub knows, most of which are spelled as SPDX spells them; any other goes by `other` and its own name.
+_HUB_NAMES: Final = (
+    "afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 "
+    "cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 "
+    "cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-permissive-2.0 "
+    "cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 gfdl gpl-2.0 gpl-3.0 isc lgpl-2.1 lgpl-3.0 mit mpl-2.0 "
+    "ms-pl ncsa odbl odc-by ofl-1.1 osl-3.0 pddl postgresql unlicense wtfpl zlib"
+)
+_HUB_LICENCES: Final = frozenset(_HUB_NAMES.split())
+_HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
+
+_SPANS = "what every token is: chunk, document, characters, role, token range, cosine; the spans tile the sequence"
+_MEANINGS: Final = {
+    "sequence_id": "`nextlong-` and the content hash of the meta-document; of other methods a hash of their documents",
+    "sequence_ids": "the sequences of the row, in order",
+    "method": "which documents stand together, and in what order",
+    "domain": "the source of the meta-document, or of the first document",
+    "input_ids": "token ids",
+    "length": "how many tokens the row holds",
+    "seq_lengths": "lengths of the synthesised documents in the row, which sum to its length; no boundary of chunks",
+    "indices": "[start, end) of each synthesised document in the row; no boundary of chunks",
+    "attention_mask": "1 everywhere: nothing is padded",
+    "labels": "`input_ids`, and -100 where nothing is to be learned",
+    "position_ids": "0, 1, 2, … from the start of each synthesised document",
+    "text": "the text of the sequence",
+    "spans": _SPANS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where documents came from. `licence` is what the user says, `tokens` how many of the export are from there."""
+
+    name: str
+    path: str
+    licence: str = ""
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix.
+
+    `documents` are those that its sequences are made of, each counted once.
+    """
+
+    name: str
+    files: str
+    rows: int
+    sequences: int
+    documents: int
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
+
+    `left_out`: how many sequences stand in no split because they share a chunk with validation, and of how many.
+    `runs` of a mix: name, sequences and tokens of each.
+    """
+
+    name: str
+    format: Format
+    splits: Sequence[Split]
+    methods: Sequence[str]
+    target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
+    tokenizer: str
+    vocabulary: int
+    eos: int | None  # the id of the EOS token
+    sources: Sequence[Source]
+    recipes: Sequence[str]
+    version: str
+    languages: Sequence[str] = ()
+    left_out: tuple[int, int] = (0, 0)
+    statistics: Mapping[str, str] = field(default_factory=dict)
+    runs: Sequence[tuple[str, int, int]] = ()
+
+
+def card(facts: Facts) -> str:
+    """Return the README.md of an export."""
+    plain = front_matter(facts)
+    # PyYAML loses such characters as U+0085 where it may write them as they are.
+    printable = json.dumps(plain, ensure_ascii=False).isprintable()
+    matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
+    sections = (
+        f"# {_line(facts.name)}",
+        _what(facts),
+        f"## Load it\n\n{_fenced(_loading(facts), 'python')}",
+        f"## What it holds\n\n{_splits(facts)}\n\n{_columns(facts)}",
+        f"## Where it comes from\n\n{_sources(facts)}",
+        _statistics(facts),
+        f"## How it was made\n\n{_made(facts)}",
+        _mixed(facts),
+        *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
+    )
+    return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+
+
+def front_matter(facts: Facts) -> dict[str, Any]:
+    """Return the metadata by the keys of the hub's data set cards; none that nobody gave."""
+    matter: dict[str, Any] = {"pretty_name": facts.name}
+    if facts.languages:
+        matter["language"] = list(facts.languages)
+    matter |= _licence([source.licence.strip() for source in facts.sources])
+    matter["task_categories"] = ["text-generation"]
+    matter["size_categories"] = [_size_category(sum(split.rows for split in facts.splits))]
+    matter["tags"] = [
+        *("long-context", "pretraining", "synthetic", "nextlong"),
+        *(f"method:{method}" for method in facts.methods),
+    ]
+    if facts.format.hub == "loads":
+        data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
+        matter["configs"] = [{"config_name": "default", "data_files": data_files}]
+    else:
+        matter["viewer"] = False  # the hub would take the JSON files beside the data for it
+    return matter
+
+
+def _licence(given: list[str]) -> dict[str, str]:
+    """Return what the sources agree on in the hub's words; `other` where they do not, nothing where nobody says."""
+    distinct = {re.sub(r"-(only|or-later)$", "", licence.lower()) for licence in given}
+    if distinct <= {""}:
+        return {}
+    only = _HUB_SPELLINGS.get(min(distinct), min(distinct))
+    if len(distinct) == 1 and only in _HUB_LICENCES:
+        return {"license": only}
+    name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
+    return {"license": "other", "license_name": name or "own"}
+
+
+def _size_category(rows: int) -> str:
+    exponent = len(str(rows)) - 4  # 3 digits: under 1K; 4: 1K to 10K
+    if exponent < 0:
+        return f"n<{_SIZES[0]}"
+    return f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
+
+
+def _what(facts: Facts) -> str:
+    tokens = sum(split.tokens for split in facts.splits)
+    lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
+    told = (
+        f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
+        f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
+    )
+    others = [method for method in facts.methods if method != "nextlong"]
+    paragraphs = [told]
+    if len(others) < len(facts.methods):
+        which = "Those of `nextlong` are" if others else "Each is"
+        paragraphs.append(
+            f"{which} one short document cut into chunks, and between two of them stand the most similar chunks of "
+            "other documents: what used to depend on the paragraph before now depends on one far back, past look-alikes."
+        )
+    if others:
+        which = "The others are" if len(paragraphs) > 1 else "Each is"
+        paragraphs.append(f"{which} made of whole short documents, put together by {_methods(others)}.")
+    return "\n\n".join(paragraphs)
+
+
+def _methods(methods: Sequence[str]) -> str:
+    named = " and ".join(_code(method) for method in methods)
+    return f"the method{'s' if len(methods) > 1 else ''} {named}"
+
+
+def _loading(facts: Facts) -> str:
+    """Return Python that reads the first split."""
+    first = facts.splits[0]
+    below = first.files.removesuffix("/")
+    place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
+    known = {
+        "place": place,
+        "split": repr(first.name),
+        "tokens": max(facts.target_tokens),
+        "vocabulary": facts.vocabulary,
+        "eos": facts.eos,
+    }
+    package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
+    return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
+
+
+def _splits(facts: Facts) -> str:
+    rows = [
+        (
+            split.name,
+            "all of this folder" if split.files == "." else _code(split.files),
+            *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
+            f"{split.bytes / 1e6:,.1f} MB",
+        )
+        for split in facts.splits
+    ]
+    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
+    left_out, of = facts.left_out
+    told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+    return f"Format: {facts.format.layout}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
+
+
+def _columns(facts: Facts) -> str:
+    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
+
+
+def _sources(facts: Facts) -> str:
+    counted = any(source.tokens is not None for source in facts.sources)
+    rows = [
+        (
+            _line(source.name),
+            _code(_without_secrets(source.path)),
+            _line(source.licence) or "not given",
+            *([f"{source.tokens:,}" if source.tokens is not None else ""] if counted else []),
+        )
+        for source in facts.sources
+    ]
+    headings = ("source", "files", "licence, as given", *(["tokens"] if counted else []))
+    return (
+        f"{_table(headings, rows)}\n\nThe texts stay under the licences of their sources, and a sequence may hold texts of all "
+        "of them."
+    )
+
+
+def _statistics(facts: Facts) -> str:
+    if not facts.statistics:
+        return ""
+    told = "Of all its sequences, whatever split they are in."
+    return f"## Statistics of the whole run\n\n{told}\n\n{_table(('', ''), list(facts.statistics.items()))}"
+
+
+def _made(facts: Facts) -> str:
+    return (
+        f"With nextlong {facts.version}, {_methods(facts.methods)}; see {PAPER}. The same recipe, files and version give the "
+        "same bytes."
+    )
+
+
+def _mixed(facts: Facts) -> str:
+    """Return what each run of a mix gives; nothing for one run alone."""
+    rows = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
+    told = "Mixed of these runs, whose recipes stand below in this order:"
+    return f"{told}\n\n{_table(('run', 'sequences', 'tokens'), rows)}" if rows else ""
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(_line(cell).replace('|', chr(92) + '|') for cell in cells)} |" for cells in lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """Return text as inline code, whatever backticks it holds."""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{ticks}{space}{_line(text)}{space}{ticks}"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a fenced block whose fence is longer than any that the text holds."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
+
+
+def _without_secrets(text: str) -> str:
+    """Return text whose URLs have lost the user and password before their host."""
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)

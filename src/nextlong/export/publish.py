@@ -1,0 +1,271 @@
+"""Publish: finished export files → a local folder or any fsspec URL, going on where an earlier push stopped.
+
+In:  files with their sizes and hashes, as the run recorded them; a destination.
+Out: the same files there, each whole under its final name or absent; those that say the rest is there come last.
+
+First a plan is made from what lies there and what the record of earlier pushes says (`destination.py`), then it is carried
+out: a resumed push reads nothing back.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import xxhash
+
+from nextlong.errors import ExportError, RunError
+from nextlong.export.destination import Destination, Entry, ExportFile
+
+# A reader that finds one of these takes the files beside it for complete.
+_CARD: Final = "README.md"
+_LAST_NAMES: Final = frozenset({"README.md", "index.json", "manifest.json", "dataset_info.json", "state.json"})
+_LAST_SUFFIXES: Final = (".idx",)
+# What people and hubs put beside data; hidden files besides.
+_ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
+# Trying again does not help against these.
+_LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_RECORD_EVERY_S: Final = 10.0  # on the Hugging Face hub each write is a commit
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a push did: the files that it sent, their bytes, and the files that were there already."""
+
+    sent: int
+    sent_bytes: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a push will do: files to send, names to delete before, and what the record says before and after the deleting."""
+
+    due: list[ExportFile]
+    stale: list[str]
+    before: dict[str, Entry]
+    record: dict[str, Entry]
+
+
+def publish(
+    files: Sequence[ExportFile],
+    destination: str,
+    *,
+    others: Literal["refuse", "replace"] = "refuse",
+    threads: int = 8,
+    attempts: int = 5,
+    first_pause_s: float = 1.0,
+    progress: Callable[[int, int], None] = lambda _files, _bytes: None,
+) -> Published:
+    """Put files to a destination: a local folder or an fsspec URL; what is there whole is not sent again.
+
+    `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files that no
+    push put there are never deleted. A failed transfer is tried `attempts` times, `first_pause_s` apart and twice as long each
+    time. `progress` is told after each file how many files and bytes were sent.
+
+    Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
+    """
+    place = Destination(destination)
+    with _refusals(destination):
+        plan = plan_push(files, place.sizes(), place.read_record(), destination=destination, others=others)
+        if plan.due or plan.stale:
+            _clear(place, plan)
+        push = _Push(place, plan.record, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
+        for is_last in (False, True):
+            push.send([file for file in plan.due if _comes_last(file.name) is is_last], threads=threads)
+    return Published(len(plan.due), sum(file.bytes for file in plan.due), len(files) - len(plan.due))
+
+
+def plan_push(
+    files: Sequence[ExportFile],
+    found: Mapping[str, int],
+    record: Mapping[str, Entry],
+    *,
+    destination: str,
+    others: Literal["refuse", "replace"],
+) -> Plan:
+    """Return what is to be done so that exactly `files` lie at the destination, which has `found` and was told `record`.
+
+    Raises ExportError if that would take what no push put there, or another export without leave.
+    """
+    known = {name: entry for name, entry in record.items() if name in found or entry["whole"] is False}
+    _refuse_strangers(files, found, known, destination)
+    other = _of_another(files, found, known)
+    if other and others == "refuse":
+        raise ExportError(
+            f"{destination} holds {len(other):,} files of another export, such as {other[0]!r}; choose another destination, "
+            f"or replace them: nextlong export RUN --into {destination} --replace"
+        )
+    stale = _stale(files, found, known, other)
+    due = [file for file in files if file.name in stale or not _is_whole(file, found, known)]
+    names_due = {file.name for file in due}
+    whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
+    return Plan(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
+
+
+def _stale(
+    files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], other: Sequence[str]
+) -> list[str]:
+    """Return what is to be deleted, in this order.
+
+    Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
+    """
+    if not other:
+        return []
+    ends = {name for name in found if _comes_last(name) and name in known}
+    kept = {file.name for file in files} - ends
+    return sorted(({*other} | ends) - kept, key=lambda name: (not _comes_last(name), name))
+
+
+def _clear(place: Destination, plan: Plan) -> None:
+    """Delete what is stale, with the record telling first what is about to change."""
+    place.write_record(plan.before)
+    for name in plan.stale:
+        place.delete(name)
+    place.write_record(plan.record)
+
+
+@contextmanager
+def _refusals(url: str) -> Iterator[None]:
+    """Tell the errors of file systems, of which each has its own, as ExportError."""
+    try:
+        yield
+    except (ExportError, RunError):
+        raise
+    except Exception as error:
+        raise _refusal(url, error) from None
+
+
+class _Push:
+    """A push under way: what arrived, told to the destination's record every few seconds and at the end."""
+
+    def __init__(
+        self,
+        place: Destination,
+        whole: dict[str, Entry],
+        *,
+        attempts: int,
+        first_pause_s: float,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.place, self.record = place, whole
+        self.attempts, self.first_pause_s, self.progress = attempts, first_pause_s, progress
+        self.files = self.bytes = 0
+
+    def send(self, files: Sequence[ExportFile], *, threads: int) -> None:
+        if not files:
+            return
+        written = time.monotonic()
+        executor = ThreadPoolExecutor(threads, thread_name_prefix="publish")
+        under_way = {executor.submit(self._send_one, file): file for file in files}
+        try:
+            for done in as_completed(under_way):
+                done.result()
+                self._arrived(under_way[done])
+                if time.monotonic() - written > _RECORD_EVERY_S:
+                    self.place.write_record(self.record)
+                    written = time.monotonic()
+        finally:
+            executor.shutdown(cancel_futures=True)
+            self._note_stragglers(under_way)
+            self.place.write_record(self.record)
+
+    def _arrived(self, file: ExportFile) -> None:
+        self.record[file.name] = _entry(file, whole=True)
+        self.files, self.bytes = self.files + 1, self.bytes + file.bytes
+        self.progress(self.files, self.bytes)
+
+    def _note_stragglers(self, under_way: Mapping[Future[None], ExportFile]) -> None:
+        """Note what other threads finished while one of them failed."""
+        for done, file in under_way.items():
+            if done.done() and not done.cancelled() and done.exception() is None:
+                self.record[file.name] = _entry(file, whole=True)
+
+    def _send_one(self, file: ExportFile) -> None:
+        _check_source(file)
+        pause_s = self.first_pause_s
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return self.place.put(file)
+            except Exception as error:
+                if attempt == self.attempts or _lasts(error):
+                    raise _refusal(self.place.url, error, file.name) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _check_source(file: ExportFile) -> None:
+    """Raise RunError unless a file is what the run recorded; what is published must be what was verified."""
+    try:
+        with file.path.open("rb") as opened:
+            found = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
+    except OSError as error:
+        raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
+    if found != file.xxh3:
+        raise RunError(f"{file.path} is not what was exported (its hash is {found}, not {file.xxh3}); export again")
+
+
+def _entry(file: ExportFile, *, whole: bool) -> Entry:
+    return Entry(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
+
+
+def _is_whole(file: ExportFile, found: Mapping[str, int], known: Mapping[str, Entry]) -> bool:
+    return found.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
+
+
+def _comes_last(name: str) -> bool:
+    return posixpath.basename(name) in _LAST_NAMES or name.endswith(_LAST_SUFFIXES)
+
+
+def _refuse_strangers(
+    files: Iterable[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], destination: str
+) -> None:
+    """Raise ExportError if the destination holds files that no push put there, whatever their names."""
+    strangers = sorted(name for name in found.keys() - known.keys() if name not in _ALLOWED)
+    if strangers:
+        clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
+        raise ExportError(
+            f"{destination} holds {len(strangers):,} files that no push put there, such as {strangers[0]!r}, which a reader "
+            f"would take for the data set's{clash}; choose an empty destination or remove them"
+        )
+
+
+def _of_another(files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry]) -> list[str]:
+    """Return what earlier pushes put there that is not of these files; a card may be told anew."""
+    own = {file.name: file.xxh3 for file in files}
+    return sorted(
+        name
+        for name, entry in known.items()
+        if name in found and own.get(name) != entry["xxh3"] and (name not in own or posixpath.basename(name) != _CARD)
+    )
+
+
+def _lasts(error: Exception) -> bool:
+    return isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
+    """Return what an error of a file system means to the user, and the cure."""
+    if isinstance(error, ExportError):
+        return error
+    told = " ".join(str(error).split()) or type(error).__name__
+    what = f"{name!r} could not be sent to {url}" if name else f"{url} could not be reached"
+    if isinstance(error, PermissionError) or "credential" in told.lower():
+        cure = "check your credentials, and that they may list and write there"
+    elif isinstance(error, FileNotFoundError | NotADirectoryError):
+        cure = "check the path; a bucket or repository must exist already"
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        cure = "free space there; what arrived is kept"
+    else:
+        cure = "try again: what arrived is kept and not sent twice"
+    return ExportError(f"{what}: {told}; {cure}")

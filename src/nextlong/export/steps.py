@@ -1,0 +1,164 @@
+"""Exports: sequences → rows → files of each format, as steps; of one run, or of several mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.engine.step import Counts, Finished, Step, Task
+from nextlong.export.formats.base import Options, format_of
+from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
+from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
+from nextlong.recipe import Recipe
+from nextlong.tokens.tokenizer import token_id
+
+_SHARDS = 16  # so that small data sets are written in parallel too, …
+_LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
+_ID_BYTES = 4
+
+
+class Other(NamedTuple):
+    """A finished run that is mixed with the recipe's own."""
+
+    recipe: Recipe
+    finished: Finished
+
+
+class Mix(NamedTuple):
+    """Other runs, and the proportions of all, the recipe's own first; None: all that there is."""
+
+    others: tuple[Other, ...] = ()
+    proportions: tuple[float, ...] | None = None
+    by: Literal["sequences", "tokens"] = "sequences"
+
+    def runs(self, recipe: Recipe, done: Finished) -> list[Other]:
+        """Return every run of the mix."""
+        return [Other(recipe, done), *self.others]
+
+
+ALONE = Mix()
+
+
+def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> list[Step]:
+    """Return the steps that write every format of `recipe.export`; `read` are those whose files they need, as `read_steps`."""
+    rows = _rows_step(recipe, read, mix)
+    return [
+        rows,
+        *(
+            _format_step(recipe, name, split, rows, read, mix)
+            for name in recipe.export.formats
+            for split in splits_of(recipe)
+        ),
+    ]
+
+
+def read_steps(done: Finished) -> tuple[Step, ...]:
+    """Return the steps of a finished run whose files exporting needs."""
+    names = ("ingest", chunks_of(done).name, "tokenizer", "refer", "tokens", "compose")
+    return tuple(Step.of(done[name]) for name in names)
+
+
+def splits_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the splits that the recipe asks for."""
+    return SPLITS if recipe.export.validation else SPLITS[:1]
+
+
+def step_name(name: str, split: str) -> str:
+    """Return the name of the step that writes one split in one format."""
+    return name if split == "train" else f"{name}-{split}"
+
+
+def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
+    """SEQUENCES → rows."""
+    export = recipe.export
+    is_split, is_mixed = export.validation > 0, bool(mix.others)
+    arrangement: dict[str, Any] = {
+        "mix": mix.proportions if is_mixed else None,
+        "by": mix.by if is_mixed else "sequences",
+        "validation": export.validation,
+        "shared_chunks": export.shared_chunks if is_split else "keep",
+        "pack": export.pack,
+        "seed": export.split_seed if is_split else 0,
+    }
+    others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
+    takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
+
+    def tasks(done: Finished) -> list[Task]:
+        runs = [
+            references(run.finished, sequences_per_part(run.recipe, run.finished["compose"]))
+            for run in mix.runs(recipe, done)
+        ]
+        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
+
+    config = arrangement | {"sequences": takes, "others": others}
+    return Step("rows", 2, config, tuple(read), tasks)
+
+
+def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+    """Rows → the files of one split in one format."""
+    keys = _keys(recipe, name)
+    extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
+    config: dict[str, Any] = {
+        "format": name,
+        "split": split,
+        "shard_mb": recipe.export.shard_mb,
+        **{key: value for key, value in keys.items() if key != "compression"},
+        **({"compression": keys["compression"]} if keys["compression"] != format_of(name).compressions[0] else {}),
+        **extra,
+    }
+
+    def tasks(done: Finished) -> list[Task]:
+        index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
+        id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
+        options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
+        origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
+        shards = cut_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
+        shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
+        return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
+
+    def close(counts: Sequence[Counts]) -> Task:
+        return partial(close_export, name=name, shards=counts)
+
+    return Step(step_name(name, split), 4, config, (rows, *read), tasks, close=close)
+
+
+def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
+    (counts,) = done["tokenizer"].counts
+    return Options(
+        keys=keys,
+        shard_bytes=shard_bytes,
+        vocab_size=counts["vocab_size"],
+        bos_id=counts["bos_id"],
+        eos_id=counts["eos_id"],
+        token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
+    )
+
+
+def _keys(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for `auto`."""
+    accepted = format_of(name)
+    asked = recipe.export.compression
+    keys = {key: getattr(recipe.export, key) for key in sorted(accepted.keys - {"compression"})}
+    return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
+
+
+def _shard_bytes(recipe: Recipe, name: str, total_bytes: int) -> int:
+    asked = recipe.export.shard_mb if recipe.export.shard_mb != "auto" else format_of(name).auto_shard_mb
+    if asked is not None:
+        return int(asked * 1_000_000)
+    return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
+
+
+def _origin(done: Finished) -> Origin:
+    return Origin(
+        tuple(done["compose"].files(".sequences.arrow")),
+        corpus(done),
+        token_store(done),
+        special_ids(done),
+        done["tokenizer"].file(".tokenizer.json"),
+        done["tokenizer"].file(".tokenchars.npy"),
+    )
