@@ -30,6 +30,16 @@ def read_back(folder, layout):
     return list(reader_of(layout).rows(Step(layout, folder, {"parts": [{"files": files}]})))
 
 
+def ended(blocks, *, eos):
+    """Return blocks whose documents end in the token `eos`, an id that they have nowhere else."""
+    found = []
+    for block in blocks:
+        ids = np.where(block.input_ids == eos, eos + 1, block.input_ids)
+        ids[np.cumsum(block.document_lengths) - 1] = eos
+        found.append(replace(block, input_ids=ids))
+    return found
+
+
 def documents_of(blocks):
     """Return the ids of every synthesised document, in order, as lists."""
     return [

@@ -195,6 +195,7 @@ def _loading(facts: Facts) -> str:
         "split": repr(first.name),
         "tokens": max(facts.target_tokens),
         "vocabulary": facts.vocabulary,
+        "uint": "uint16" if facts.vocabulary <= 1 << 16 else "uint32",
         "eos": facts.eos,
     }
     package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
@@ -218,6 +219,8 @@ def _splits(facts: Facts) -> str:
 
 
 def _columns(facts: Facts) -> str:
+    if not facts.format.columns:
+        return "Token ids alone, one synthesised document after the other."
     return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
 
 

@@ -1,7 +1,6 @@
 """OLMo: what is written, by hand and read back; OLMo-core itself reads it in tests/readers."""
 
 import gzip
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Options
 from nextlong.export.formats.olmo import read, write
-from random_rows import documents_of, random_blocks, read_back
+from random_rows import documents_of, ended, random_blocks, read_back
 
 EOS = 0
 
@@ -25,22 +24,12 @@ def options_for(vocabulary, *, eos=EOS):
     )
 
 
-def ended(blocks):
-    """Return blocks whose documents end in EOS, and have it nowhere else."""
-    found = []
-    for block in blocks:
-        ids = np.maximum(block.input_ids, 1)
-        ids[np.cumsum(block.document_lengths) - 1] = EOS
-        found.append(replace(block, input_ids=ids))
-    return found
-
-
 @pytest.mark.parametrize("per_row", [1, 4])
 @pytest.mark.parametrize(("vocabulary", "width"), [(300, 2), (65_536, 2), (65_537, 4), (128_256, 4)])
 def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_needs(
     tmp_path, vocabulary, width, per_row
 ):
-    blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row))
+    blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     counts = write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
     assert counts == {"rows": sum(map(len, blocks)), "documents": len(expected), "tokens": sum(map(len, expected))}
@@ -51,7 +40,7 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
 
 
 def test_offsets_stand_a_line_a_document(tmp_path):
-    blocks = ended(random_blocks(5, rows=3))
+    blocks = ended(random_blocks(5, rows=3), eos=EOS)
     write(tmp_path / "part-00000", blocks, options_for(128_256))
     ends = np.cumsum([len(ids) for ids in documents_of(blocks)]).tolist()
     lines = gzip.decompress((tmp_path / "part-00000.csv.gz").read_bytes()).decode().splitlines()
@@ -59,7 +48,7 @@ def test_offsets_stand_a_line_a_document(tmp_path):
 
 
 def test_the_same_rows_are_the_same_bytes(tmp_path):
-    blocks = ended(random_blocks(7))
+    blocks = ended(random_blocks(7), eos=EOS)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "part-00000", blocks, options_for(128_256))
@@ -69,11 +58,11 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
 
 
 def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
-    (block, *_) = ended(random_blocks(9, rows=4))
+    (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[-1] = 5
     with pytest.raises(ExportError, match="a document has no EOS token at its end"):
         write(tmp_path / "part-00000", [block], options_for(128_256))
-    (block, *_) = ended(random_blocks(9, rows=4))
+    (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
     with pytest.raises(ExportError, match="a document has no EOS token at its end, or one before"):
         write(tmp_path / "part-00000", [block], options_for(128_256))

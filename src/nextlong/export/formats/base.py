@@ -46,7 +46,7 @@ class Snippet(NamedTuple):
     """Python that loads an export, in three pieces: an import, an expression for its rows, and one that shows them.
 
     In each, {place} is the expression for the files' place, {split} the name of the split in quotes, {tokens} the length of a
-    sequence, {vocabulary} one more than the highest id, {eos} the id of the EOS token.
+    sequence, {vocabulary} one more than the highest id, {uint} the NumPy type that this needs, {eos} the id of the EOS token.
     """
 
     package: str

@@ -91,7 +91,7 @@ FORMAT = Format(
     snippet=Snippet(
         "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "
-        "pad_token_id={eos}, eos_token_id={eos}, dtype=np.uint16 if {vocabulary} <= 65_536 else np.uint32)",
+        "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})",
         "len(rows), rows[0]['input_ids'][:8]",
     ),
 )
