@@ -18,6 +18,7 @@ FACTS = Facts(
         Split("train", "train/*.parquet", 90, 90, 800, 92_160, 184_320),
         Split("validation", "validation/*.parquet", 10, 10, 95, 10_240, 20_480),
     ),
+    room=1024,
     methods=["nextlong"],
     target_tokens=[1024],
     tokenizer="meta-llama/Meta-Llama-3-8B",
@@ -166,8 +167,14 @@ def test_each_split_is_counted():
     assert (
         "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` of 128,256" in page
     )
-    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 0.2 MB |" in page
-    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 0.0 MB |" in page
+    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |" in page
+    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |" in page
+
+
+def test_a_card_says_how_far_rows_are_filled():
+    page = parsed(replace(FACTS, room=1536))[1]
+    assert "A row has room for 1,536 tokens." in page
+    assert "| 92,160 | 66.6 % | 0.2 MB |" in page
 
 
 def test_sequences_left_out_of_both_splits_are_told():

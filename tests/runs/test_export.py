@@ -10,6 +10,7 @@ import yaml
 
 import nextlong
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.errors import NextlongError
 from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
@@ -327,3 +328,30 @@ def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(sh
     made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
     assert made >= {"ingest", "chunk", "tokenizer"}
     assert made.isdisjoint({"embed", "draft", "rows"})  # what waits for the tokenizer, or for what runs beside it
+
+
+def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "titan", "export.formats=[torchtitan]", "compose.sequences=2", "workers=1"))
+    for formats in (["torchtitan"], ["parquet"]):
+        with pytest.raises(
+            NextlongError, match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens"
+        ):
+            export([own_run, tmp_path / "titan"], formats=formats)
+    with pytest.raises(
+        NextlongError, match=r"parquet wants sequences of compose.target_tokens = 2,048 tokens, those of"
+    ):
+        export([tmp_path / "titan"], formats=["parquet"])
+
+
+def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
+    assert main(["export", str(own_run), "--to", "jsonl"]) == 0
+    told = capsys.readouterr().out
+    assert "train: 12 rows of 12 sequences; 100.0 % of 2,048 tokens a row are filled" in told
+    assert "warning" not in told
+    assert main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"]) == 0
+    told = capsys.readouterr().out
+    assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens a row are filled" in told
+    assert "warning:" in told
+    assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
+    card = (nextlong.open(own_run).exported("jsonl")[0].parent / "README.md").read_text("utf-8")
+    assert "| 68.2 % |" in card

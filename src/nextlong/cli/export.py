@@ -61,7 +61,7 @@ def _export(asked: argparse.Namespace) -> None:
         stale="replace" if asked.replace else "refuse",
         reporter=reporter_for(console),
     )
-    summary.tell(summary.exported(written.recipe, written.done), console)
+    summary.tell(summary.exported(written.recipe, written.done, longest=written.longest), console)
 
 
 def _proportion(word: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from nextlong.export.formats.base import Format
+from nextlong.export.rows import fill, percent
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
@@ -86,6 +87,7 @@ class Facts:
     name: str
     format: Format
     splits: Sequence[Split]
+    room: int  # tokens that a row can hold
     methods: Sequence[str]
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     tokenizer: str
@@ -208,14 +210,17 @@ def _splits(facts: Facts) -> str:
             split.name,
             "all of this folder" if split.files == "." else _code(split.files),
             *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
+            percent(fill({"rows": split.rows, "tokens": split.tokens}, room=facts.room)),
             f"{split.bytes / 1e6:,.1f} MB",
         )
         for split in facts.splits
     ]
-    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
+    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
+    shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
     left_out, of = facts.left_out
-    told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-    return f"Format: {facts.format.layout}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
+    if left_out:
+        shown += f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+    return shown
 
 
 def _columns(facts: Facts) -> str:

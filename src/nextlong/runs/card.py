@@ -53,6 +53,7 @@ def facts(
         name=Path(recipe.run_dir).name,
         format=made,
         splits=splits,
+        room=recipe.export.pack or max(run.recipe.sequence_tokens for run in runs),
         left_out=(rows["left_out"], arranged),
         methods=list(dict.fromkeys(run.recipe.compose.method for run in runs)),
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),

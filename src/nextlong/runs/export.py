@@ -45,6 +45,11 @@ class Exported(NamedTuple):
     runs: Sequence[Run]
     done: Finished
 
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(run.recipe.sequence_tokens for run in self.runs)
+
 
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"

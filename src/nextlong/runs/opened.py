@@ -218,6 +218,21 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                     f"{runs[0].path} and {run.path} do not have the same {what}, so their token ids do not mix; run one of "
                     "them again with the other's `tokenizer`, which keeps its vectors and candidates"
                 )
+        _check_lengths(runs[0], run)
+
+
+def _check_lengths(first: Run, other: Run) -> None:
+    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
+    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
+        return
+    told = " and ".join(
+        f"{run.recipe.sequence_tokens:,} tokens of {run.path} (for {', '.join(run.recipe.export.formats)})"
+        for run in (first, other)
+    )
+    raise RunError(
+        f"sequences of {told} do not mix: one of them has a token more than compose.target_tokens; run it again with the formats "
+        "of the other (--set export.formats=…), which keeps vectors and candidates"
+    )
 
 
 def _composed(run: Run) -> tuple[str, int]:

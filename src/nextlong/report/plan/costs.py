@@ -50,7 +50,7 @@ _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
 )  # a document, chunk, candidate, chunk, span
 _SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
 _SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
-_SAMPLED_CHARS = 48e6  # as stages/shingles.py has it
+_SAMPLED_CHARS = 48e6  # as similarity/shingles.py has it
 # Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
 _MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
 _WORD_TABLES_S = 0.2  # once a worker
@@ -59,7 +59,7 @@ _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
-_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as steps/candidates has it
+_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as recipe/amounts.py has it
 _UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
 
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
