@@ -219,7 +219,9 @@ def _splits(facts: Facts) -> str:
     shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
     left_out, of = facts.left_out
     if left_out:
-        shown += f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        shown += (
+            f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        )
     return shown
 
 

@@ -11,6 +11,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +31,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import card_statistics, stats
+from nextlong.runs import statistics
 from nextlong.runs.opened import Run, check_mix
 from nextlong.tokens.steps import check_eod
 
@@ -60,16 +61,25 @@ def run(
         recipe,
         reporter=reporter,
         changed_inputs=changed_inputs,
-        when_done=lambda done: finished.append(complete(recipe, done)),
+        when_done=lambda done, carry_out: finished.append(complete(recipe, done, carry_out)),
     )
     (written,) = finished
     push(written)
     return written
 
 
-def complete(recipe: Recipe, done: Finished) -> Exported:
-    """Put the cards to what a recipe has just exported."""
-    written = Exported(recipe, [Run(run_dir_of(recipe))], done)
+def complete(recipe: Recipe, done: Finished, carry_out: pipeline.CarryOut) -> Exported:
+    """Measure what a recipe has just made, and put the cards to its exports."""
+    return _told(Exported(recipe, [Run(run_dir_of(recipe))], done), carry_out)
+
+
+def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+    """Put the cards to exports, with the run's statistics where it is one run; return them with that step."""
+    if len(written.runs) == 1:
+        (run,) = written.runs
+        done = carry_out([statistics.statistics_step(run)], known=written.done)
+        _record(run, {statistics.NAME: done[statistics.NAME]})
+        written = written._replace(done=done)
     write_cards(written)
     return written
 
@@ -104,13 +114,13 @@ def export(
             recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
         )
         with pipeline.executor_for(recipe, work="export") as executor:
-            done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
-        if others:
-            _describe_mix(done["rows"], opened, mix, by)
-        else:
-            _record(first, {step.name: done[step.name] for step in steps})
-        written = Exported(recipe, opened, done)
-        write_cards(written)
+            carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
+            done = carry_out(steps, known=first.steps)
+            if others:
+                _describe_mix(done["rows"], opened, mix, by)
+            else:
+                _record(first, {step.name: done[step.name] for step in steps})
+            written = _told(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
 
@@ -227,15 +237,23 @@ def _record(run: Run, written: dict[str, Done]) -> None:
 
 
 def write_cards(written: Exported) -> None:
-    """Put a data set card into every folder."""
-    statistics = _statistics(written)
+    """Put a data set card into every folder, and its hash into the manifest there."""
+    told = _statistics(written)
     for name in written.recipe.export.formats:
         for split in export_steps.splits_of(written.recipe):
             folder = written.done[export_steps.step_name(name, split)].folder
-            text = _card(written, name, {split: ""}, statistics)
-            if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
-                with store.explained(folder):
-                    store.write_text(folder / CARD, text)
+            with store.explained(folder):
+                _write_card(folder, _card(written, name, {split: ""}, told))
+
+
+def _write_card(folder: Path, text: str) -> None:
+    path = folder / CARD
+    if not path.exists() or path.read_bytes() != text.encode():
+        store.write_text(path, text)
+    manifest = store.read_json(folder / store.MANIFEST)
+    card_of = {"file": CARD, "bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
+    if manifest.get("card") != card_of:
+        store.write_json(folder / store.MANIFEST, manifest | {"card": card_of})
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
@@ -246,18 +264,12 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
 
 
 def _statistics(written: Exported) -> dict[str, str]:
-    """Return what a run's cards tell in numbers; kept beside its rows, because measuring reads every sequence."""
-    if len(written.runs) > 1:
-        return {}
-    path = written.done["rows"].folder / "statistics.json"
-    if not path.exists():
-        with store.explained(path):
-            store.write_json(path, card_statistics.statistics(stats.measure(written.runs[0])))
-    kept: dict[str, str] = store.read_json(path)
-    return kept
+    """Return what a run's cards tell in numbers; nothing of a mix."""
+    step = written.done.get(statistics.NAME)
+    return statistics.read(step) if step is not None and len(written.runs) == 1 else {}
 
 
-def _push(written: Exported, name: str, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, told: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     recipe = written.recipe
     splits = export_steps.splits_of(recipe)
@@ -267,7 +279,7 @@ def _push(written: Exported, name: str, statistics: Mapping[str, str], stale: Li
         destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
-        path.write_text(_card(written, name, below, statistics), encoding="utf-8")
+        path.write_text(_card(written, name, below, told), encoding="utf-8")
         files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
         for split in splits:
             step = written.done[export_steps.step_name(name, split)]
@@ -279,6 +291,6 @@ def _push(written: Exported, name: str, statistics: Mapping[str, str], stale: Li
         publish(files, destination, others=stale)
 
 
-def _card(written: Exported, name: str, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+def _card(written: Exported, name: str, below: Mapping[str, str], told: Mapping[str, str]) -> str:
     recipe, runs, done = written
-    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))
+    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=told))

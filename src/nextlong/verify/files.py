@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -25,12 +27,18 @@ def check_files(run: Artefacts) -> list[Outcome]:
             there = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             if there != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
-        for part in step.manifest["parts"]:
-            for file, record in part["files"].items():
-                files.checked += 1
-                if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
-                    files.breach(f"{step.folder.name}/{file} {problem}")
+        for file, record in _recorded(step.manifest).items():
+            files.checked += 1
+            if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
+                files.breach(f"{step.folder.name}/{file} {problem}")
     return [manifests, files]
+
+
+def _recorded(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return size and hash of every file that a manifest names, and of the card that an export got afterwards."""
+    files = {name: record for part in manifest["parts"] for name, record in part["files"].items()}
+    card = manifest.get("card")
+    return files | ({card["file"]: card} if card else {})
 
 
 def problem_of(path: Path, size: int, xxh3: str) -> str:
