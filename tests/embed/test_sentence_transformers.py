@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nextlong import recipe
-from nextlong.embed.base import embedding_lanes, load_encoder
+from nextlong.embed.base import embedding_resources, load_encoder
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 TEXTS = [
@@ -50,7 +51,8 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     vectors = encoder.encode(TEXTS)
     own = SentenceTransformer(model_path, device="cpu")
     one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
-    assert embedding_lanes(config(model_path)) is None  # no GPU here: a model for each worker
+    assert embedding_resources(config(model_path), Capacity(cpus=4)) == Resources()
+    assert embedding_resources(config(model_path), Capacity(cpus=4, count_gpus=lambda: 2)).gpus == 1
     assert encoder.dimensions == 384
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)

@@ -7,14 +7,15 @@ Times assume that all workers are as fast as one core was on the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextlong import pipeline
-from nextlong.embed.base import embedding_lanes
+from nextlong.embed.base import embedding_resources
 from nextlong.engine import store
+from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
@@ -105,6 +106,16 @@ def estimate(
     return costs
 
 
+def waves(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the steps that can run side by side: those that wait for none of the steps that are left."""
+    waiting = list(steps)
+    while waiting:
+        names = {step.name for step in waiting}
+        ready = [step for step in waiting if names.isdisjoint(before.name for before in step.inputs)]
+        yield ready
+        waiting = [step for step in waiting if step not in ready]
+
+
 def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
     """Return what all steps take, of which those of a wave run side by side."""
     waves = [wave for wave in waves if wave]
@@ -186,7 +197,9 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
-    encoding = min(embedding_lanes(recipe.encoder) or workers, shards)
+    capacity = pipeline.executor_for(recipe).capacity
+    resources = embedding_resources(recipe.encoder, capacity)
+    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
     growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
     terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)
