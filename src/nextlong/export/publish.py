@@ -25,7 +25,7 @@ from nextlong.errors import ExportError, RunError
 from nextlong.export.destination import Destination, Entry, ExportFile
 
 # A reader that finds one of these takes the files beside it for complete.
-_CARD: Final = "README.md"
+_TOLD_ANEW: Final = frozenset({"README.md", "manifest.json"})  # the same data may be told with other words
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", "manifest.json", "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
 # What people and hubs put beside data; hidden files besides.
@@ -246,7 +246,9 @@ def _of_another(files: Sequence[ExportFile], found: Mapping[str, int], known: Ma
     return sorted(
         name
         for name, entry in known.items()
-        if name in found and own.get(name) != entry["xxh3"] and (name not in own or posixpath.basename(name) != _CARD)
+        if name in found
+        and own.get(name) != entry["xxh3"]
+        and (name not in own or posixpath.basename(name) not in _TOLD_ANEW)
     )
 
 

@@ -31,7 +31,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import statistics
+from nextlong.runs import delivered, statistics
 from nextlong.runs.opened import Run, check_mix
 from nextlong.tokens.steps import check_eod
 
@@ -280,7 +280,7 @@ def _push(written: Exported, name: str, told: Mapping[str, str], stale: Literal[
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
         path.write_text(_card(written, name, below, told), encoding="utf-8")
-        files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
+        files = [_as_file(path)]
         for split in splits:
             step = written.done[export_steps.step_name(name, split)]
             files += [
@@ -288,7 +288,14 @@ def _push(written: Exported, name: str, told: Mapping[str, str], stale: Literal[
                 for part in step.manifest["parts"]
                 for file, found in part["files"].items()
             ]
+        record = Path(folder) / delivered.NAME
+        record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
+        files.append(_as_file(record))
         publish(files, destination, others=stale)
+
+
+def _as_file(path: Path) -> ExportFile:
+    return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
 
 
 def _card(written: Exported, name: str, below: Mapping[str, str], told: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import xxhash
 
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.besides import earlier_exports, rows_of_data_set
 from nextlong.verify.outcome import Outcome
 
 _READ_BYTES = 1 << 22
@@ -17,13 +18,14 @@ _READ_BYTES = 1 << 22
 def check_files(run: Artefacts) -> list[Outcome]:
     """Hash every file that a manifest names."""
     files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
-    for step in {step.folder: step for step in (*run.steps.values(), *run.rows_steps.values())}.values():
+    rows = rows_of_data_set(run)
+    for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *earlier_exports(run))}.values():
         manifests.checked += 1
         if step.damage:
             manifests.breach(f"{step.folder.name}/manifest.json {step.damage}")
             continue
         for name, fingerprint in step.manifest["inputs"].items():
-            made_from = run.rows_steps.get(fingerprint) if name == "rows" else run.steps.get(name)
+            made_from = rows.get(fingerprint) if name == "rows" else run.steps.get(name)
             there = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             if there != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
