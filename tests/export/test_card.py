@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.card import Facts, Source, Split, card
+from nextlong.export.card import Facts, Source, Split, card, front_matter
 from nextlong.export.formats.base import format_of
 
 FACTS = Facts(
@@ -181,3 +181,13 @@ def test_sequences_left_out_of_both_splits_are_told():
     assert "stand in neither split" not in parsed(FACTS)[1]
     page = parsed(replace(FACTS, left_out=(25, 125)))[1]
     assert "25 of 125 sequences stand in neither split, because they share a chunk with validation." in page
+
+
+@pytest.mark.heavy
+def test_the_hubs_own_class_reads_the_same_front_matter():
+    from huggingface_hub import DatasetCard
+
+    for facts in (FACTS, replace(FACTS, format=format_of("mds"), languages=["en", "de"])):
+        hub_card = DatasetCard(card(facts))
+        assert hub_card.data.to_dict() == front_matter(facts)
+        assert hub_card.text == parsed(facts)[1]

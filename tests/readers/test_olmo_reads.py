@@ -1,5 +1,8 @@
 """OLMo-core: its data sets and its document sources read the token files and the places of their documents."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from exported import documents_in, exported
@@ -11,6 +14,7 @@ from random_rows import documents_of, ended, random_blocks
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
 
 EOS = 0
+PAGE = Path(__file__).parents[2] / "docs" / "train" / "olmo.md"
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +88,29 @@ def test_each_instance_of_its_fixed_length_is_one_document(data, folder, referen
     )
     assert [rows[number]["input_ids"].tolist() for number in range(len(rows))] == documents
     assert [rows[number]["doc_lens"].tolist() for number in range(len(rows))] == [[length]] * len(documents)
+
+
+@exported("olmo", splits=["train"])
+def test_the_configuration_of_the_page_reads_an_export(data, folder, reference, tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    documents = documents_in(reference)
+    eos, vocabulary = documents[0][-1], max(map(max, documents)) + 1
+    tokens = sum(map(len, documents))
+    width = sum(path.stat().st_size for path in folder.glob("*.npy")) // tokens
+    settled = {
+        "long-64k/*.npy": f"{folder}/*.npy",
+        "=100278": f"={vocabulary}",
+        "=100257": f"={eos}",
+        "=100277": f"={eos}",
+        "65_536": str(len(documents[0])),
+        '"uint32"': f'"uint{8 * width}"',
+        "/tmp/olmo-work": str(tmp_path),
+    }
+    for written_there, here in settled.items():
+        assert written_there in block
+        block = block.replace(written_there, here)
+    names = {}
+    exec(compile(block, PAGE.name, "exec"), names)
+    dataset = names["dataset"].build()
+    dataset.prepare()
+    assert [dataset[number]["input_ids"].tolist() for number in range(len(dataset))] == documents

@@ -136,6 +136,12 @@ def test_another_run_is_refused(there, recipe_for, tmp_path):
         list(verify_delivered(there / "mds", tmp_path / "other"))
 
 
+def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
+    assert main(["verify", str(delivered[1]), "--run", str(delivered[0])]) == 0
+    told = capsys.readouterr().out
+    assert all(f"{name}: {name} train rows" in told for name in FORMATS)
+
+
 def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     assert main(["verify", str(there / "mds"), "--run", str(delivered[0])]) == 0
     told = capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,11 @@ def _verify(asked: argparse.Namespace) -> int:
 def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Iterator[Outcome]:
     from nextlong.verify import checks, delivered
 
-    if delivered.is_delivered(asked.run):
-        yield from delivered.verify_delivered(asked.run, asked.made_by, starting=starting)
+    folders = delivered.delivered_in(asked.run)
+    for folder in folders:
+        for outcome in delivered.verify_delivered(folder, asked.made_by, starting=starting):
+            yield replace(outcome, check=f"{folder.name}: {outcome.check}") if len(folders) > 1 else outcome
+    if folders:
         return
     if asked.made_by is not None:
         raise NextlongError(

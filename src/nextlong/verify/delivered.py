@@ -26,10 +26,17 @@ RECORD = "manifest.json"
 _ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 
 
-def is_delivered(folder: Path) -> bool:
-    """Say whether a folder holds a record of an export, even a damaged one, and no run."""
+def delivered_in(folder: Path) -> list[Path]:
+    """Return the delivered exports that a folder is, or holds one a format; none where it is a run or something else.
+
+    A record counts even if it is damaged.
+    """
     folder = folder.expanduser()
-    return (folder / RECORD).is_file() and not (folder / "run.json").exists()
+    if not folder.is_dir() or (folder / "run.json").exists():
+        return []
+    if (folder / RECORD).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{RECORD}"))
 
 
 def verify_delivered(
