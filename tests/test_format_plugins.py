@@ -163,3 +163,15 @@ def test_a_run_whose_format_is_gone_says_so_in_verify(own_run, install, monkeypa
     shutil.rmtree(tmp_path / "site-tiny_lines")
     sys.modules.pop("tiny_lines")
     assert lines_outcome(own_run).result == "skipped"
+
+
+def test_a_format_that_is_called_as_a_step_is_refused(own_run, install, monkeypatch, tmp_path):
+    install(MODULE.replace('name="lines"', 'name="compose"'))
+    info = tmp_path / "site-tiny_lines" / "tiny_lines-1.0.dist-info" / "entry_points.txt"
+    info.write_text("[nextlong.formats]\ncompose = tiny_lines:FORMAT\n")
+    before = (own_run / "run.json").read_bytes()
+    with pytest.raises(
+        nextlong.NextlongError, match="compose is the name of a step of the run, so no format can be called so"
+    ):
+        runs_export.export([own_run], formats=["compose"])
+    assert (own_run / "run.json").read_bytes() == before

@@ -79,6 +79,7 @@ def run(
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
+            export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
             write_record(recipe, done, run_dir)
             when_done(done, carry_out)

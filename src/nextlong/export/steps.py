@@ -10,6 +10,7 @@ import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 from nextlong.engine.step import Counts, Finished, Step, Task
+from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
 from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
@@ -54,6 +55,16 @@ def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> l
             for split in splits_of(recipe)
         ),
     ]
+
+
+def check_names(recipe: Recipe, known: Finished) -> None:
+    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would take."""
+    for name in recipe.export.formats:
+        if name in known and "format" not in known[name].manifest["config"]:
+            raise RecipeError(
+                f"export.formats: {name} is the name of a step of the run, so no format can be called so; give the format, and its "
+                "entry point, another name"
+            )
 
 
 def read_steps(done: Finished) -> tuple[Step, ...]:

@@ -109,6 +109,7 @@ def export(
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
+        export_steps.check_names(recipe, first.steps)
         others = tuple(export_steps.Other(run.recipe, run.steps) for run in opened[1:])
         steps = export_steps.export_steps(
             recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
