@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from nextlong.artefacts.resolve import Corpus, Cutting, SpecialIds, Wanted, domains_of, resolve_table
 from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
+from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.export.formats import jsonl
 from nextlong.export.formats.base import Counts, Options, RowSizes, format_of
 from nextlong.tokens.tokenizer import tokenizer_of
 
@@ -226,4 +226,4 @@ def span_texts(block: Resolved, origin: Origin) -> list[str]:
         role: tokenizer_of(origin.tokenizer).decode(ids.tolist(), skip_special_tokens=False)
         for role, ids in origin.special.by_role().items()
     }
-    return jsonl.span_texts(block, text_of=origin.corpus.texts, special_text=special)
+    return texts_of_spans(block, text_of=origin.corpus.texts, special_text=special)

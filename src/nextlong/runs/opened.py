@@ -26,13 +26,12 @@ from nextlong import schemas
 from nextlong.artefacts import finished
 from nextlong.artefacts.record import RUN_FILE, VARIANTS_FOLDER
 from nextlong.artefacts.resolve import Corpus, Cutting, resolve
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine import store
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.formats import jsonl
 from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 
@@ -77,7 +76,7 @@ class Sequence:
         """The text of each span, from the documents themselves."""
         own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
@@ -18,7 +16,6 @@ from nextlong.export.formats.parquet import SPAN
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 _BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans, beside the text
-TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
 def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
@@ -45,20 +42,6 @@ def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
             "text": "".join(texts[first:last]),
             "spans": span_rows(block, slice(first, last)),
         }
-
-
-def span_texts(
-    block: Resolved, places: slice = slice(None), *, text_of: TextOf, special_text: dict[int, str]
-) -> list[str]:
-    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
-    chunk_ids = block.chunk_ids[places]
-    is_chunk = chunk_ids != schemas.NO_CHUNK
-    found = iter(text_of(chunk_ids[is_chunk]).tolist())
-    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
-    return [
-        next(found)[:size] if chunk else special_text[role]
-        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
-    ]
 
 
 def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
