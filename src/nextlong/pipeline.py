@@ -25,9 +25,11 @@ from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.sentence_transformers import check_installed, count_gpus
 from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
 from nextlong.engine import store
+from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
+from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -128,13 +130,23 @@ def _is_enough(recipe: Recipe, done: Finished) -> bool:
     return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
 
 
-def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> LocalExecutor:
-    """Return the processes that carry out all steps of a recipe, or only those that export."""
+def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> Executor:
+    """Return what carries out all steps of a recipe, or only those that export."""
+    if recipe.executor == "serial":
+        return SerialExecutor()
+    if recipe.executor == "ray":
+        from nextlong.engine.ray import RayExecutor
+
+        return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
-        return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
+        return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
     preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-    count = count_gpus if recipe.encoder.kind == "sentence-transformers" else (lambda: 0)
-    return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count)
+    return LocalExecutor(capacity_here(recipe), preload=preload)
+
+
+def capacity_here(recipe: Recipe) -> Capacity:
+    """Return what this machine has for the recipe; GPUs are counted once a step asks."""
+    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus)
 
 
 def worker_count(recipe: Recipe) -> int:

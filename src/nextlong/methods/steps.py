@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
+from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.documents import draft_documents
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import extract_keywords
+from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, sequence_limit
 from nextlong.search.steps import blocks
@@ -29,7 +32,12 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             for documents, chunks in shards
         ]
 
-    return Step("keywords", 1, recipe.quest.model_dump(include=reading), (ingest, chunk), tasks)
+    config: dict[str, Any] = recipe.quest.model_dump(include=reading)
+    model = Path(recipe.quest.queries).expanduser()
+    if recipe.quest.queries != "extractive" and model.is_dir():
+        config["files"] = store.hash_folder(model)
+    needs = partial(query_resources, recipe.quest.queries)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs)
 
 
 def draft_step(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -29,6 +29,7 @@ from nextlong.recipe.keys import (
     Named,
     Positive,
     Quest,
+    Ray,
     Section,
     Tokenizer,
 )
@@ -41,6 +42,11 @@ class Recipe(Section):
     run_dir: Named = Field(description="where the run lives; one folder a step")
     seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
+    executor: Literal["local", "serial", "ray"] = Field(
+        "local",
+        description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
+    )
+    ray: Ray = Ray()
     ingest: Ingest
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()
@@ -53,6 +59,15 @@ class Recipe(Section):
     iclm: Iclm = Iclm()
     quest: Quest = Quest()
     export: Export = Export()
+
+    @model_validator(mode="after")
+    def _run_dir_on_disk(self) -> Self:
+        if "://" in self.run_dir:
+            raise ValueError(
+                f"run_dir={self.run_dir} is no folder: a run renames and maps files and locks its folder, which object stores "
+                "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            )
+        return self
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:

@@ -14,6 +14,7 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
 from nextlong.recipe import Recipe
+from nextlong.tokens import lost
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
@@ -39,6 +40,8 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
+    if loses := lost.warning(done["tokenizer"].counts[0].get("lost_share", 0.0)):
+        told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
     if "weights" in done:

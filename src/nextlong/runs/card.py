@@ -64,8 +64,15 @@ def facts(
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"]["nextlong"],
-        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()},
+        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()}
+        | _lost_text(done),
     )
+
+
+def _lost_text(done: Finished) -> dict[str, str]:
+    """Return the share of the text that its tokens do not say, where there is any."""
+    share = done["tokenizer"].counts[0].get("lost_share", 0.0)
+    return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
 
 
 def public_recipe(recipe: Recipe) -> str:

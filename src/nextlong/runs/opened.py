@@ -151,7 +151,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.tokens.fast_bpe import read_tokenizer
+        from nextlong.tokens.encode import read_tokenizer
 
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 

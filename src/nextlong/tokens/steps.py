@@ -90,7 +90,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         if wrong:
             told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
             raise RunError(
-                f"the fast tokenizer gave other ids than the reference for some of the chunks that are checked ({told}); "
+                f"fastokens gave other ids than the reference for some of the chunks that are checked ({told}); "
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 

@@ -98,7 +98,10 @@ class Artefacts:
         from tokenizers import Tokenizer
 
         (path,) = self.files("tokenizer", ".tokenizer.json")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+            raise ValueError(f"{path} is no tokenizer.json: {error}") from None
         tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -197,7 +197,7 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
-    capacity = pipeline.executor_for(recipe).capacity
+    capacity = pipeline.capacity_here(recipe)
     resources = embedding_resources(recipe.encoder, capacity)
     encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
