@@ -51,17 +51,20 @@ _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
 _PRELOAD_LSA = ("nextlong.embed.lsa",)
 
+# Takes steps, and those that are known to be finished; returns the finished ones by name.
+CarryOut = Callable[..., dict[str, Done]]
+
 
 def run(
     recipe: Recipe,
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished], object] = lambda _: None,
+    when_done: Callable[[Finished, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
     """Bring the recipe's run directory to its finished state; return the finished steps by name.
 
-    `when_done` gets them while the directory is still this process's own.
+    `when_done` gets them while the directory is still this process's own, and what carries out further steps.
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -81,9 +84,10 @@ def run(
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
+            export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-        write_record(recipe, done, run_dir)
-        when_done(done)
+            write_record(recipe, done, run_dir)
+            when_done(done, carry_out)
     return done
 
 

@@ -82,6 +82,15 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _documents_end(self) -> Self:
+        if self.export.wants_eos and self.tokenizer.eos is None:
+            raise ValueError(
+                f"export.formats: {' and '.join(self.export.wants_eos)} wants an EOS token at the end of every document, but "
+                "tokenizer.eos is null; name one, such as --set tokenizer.eos='<|endoftext|>'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rows_hold_sequences(self) -> Self:
         pack = self.export.pack
         if pack is not None and pack < self.sequence_tokens:
@@ -146,8 +155,8 @@ class Recipe(Section):
 
     @property
     def sequence_tokens(self) -> int:
-        """The length of a sequence: `compose.target_tokens`, and the one more that torchtitan's last label is."""
-        return self.compose.target_tokens + ("torchtitan" in self.export.formats)
+        """The length of a sequence: `compose.target_tokens`, and what its formats want more."""
+        return self.compose.target_tokens + self.export.extra_tokens
 
     @property
     def compose_seed(self) -> int:
