@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
-from nextlong import cli_export
+from nextlong import cli_evaluate, cli_export
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reports(commands)
 
     cli_export.add(commands)
+    cli_evaluate.add(commands)
 
     verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
     verify.add_argument("run", type=Path)
