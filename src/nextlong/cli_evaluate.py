@@ -25,12 +25,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "model", metavar="MODEL", help="a folder or hub name; with --url the server's name for it; or: report, import"
     )
-    sub.add_argument("files", nargs="*", type=Path, metavar="RESULTS", help="for report: results; for import: HELMET's files")
+    sub.add_argument(
+        "files", nargs="*", type=Path, metavar="RESULTS", help="for report: results; for import: HELMET's files"
+    )
     _add_what(sub)
     _add_how(sub)
     _add_server(sub)
-    sub.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex, .json")
-    sub.add_argument("--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG")
+    sub.add_argument(
+        "-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex, .json"
+    )
+    sub.add_argument(
+        "--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG"
+    )
     sub.set_defaults(command=_evaluate)
 
 
@@ -44,27 +50,38 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
         help="ruler, needle, helmet, longbench-v2, short, attention, dependency (default: ruler)",
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
-    what.add_argument("--lengths", default="8k..128k", metavar="L,…", help="tokens, answer included (default: 8k..128k)")
+    what.add_argument(
+        "--lengths", default="8k..128k", metavar="L,…", help="tokens, answer included (default: 8k..128k)"
+    )
     what.add_argument("--samples", type=int, metavar="N", help="the most a task (default: the benchmark's)")
     what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
     what.add_argument("--data", type=Path, metavar="FOLDER", help="your copies of the benchmarks' files")
     what.add_argument("--run", type=Path, metavar="RUN", help="dependency: the run whose sequences are read")
     what.add_argument("--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL)")
     what.add_argument("--label", metavar="NAME", help="what reports call the model")
-    what.add_argument("--dry-run", action="store_true", help="say what would be measured, what is missing, and the memory it takes")
+    what.add_argument(
+        "--dry-run", action="store_true", help="say what would be measured, what is missing, and the memory it takes"
+    )
 
 
 def _add_how(sub: argparse.ArgumentParser) -> None:
     how = sub.add_argument_group("how the model is asked")
     how.add_argument(
-        "--prompt-format", choices=("completion", "chat"), default="completion", help="base or chat model (default: completion)"
+        "--prompt-format",
+        choices=("completion", "chat"),
+        default="completion",
+        help="base or chat model (default: completion)",
     )
-    how.add_argument("--context", type=int, metavar="N", help="the most tokens (default: what the model's configuration says)")
+    how.add_argument(
+        "--context", type=int, metavar="N", help="the most tokens (default: what the model's configuration says)"
+    )
     how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
     how.add_argument("--dtype", default="auto", help="auto (as saved), bfloat16, float16, float32")
     how.add_argument("--attention", default="sdpa", help="transformers' name: sdpa, flash_attention_2 (default: sdpa)")
     how.add_argument("--chunk-tokens", type=int, default=2048, metavar="N", help="prefilled at a time (default: 2048)")
-    how.add_argument("--batch-tokens", type=int, default=16_384, metavar="N", help="answered together at most (default: 16384)")
+    how.add_argument(
+        "--batch-tokens", type=int, default=16_384, metavar="N", help="answered together at most (default: 16384)"
+    )
     how.add_argument("--revision", metavar="REV", help="of a model on the hub")
 
 
@@ -72,7 +89,9 @@ def _add_server(sub: argparse.ArgumentParser) -> None:
     server = sub.add_argument_group("a server with an OpenAI-compatible API")
     server.add_argument("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
     server.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
-    server.add_argument("--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="the variable that holds the key")
+    server.add_argument(
+        "--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="the variable that holds the key"
+    )
     server.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time (default: 8)")
     server.add_argument("--max-attempts", type=int, default=8, metavar="N", help="of a request (default: 8)")
 

@@ -75,7 +75,9 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
     within = [one for one in every.values() if not suites or one.suite in suites]
     for name in names:
         if name not in {one.name for one in within}:
-            raise EvaluateError(f"--tasks {name}: there is no such task; choose from {', '.join(one.name for one in within)}")
+            raise EvaluateError(
+                f"--tasks {name}: there is no such task; choose from {', '.join(one.name for one in within)}"
+            )
     return [one for one in within if not names or one.name in names]
 
 

@@ -49,7 +49,11 @@ _NAMES: Final = (
 )
 _ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
 # HELMET scores these three once, and its averages count them under Recall and under RULER.
-_ALSO_RULER: Final = {"ruler_mk_needle": "niah_multikey_2", "ruler_mk_uuid": "niah_multikey_3", "ruler_mv": "niah_multivalue"}
+_ALSO_RULER: Final = {
+    "ruler_mk_needle": "niah_multikey_2",
+    "ruler_mk_uuid": "niah_multikey_3",
+    "ruler_mv": "niah_multivalue",
+}
 
 
 def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
@@ -57,19 +61,25 @@ def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
     records = [(file, _record(file)) for file in files]
     models = sorted({str(record["args"].get("model_name_or_path")) for _, record in records})
     if len(models) > 1:
-        raise EvaluateError(f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; import each into its own --out")
+        raise EvaluateError(
+            f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; import each into its own --out"
+        )
     written: dict[Path, Path] = {}
     with store.explained(out):
         out.mkdir(parents=True, exist_ok=True)
     for file, record in records:
         for place, values in _results(record, file, out):
             if place in written:
-                raise EvaluateError(f"import: {written[place]} and {file} are both {values['task']} at {values['length']:,}; leave one out")
+                raise EvaluateError(
+                    f"import: {written[place]} and {file} are both {values['task']} at {values['length']:,}; leave one out"
+                )
             place.parent.mkdir(exist_ok=True)
             store.write_json(place, values)
             written[place] = file
     identity = {"kind": "helmet", "name": models[0], "label": label}
-    store.write_json(out / results.INDEX, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": identity})
+    store.write_json(
+        out / results.INDEX, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": identity}
+    )
     return f"read {len(files)} files of {models[0]} into {len(written)} results in {out}"
 
 
@@ -79,7 +89,9 @@ def _record(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
     if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
-        raise EvaluateError(f"{file} is no result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)")
+        raise EvaluateError(
+            f"{file} is no result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+        )
     return record
 
 
@@ -93,11 +105,15 @@ def _results(record: dict[str, Any], file: Path, out: Path) -> list[tuple[Path, 
     if name == "narrativeqa" and metric not in metrics:
         metric, factor = _ROUGE, 1.0
     if metric not in metrics:
-        raise EvaluateError(f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first")
+        raise EvaluateError(
+            f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
+        )
     length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
     tasks = all_tasks()
     names = [name, *([_ALSO_RULER[name]] if name in _ALSO_RULER else [])]
-    return [(results.place_of(out, one, length), _values(tasks[one], length, score, metric, record, file)) for one in names]
+    return [
+        (results.place_of(out, one, length), _values(tasks[one], length, score, metric, record, file)) for one in names
+    ]
 
 
 def _values(task: Task, length: int, score: float, metric: str, record: dict[str, Any], file: Path) -> dict[str, Any]:

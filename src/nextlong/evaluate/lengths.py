@@ -1,6 +1,6 @@
 """Lengths: what `--lengths 8k..512k` means.
 
-    8k,32k        these           8k..128k      8,192 and its doublings up to 131,072       4096      4,096       1M      1,048,576
+8k,32k        these           8k..128k      8,192 and its doublings up to 131,072       4096      4,096       1M      1,048,576
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def parse_lengths(text: str) -> list[int]:
         low = _one(first)
         high = _one(last) if dots else low
         if high < low:
-            raise EvaluateError(f"--lengths {part.strip()}: the second is smaller than the first; write them as 8k..128k")
+            raise EvaluateError(
+                f"--lengths {part.strip()}: the second is smaller than the first; write them as 8k..128k"
+            )
         while low <= high:
             lengths.add(low)
             low *= 2

@@ -47,13 +47,21 @@ def _missing(asked: Asked, files: tuple[str, ...]) -> str:
 
 def memory(config: Any, settings: Settings, length: int) -> str:
     """Say what weights, cache and activations take at a length."""
-    dtype = settings.load.dtype if settings.load.dtype in _BYTES else str(getattr(config, "dtype", None) or "float32").split(".")[-1]
+    dtype = (
+        settings.load.dtype
+        if settings.load.dtype in _BYTES
+        else str(getattr(config, "dtype", None) or "float32").split(".")[-1]
+    )
     size = _BYTES.get(dtype, 4)
     weights = weight_bytes(settings.model)
     together = max(1, settings.load.batch_tokens // length)
     cache = cache_bytes(config, length, bytes_per_value=size) * together
     said = "weights: not on this machine" if weights is None else f"weights {_gib(weights)}"
-    total = "" if weights is None else f", together {_gib(weights + cache)} and the activations of {settings.load.chunk_tokens:,} tokens"
+    total = (
+        ""
+        if weights is None
+        else f", together {_gib(weights + cache)} and the activations of {settings.load.chunk_tokens:,} tokens"
+    )
     return f"memory at {short(length)} in {dtype}: {said}, key-value cache {_gib(cache)}{total}"
 
 

@@ -39,7 +39,9 @@ class Progress:
         self._fresh += samples
         if self._console.is_terminal:
             left_s = (self._wanted - self._done) * (time.monotonic() - self._began_s) / max(self._fresh, 1)
-            self._console.print(f"{self._name} {self._done}/{self._wanted}  {_duration(left_s)} left ", end="\r", highlight=False)
+            self._console.print(
+                f"{self._name} {self._done}/{self._wanted}  {_duration(left_s)} left ", end="\r", highlight=False
+            )
 
     def done(self, score: float, *, samples: int, refused: int) -> None:
         """Tell the score."""

@@ -1,8 +1,8 @@
 """Results: what a run leaves behind, one JSON a task and length, and how it is read again.
 
-    RESULTS/evaluation.json                 the model, and what was asked for
-    RESULTS/<task>/<length>.json            finished: the score, and every sample with prompt hash, answer, references and scores
-    RESULTS/<task>/<length>.partial.jsonl   under way: what the results depend on, then a line a sample
+RESULTS/evaluation.json                 the model, and what was asked for
+RESULTS/<task>/<length>.json            finished: the score, and every sample with prompt hash, answer, references and scores
+RESULTS/<task>/<length>.partial.jsonl   under way: what the results depend on, then a line a sample
 """
 
 from __future__ import annotations

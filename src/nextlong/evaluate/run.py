@@ -43,7 +43,9 @@ def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
     for task in asked.tasks:
         if isinstance(task, Task) and task.lengths and not set(task.lengths) & set(asked.lengths):
             known = ", ".join(map(str, task.lengths))
-            raise EvaluateError(f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out")
+            raise EvaluateError(
+                f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
+            )
     once: list[tuple[Task | Probe, int | None]] = [(task, None) for task in asked.tasks if _is_lengthless(task)]
     each = [(task, length) for length in sorted(asked.lengths) for task in asked.tasks if _is_defined(task, length)]
     return [*each, *once]
@@ -73,7 +75,10 @@ def check(asked: Asked, *, context: int | None) -> None:
 
 
 def _has_stand_in(name: str, data: DataFiles) -> bool:
-    stand_ins = {"ruler/PaulGrahamEssays.json": "ruler/essays.txt", "needle/haystack.txt": "ruler/PaulGrahamEssays.json"}
+    stand_ins = {
+        "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
+        "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
+    }
     return name in stand_ins and data.has(stand_ins[name])
 
 
@@ -134,7 +139,13 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
                 progress.advance(len(answered))
             values = _summary(task, partial.samples)
         seconds = round(time.monotonic() - began, 3)
-        about = {"nextlong": nextlong.__version__, "task": task.name, "suite": task.suite, "metric": task.metric, "length": length}
+        about = {
+            "nextlong": nextlong.__version__,
+            "task": task.name,
+            "suite": task.suite,
+            "metric": task.metric,
+            "length": length,
+        }
         partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on, "seconds": seconds})
         progress.done(float(values["score"]), samples=int(values["asked"]), refused=int(values["refused"]))
     finally:

@@ -76,7 +76,9 @@ def parsed_ranking(answer: str) -> list[str]:
 
 def ndcg(ranking: Sequence[str], relevance: Mapping[str, int], *, at: int = 10) -> float:
     """Return NDCG@`at` as trec_eval's ndcg_cut: gain = relevance, discount = log2(rank + 1), ideal over all judged."""
-    gained = sum(max(relevance.get(name, 0), 0) / math.log2(rank + 1) for rank, name in enumerate(ranking[:at], start=1))
+    gained = sum(
+        max(relevance.get(name, 0), 0) / math.log2(rank + 1) for rank, name in enumerate(ranking[:at], start=1)
+    )
     best = sorted((value for value in relevance.values() if value > 0), reverse=True)[:at]
     ideal = sum(value / math.log2(rank + 1) for rank, value in enumerate(best, start=1))
     return gained / ideal if ideal else 0.0
@@ -85,5 +87,7 @@ def ndcg(ranking: Sequence[str], relevance: Mapping[str, int], *, at: int = 10) 
 def chosen_letter(answer: str) -> str | None:
     """Return the letter of `The correct answer is (B)`, as LongBench v2 reads it; None where there is none."""
     cleaned = answer.replace("*", "")
-    found = re.search(r"The correct answer is \(([A-D])\)", cleaned) or re.search(r"The correct answer is ([A-D])", cleaned)
+    found = re.search(r"The correct answer is \(([A-D])\)", cleaned) or re.search(
+        r"The correct answer is ([A-D])", cleaned
+    )
     return found[1] if found else None

@@ -55,7 +55,9 @@ class TextTokenizer:
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             backend = (
-                tokenizers.Tokenizer.from_file(str(file)) if file.is_file() else tokenizers.Tokenizer.from_pretrained(str(source))
+                tokenizers.Tokenizer.from_file(str(file))
+                if file.is_file()
+                else tokenizers.Tokenizer.from_pretrained(str(source))
             )
         except Exception as error:  # the library raises a bare Exception whatever is wrong
             raise EvaluateError(

@@ -180,10 +180,14 @@ class HuggingFaceModel:
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         for first in range(0, longest - 1, self.chunk_tokens):
             last = min(first + self.chunk_tokens, longest - 1)
-            self.forward(padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last])
+            self.forward(
+                padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last]
+            )
         return self._decode(padded[:, -1:], cache, samples, mask=mask)
 
-    def _decode(self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None) -> list[list[int]]:
+    def _decode(
+        self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None
+    ) -> list[list[int]]:
         torch = required("torch")
         answers: list[list[int]] = [[] for _ in samples]
         going = set(range(len(samples)))
@@ -216,13 +220,17 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
     place = Path(name).expanduser()
     source = str(place) if place.is_dir() else name
     if place.exists() and not (place / "config.json").is_file():
-        raise EvaluateError(f"{name} is no model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url")
+        raise EvaluateError(
+            f"{name} is no model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url"
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError) as error:
         raise EvaluateError(f"{name} is no model that transformers can read: {_first_line(error)}") from None
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
-        raise EvaluateError(f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text")
+        raise EvaluateError(
+            f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
+        )
     return config
 
 
@@ -231,11 +239,17 @@ def _load_tokenizer(name: str, options: LoadOptions) -> Any:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(Path(name).expanduser()), revision=options.revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise EvaluateError(f"{name} has no tokenizer that transformers can read: {_first_line(error)}; save it beside the model") from None
+        raise EvaluateError(
+            f"{name} has no tokenizer that transformers can read: {_first_line(error)}; save it beside the model"
+        ) from None
     if not getattr(tokenizer, "is_fast", False):
-        raise EvaluateError(f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one")
+        raise EvaluateError(
+            f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
+        )
     if options.prompt_format == "chat" and not tokenizer.chat_template:
-        raise EvaluateError(f"--prompt-format chat: {name} has no chat template; it is a base model, leave the option out")
+        raise EvaluateError(
+            f"--prompt-format chat: {name} has no chat template; it is a base model, leave the option out"
+        )
     return tokenizer
 
 
@@ -245,11 +259,16 @@ def _load_model(name: str, options: LoadOptions) -> Any:
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(Path(name).expanduser()), revision=options.revision, dtype=options.dtype, attn_implementation=options.attention
+            str(Path(name).expanduser()),
+            revision=options.revision,
+            dtype=options.dtype,
+            attn_implementation=options.attention,
         )
         return model.to(device).eval()
     except (OSError, ValueError, ImportError, RuntimeError, TypeError) as error:
-        raise EvaluateError(f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {_first_line(error)}") from None
+        raise EvaluateError(
+            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {_first_line(error)}"
+        ) from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -45,7 +45,9 @@ class _Kept:
 def measure(model: Model, request: Request, _: Path | None) -> Values:
     """Measure the shares over the samples, in percent."""
     if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError("attention: a server does not give away its attention; name the model's folder or hub name, without --url")
+        raise EvaluateError(
+            "attention: a server does not give away its attention; name the model's folder or hub name, without --url"
+        )
     rows = []
     for sample in islice(_prompts(request), request.samples):
         if sample is None:
@@ -141,7 +143,11 @@ def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDA
     Over the whole prompt; of the context [first, last) alone, as a share of what lies on it; and the same without its first tokens,
     where models rest their attention.
     """
-    parts = {"whole": weights, "context": weights[:, first:last], "context_without_sink": weights[:, max(first, _SINK) : last]}
+    parts = {
+        "whole": weights,
+        "context": weights[:, first:last],
+        "context_without_sink": weights[:, max(first, _SINK) : last],
+    }
     found: dict[str, NDArray[np.float64]] = {}
     for name, part in parts.items():
         third, total = part.shape[1] // 3, part.sum(1, dtype=np.float64)

@@ -57,14 +57,18 @@ def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
     from nextlong import opened
 
     if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError("dependency: a server does not give away its losses; name the model's folder or hub name, without --url")
+        raise EvaluateError(
+            "dependency: a server does not give away its losses; name the model's folder or hub name, without --url"
+        )
     if run_dir is None:
         raise EvaluateError("dependency: say --run RUN, the run whose sequences are read")
     run = opened.Run(run_dir)
     _check_same_ids(model, run)
     losses = [loss for sequence in islice(run.sequences(), request.samples) for loss in chunk_losses(model, sequence)]
     if not losses:
-        raise EvaluateError(f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {run.recipe.method_name})")
+        raise EvaluateError(
+            f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {run.recipe.method_name})"
+        )
     return {
         "category": "Dependency",
         "scores": _means(losses),
@@ -91,7 +95,9 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence) -> Iterator[Chu
     if len(metas) < 2:
         return
     if model.context is not None and len(ids) > model.context:
-        raise EvaluateError(f"dependency: a sequence has {len(ids):,} tokens and the model's context is {model.context:,}; give a longer one")
+        raise EvaluateError(
+            f"dependency: a sequence has {len(ids):,} tokens and the model's context is {model.context:,}; give a longer one"
+        )
     whole = token_losses(model, ids.tolist())
     alone = _without_earlier(model, ids, metas)
     for number, ((start, end), without) in enumerate(zip(metas, alone, strict=True)):
@@ -129,7 +135,9 @@ def _read(model: HuggingFaceModel, ids: list[int], cache: Any, *, following: int
         chunk = torch.tensor([ids[first : first + step]], device=model.device)
         wanted = torch.tensor(targets[first : first + step], device=model.device)
         logits = model.all_logits(chunk, cache)[0].float()
-        losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100).cpu().numpy())
+        losses.append(
+            torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100).cpu().numpy()
+        )
     return np.concatenate(losses)
 
 
@@ -155,7 +163,9 @@ def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
         "gain_nats": float(np.average([loss.gain for loss in losses], weights=tokens)),
         "with_earlier_nats": float(np.average([loss.with_earlier for loss in losses], weights=tokens)),
         "without_earlier_nats": float(np.average([loss.without_earlier for loss in losses], weights=tokens)),
-        "gain_standard_error": float(np.std([loss.gain for loss in losses], ddof=1) / len(losses) ** 0.5) if len(losses) > 1 else 0.0,
+        "gain_standard_error": float(np.std([loss.gain for loss in losses], ddof=1) / len(losses) ** 0.5)
+        if len(losses) > 1
+        else 0.0,
     }
 
 

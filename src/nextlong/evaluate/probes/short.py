@@ -31,12 +31,19 @@ EVERYTHING: Final = 10**9
 def measure(model: Model, request: Request, _: Path | None) -> Values:
     """Measure the seven tasks, in percent; the score is their mean, each by the paper's metric."""
     if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError("short: lm-eval needs log-probabilities; name the model's folder or hub name, without --url")
+        raise EvaluateError(
+            "short: lm-eval needs log-probabilities; name the model's folder or hub name, without --url"
+        )
     limit = None if request.samples in (None, EVERYTHING) else request.samples
     found = harness_results(model, list(TASKS), limit=limit)
     scores = {f"{task} {metric}": 100 * value for task, values in found.items() for metric, value in values.items()}
     paper = {task: scores[f"{task} {metric}"] for task, (_, metric) in TASKS.items()}
-    return {"category": "Short text", "scores": {"average": sum(paper.values()) / len(paper), **scores}, "tasks": paper, "asked": len(paper)}
+    return {
+        "category": "Short text",
+        "scores": {"average": sum(paper.values()) / len(paper), **scores},
+        "tasks": paper,
+        "asked": len(paper),
+    }
 
 
 def harness_results(
@@ -44,10 +51,14 @@ def harness_results(
 ) -> dict[str, dict[str, float]]:
     """Return lm-eval's acc and acc_norm of each task, as shares; `include` is a folder of further task definitions."""
     lm_eval = required("lm_eval")
-    harness = required("lm_eval.models.huggingface").HFLM(pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8)
+    harness = required("lm_eval.models.huggingface").HFLM(
+        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
+    )
     manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
     try:
-        found: dict[str, Any] = lm_eval.simple_evaluate(harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0)
+        found: dict[str, Any] = lm_eval.simple_evaluate(
+            harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0
+        )
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EvaluateError(

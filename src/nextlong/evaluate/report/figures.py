@@ -37,7 +37,11 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
     """Yield every figure that there are results for."""
     drawings: list[tuple[str, str, Callable[[Any], bool]]] = [
         ("score-by-length", "Score by length", lambda figure: _by_length(figure, results)),
-        ("task-types", "Score by task type, mean over the lengths measured", lambda figure: _task_types(figure, results)),
+        (
+            "task-types",
+            "Score by task type, mean over the lengths measured",
+            lambda figure: _task_types(figure, results),
+        ),
         ("icl-by-shots", "In-context learning by shots", lambda figure: _icl(figure, results)),
         ("attention-longqa", "Attention on the first third, and LongQA", lambda figure: _attention(figure, results)),
         ("dependence", "Gain from earlier meta-chunks by distance", lambda figure: _dependence(figure, results)),
@@ -60,7 +64,9 @@ def _drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
     matplotlib = required("matplotlib")
     figure_class = required("matplotlib.figure").Figure
     # The same results give the same bytes: ids without chance, no date; text stays text.
-    with matplotlib.rc_context({"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False}):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False}
+    ):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
         if not draw(figure):
             return None
@@ -104,7 +110,12 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
 
 def _line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
     there = [(x, y) for x, y in points if y is not None]
-    style = {"color": _COLOURS[number % len(_COLOURS)], "marker": "osD^vPX"[number % 7], "markersize": 4, "linewidth": 1.6}
+    style = {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": "osD^vPX"[number % 7],
+        "markersize": 4,
+        "linewidth": 1.6,
+    }
     axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style)
 
 
@@ -118,7 +129,10 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     lengths = paper.lengths_of(results)
     tasks = [paper.shared_tasks(results, category) for category in paper.CATEGORIES]
     values = {
-        one.name: [_mean(paper.category_score(one, name, length, own) for length in lengths) for name, own in zip(paper.CATEGORIES, tasks, strict=True)]
+        one.name: [
+            _mean(paper.category_score(one, name, length, own) for length in lengths)
+            for name, own in zip(paper.CATEGORIES, tasks, strict=True)
+        ]
         for one in results
     }
     kept = [n for n in range(len(paper.CATEGORIES)) if any(row[n] is not None for row in values.values())]
@@ -144,10 +158,19 @@ def _mean_measured(one: Results, category: str, lengths: Sequence[int]) -> float
 
 
 def _needle(figure: Any, one: Results) -> bool:
-    found = sorted((result for result in one.finished if result.task == "needle"), key=lambda result: result.length or 0)
+    found = sorted(
+        (result for result in one.finished if result.task == "needle"), key=lambda result: result.length or 0
+    )
     if not found:
         return False
-    depths = sorted({sample["details"]["depth"] for result in found for sample in result.values["samples"] if not sample.get("refused")})
+    depths = sorted(
+        {
+            sample["details"]["depth"]
+            for result in found
+            for sample in result.values["samples"]
+            if not sample.get("refused")
+        }
+    )
     grid = np.full((len(depths), len(found)), np.nan)
     for column, result in enumerate(found):
         for row, depth in enumerate(depths):
@@ -161,7 +184,15 @@ def _needle(figure: Any, one: Results) -> bool:
     image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)
     for (row, column), value in np.ndenumerate(grid):
         if not np.isnan(value):
-            axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if value < 60 else "black")
+            axes.text(
+                column,
+                row,
+                f"{value:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if value < 60 else "black",
+            )
     axes.set_xticks(range(len(found)), [short(result.length) for result in found])
     axes.set_yticks(range(len(depths)), [f"{depth:.0f} %" for depth in depths])
     axes.set(xlabel="length in tokens", ylabel="depth of the needle")
@@ -185,7 +216,14 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
                 drawn = True
                 name = f"{one.name}, {task.name}" if len(results) > 1 else task.name
                 line_style = ("-", "--", ":", "-.", (0, (1, 1)))[number % 5]
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name, linestyle=line_style, color=_COLOURS[place])
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    markersize=4,
+                    label=name,
+                    linestyle=line_style,
+                    color=_COLOURS[place],
+                )
     axes.set(xlabel="shots", ylabel="accuracy, percent", ylim=(-2, 102))
     if drawn:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -220,7 +258,9 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
             colour = _COLOURS[number % len(_COLOURS)]
             errors = [part["gain_standard_error"] for part in parts]
-            axes.errorbar(x, [part["gain_nats"] for part in parts], errors, marker="o", capsize=3, color=colour, label=one.name)
+            axes.errorbar(
+                x, [part["gain_nats"] for part in parts], errors, marker="o", capsize=3, color=colour, label=one.name
+            )
             drawn = True
     axes.axhline(0, color="#57606a", linewidth=0.8)
     axes.set_xscale("log", base=2)

@@ -32,8 +32,18 @@ def tasks_of(category: str) -> list[Task]:
 def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
     """Return the tasks of a category that were measured wherever any of them was, by every model."""
     tasks = tasks_of(category)
-    measured = {(number, one.length) for number, own in enumerate(results) for task in tasks for one in own.finished if one.task == task.name}
-    return [task for task in tasks if measured and all(results[number].score(task.name, length) is not None for number, length in measured)]
+    measured = {
+        (number, one.length)
+        for number, own in enumerate(results)
+        for task in tasks
+        for one in own.finished
+        if one.task == task.name
+    }
+    return [
+        task
+        for task in tasks
+        if measured and all(results[number].score(task.name, length) is not None for number, length in measured)
+    ]
 
 
 def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:

@@ -21,7 +21,15 @@ _SUFFIXES = (".html", ".md", ".tex", ".json")
 def tables(results: Sequence[Results], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
-        shown = RichTable("", *table.columns, title=table.title, title_justify="left", caption=table.about, caption_justify="left", box=None)
+        shown = RichTable(
+            "",
+            *table.columns,
+            title=table.title,
+            title_justify="left",
+            caption=table.about,
+            caption_justify="left",
+            box=None,
+        )
         for name, cells in table.rows:
             shown.add_row(name, *map(text_of, cells))
         console.print(shown)
@@ -38,7 +46,9 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
     _refuse_same_names(results)
     found = list(all_tables(results))
     if not found:
-        raise EvaluateError(f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again")
+        raise EvaluateError(
+            f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again"
+        )
     made = list(drawn.all_figures(results)) if figures or any(output.suffix == ".html" for output in outputs) else []
     if not outputs and figures is None:
         tables(results, console)
@@ -47,13 +57,17 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
         console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
     if figures is not None:
         _write_figures(made, figures)
-        console.print(f"wrote {len(made)} figures as SVG and PNG to {figures}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"wrote {len(made)} figures as SVG and PNG to {figures}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _refuse_same_names(results: Sequence[Results]) -> None:
     names = [one.name for one in results]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise EvaluateError(f"two results are called {twice!r}; evaluate one of them again with --label NAME, which measures nothing anew")
+        raise EvaluateError(
+            f"two results are called {twice!r}; evaluate one of them again with --label NAME, which measures nothing anew"
+        )
 
 
 def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made: Sequence[drawn.Figure]) -> str:
@@ -63,7 +77,11 @@ def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made:
         return as_markdown(found)
     if suffix == ".tex":
         return as_latex(found)
-    rows = [{"model": one.name, "task": result.task, "length": result.length, "score": result.score} for one in results for result in one.finished]
+    rows = [
+        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        for one in results
+        for result in one.finished
+    ]
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 

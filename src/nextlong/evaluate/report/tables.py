@@ -67,8 +67,16 @@ def _by_category(results: Sequence[Results]) -> Iterator[Table]:
     lengths = paper.lengths_of(results)
     for category in paper.CATEGORIES:
         tasks = paper.shared_tasks(results, category)
-        rows = tuple((one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths)) for one in results)
-        yield Table(f"{paper.title_of(category, tasks)}, by length", "Mean over the tasks, percent.", tuple(map(short, lengths)), rows)
+        rows = tuple(
+            (one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths))
+            for one in results
+        )
+        yield Table(
+            f"{paper.title_of(category, tasks)}, by length",
+            "Mean over the tasks, percent.",
+            tuple(map(short, lengths)),
+            rows,
+        )
 
 
 def _by_task(results: Sequence[Results]) -> Iterator[Table]:
@@ -78,7 +86,9 @@ def _by_task(results: Sequence[Results]) -> Iterator[Table]:
             tasks = [task for task in all_tasks().values() if task.suite == suite]
             rows = tuple((task.name, tuple(one.score(task.name, length) for length in lengths)) for task in tasks)
             rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
-            yield _unranked(Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows))
+            yield _unranked(
+                Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
+            )
 
 
 def _unranked(table: Table) -> Table:
@@ -120,7 +130,13 @@ def _short(results: Sequence[Results]) -> Table:
 
 
 def _attention(results: Sequence[Results]) -> Table:
-    names = ("first_third_context", "last_third_context", "first_third_context_without_sink", "first_third_whole", "last_third_whole")
+    names = (
+        "first_third_context",
+        "last_third_context",
+        "first_third_context_without_sink",
+        "first_third_whole",
+        "last_third_whole",
+    )
     rows = [
         (f"{one.name}, {short(found.length)}", tuple(found.values["scores"].get(name) for name in names))
         for one in results
@@ -138,10 +154,17 @@ def _dependency(results: Sequence[Results]) -> Table:
         for found in (result for result in one.finished if result.task == "dependency"):
             for part in found.values["by_distance"]:
                 name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
-                cells = (float(part["chunks"]), part["with_earlier_nats"], part["without_earlier_nats"], part["gain_nats"])
+                cells = (
+                    float(part["chunks"]),
+                    part["with_earlier_nats"],
+                    part["without_earlier_nats"],
+                    part["gain_nats"],
+                )
                 rows.append((name, cells))
     about = "Loss of meta-chunks, nats a token, with and without the earlier meta-chunks, by the distance to the nearest of these."
-    return _unranked(Table("Dependence on earlier meta-chunks", about, ("Chunks", "With", "Without", "Gain"), tuple(rows)))
+    return _unranked(
+        Table("Dependence on earlier meta-chunks", about, ("Chunks", "With", "Without", "Gain"), tuple(rows))
+    )
 
 
 def text_of(cell: Cell) -> str:
@@ -153,9 +176,19 @@ def as_markdown(tables: Sequence[Table]) -> str:
     """Return tables as Markdown."""
     parts = []
     for table in tables:
-        lines = [f"## {table.title}", "", table.about, "", "| | " + " | ".join(table.columns) + " |", "|---" * (len(table.columns) + 1) + "|"]
+        lines = [
+            f"## {table.title}",
+            "",
+            table.about,
+            "",
+            "| | " + " | ".join(table.columns) + " |",
+            "|---" * (len(table.columns) + 1) + "|",
+        ]
         for number, (name, cells) in enumerate(table.rows):
-            shown = [f"**{text_of(cell)}**" if table.is_best(number, place) else text_of(cell) for place, cell in enumerate(cells)]
+            shown = [
+                f"**{text_of(cell)}**" if table.is_best(number, place) else text_of(cell)
+                for place, cell in enumerate(cells)
+            ]
             lines.append(f"| {name} | " + " | ".join(shown) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"

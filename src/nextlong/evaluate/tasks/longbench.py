@@ -50,5 +50,15 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
 
 
 register(
-    Task("longbench_v2", "longbench-v2", "LongBench v2", "accuracy", samples, _score, samples=503, max_new_tokens=BUDGET, files=(DATA,))
+    Task(
+        "longbench_v2",
+        "longbench-v2",
+        "LongBench v2",
+        "accuracy",
+        samples,
+        _score,
+        samples=503,
+        max_new_tokens=BUDGET,
+        files=(DATA,),
+    )
 )

@@ -25,7 +25,9 @@ _FACTS: Final = ("eat a sandwich", "Dolores Park")
 _PROMPT: Final = "<context>\n{context}\n</context>\n\nQuestion: What is the best thing to do in San Francisco? Answer from the text above."
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _DEPTHS: Final = 11
-_MOST_CHARS_PER_TOKEN: Final = 8  # of prose, in any tokenizer worth its name; with more the text is only repeated sooner
+_MOST_CHARS_PER_TOKEN: Final = (
+    8  # of prose, in any tokenizer worth its name; with more the text is only repeated sooner
+)
 
 
 def samples(request: Request) -> Iterator[Sample | None]:
@@ -46,7 +48,9 @@ def samples(request: Request) -> Iterator[Sample | None]:
 
 
 def _text(data: DataFiles) -> str:
-    text = data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(words.ESSAYS) else " ".join(words.essay_words(data))
+    text = (
+        data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(words.ESSAYS) else " ".join(words.essay_words(data))
+    )
     if not text.strip():
         raise EvaluateError(f"{HAYSTACK} is empty; put a long text there")
     return text
@@ -80,4 +84,16 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"found": float(all(found)), "found_share": sum(found) / len(found)}
 
 
-register(Task("needle", "needle", "Needle", "found", samples, _score, samples=_DEPTHS, max_new_tokens=BUDGET, files=(HAYSTACK,)))
+register(
+    Task(
+        "needle",
+        "needle",
+        "Needle",
+        "found",
+        samples,
+        _score,
+        samples=_DEPTHS,
+        max_new_tokens=BUDGET,
+        files=(HAYSTACK,),
+    )
+)

@@ -3,9 +3,3 @@
 Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Where we differ:
 docs/evaluate/helmet.md.
 """
-
-from __future__ import annotations
-
-from nextlong.evaluate.tasks.helmet import icl, longqa, rag, recall, rerank
-
-__all__ = ["icl", "longqa", "rag", "recall", "rerank"]

@@ -81,7 +81,10 @@ def read_nlu(data: DataFiles) -> Split:
     """Read NLU-Evaluation-Data: a label is scenario_intent."""
     return tuple(  # type: ignore[return-value]
         [
-            Labelled(field_of(row, "text", file=name), f"{field_of(row, 'scenario', file=name)}_{field_of(row, 'intent', file=name)}")
+            Labelled(
+                field_of(row, "text", file=name),
+                f"{field_of(row, 'scenario', file=name)}_{field_of(row, 'intent', file=name)}",
+            )
             for row in data.rows(name)
         ]
         for name in (_NLU_TRAIN, _NLU_TEST)

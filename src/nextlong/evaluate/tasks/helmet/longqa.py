@@ -45,7 +45,9 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
 
 
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[tuple[Item, str]]:
-    rows = [_with_options(row, file=file) if file == _CHOICE else _plain(row, file=file) for row in data.json_lines(file)]
+    rows = [
+        _with_options(row, file=file) if file == _CHOICE else _plain(row, file=file) for row in data.json_lines(file)
+    ]
     for item in shuffled(rows, seed=seed)[:QUESTIONS]:
         others = shuffled([row for row in rows if row["id"] != item["id"]], seed=seed)[:SHOTS]
         shown = "\n\n".join(_shown(one) for one in others)
@@ -82,7 +84,11 @@ def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: i
         before, behind = (part.format(demo=demo, **told) for part in prompt.split("{context}"))
         around = request.tokenizer.count(before + behind + prefix)
         context, is_cut = _cut(request, item["context"], request.room - budget - around)
-        details: dict[str, JSON] = {"story_cut": is_cut, "chars_before": len(before), "chars_behind": len(behind + prefix)}
+        details: dict[str, JSON] = {
+            "story_cut": is_cut,
+            "chars_before": len(before),
+            "chars_behind": len(behind + prefix),
+        }
         sample = Sample(before + context + behind, tuple(item["answers"]), budget, prefix, details=details)
         yield sample if request.fits(sample) else None
 
@@ -109,9 +115,27 @@ def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
 
 
 for _name, _metric, _read, _prompt, _prefix, _budget, _files, _score in (
-    ("narrativeqa", "rougeL_f1", _narrative, _NARRATIVE_PROMPT, "\nAnswer:", 100, (_NARRATIVE, _NARRATIVE_TRAIN), _score_answer),
+    (
+        "narrativeqa",
+        "rougeL_f1",
+        _narrative,
+        _NARRATIVE_PROMPT,
+        "\nAnswer:",
+        100,
+        (_NARRATIVE, _NARRATIVE_TRAIN),
+        _score_answer,
+    ),
     ("infbench_qa", "rougeL_f1", partial(_infinite, file=_QA), _QA_PROMPT, "\n\nAnswer:", 10, (_QA,), _score_answer),
-    ("infbench_mc", "exact_match", partial(_infinite, file=_CHOICE), _CHOICE_PROMPT, "\n\nAnswer:", 10, (_CHOICE,), _score_choice),
+    (
+        "infbench_mc",
+        "exact_match",
+        partial(_infinite, file=_CHOICE),
+        _CHOICE_PROMPT,
+        "\n\nAnswer:",
+        10,
+        (_CHOICE,),
+        _score_choice,
+    ),
 ):
     register(
         Task(

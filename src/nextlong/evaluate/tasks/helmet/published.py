@@ -31,7 +31,9 @@ def drawn_questions(rows: Sequence[Row], key: str, *, seed: int, file: str) -> l
     return [row for row in rows if row[key] in chosen]
 
 
-def drawn_examples(rows: Sequence[Row], key: str, question: str, *, keep: Callable[[Row], bool] = lambda _: True) -> list[Row]:
+def drawn_examples(
+    rows: Sequence[Row], key: str, question: str, *, keep: Callable[[Row], bool] = lambda _: True
+) -> list[Row]:
     """Return the two examples of a question, always the same ones."""
     kept = [row for row in rows if keep(row)]
     seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31

@@ -57,8 +57,12 @@ def samples(request: Request, which: Set) -> Iterator[Sample | None]:
     for row in drawn_questions(rows, key, seed=request.seed, file=file):
         asked = str(row[key])
         # PopQA has one split only, so the question itself may stand among its examples.
-        chosen = drawn_examples(examples, key, asked, keep=partial(_is_other, key, asked if which.most_popular else None))
-        demos = "".join(f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen)
+        chosen = drawn_examples(
+            examples, key, asked, keep=partial(_is_other, key, asked if which.most_popular else None)
+        )
+        demos = "".join(
+            f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen
+        )
         prompt = _PROMPT.format(demos=demos, context=_passages(row), question=row["question"])
         references = tuple(field_of(row, "answers", file=file))
         sample = Sample(prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth")})

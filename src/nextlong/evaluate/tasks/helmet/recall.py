@@ -25,7 +25,11 @@ _SHOTS: Final = 2
 _DEPTHS: Final = 6
 _BUDGET: Final = 100
 _NEEDLE_BUDGETS: Final = {"niah_multikey_2": 50, "niah_multikey_3": 100, "niah_multivalue": 50}
-_NAMES: Final = {"niah_multikey_2": "ruler_mk_needle", "niah_multikey_3": "ruler_mk_uuid", "niah_multivalue": "ruler_mv"}
+_NAMES: Final = {
+    "niah_multikey_2": "ruler_mk_needle",
+    "niah_multikey_3": "ruler_mk_uuid",
+    "niah_multivalue": "ruler_mv",
+}
 _ASK: Final = "Extract the value corresponding to the specified key in the JSON object below."
 _PREFIX: Final = "\nCorresponding value:"
 
@@ -48,7 +52,9 @@ def _published(request: Request, file: str) -> Iterator[Sample]:
     for number in order.tolist():
         row = rows[number]
         demos = [tuple(pair) for pair in field_of(row, "demos", file=file)[:_SHOTS]]
-        yield _sample(field_of(row, "context", file=file), row["question"], str(row["answer"]), demos, {"depth": row.get("depth")})
+        yield _sample(
+            field_of(row, "context", file=file), row["question"], str(row["answer"]), demos, {"depth": row.get("depth")}
+        )
 
 
 def _made(request: Request) -> Iterator[Sample]:
@@ -66,9 +72,7 @@ def _made(request: Request) -> Iterator[Sample]:
         yield _sample(context, asked, pairs[asked], demos, {"depth": depth, "keys": keys})
 
 
-def _sample(
-    context: str, key: str, value: str, demos: Sequence[tuple[str, str]], details: dict[str, JSON]
-) -> Sample:
+def _sample(context: str, key: str, value: str, demos: Sequence[tuple[str, str]], details: dict[str, JSON]) -> Sample:
     shown = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in demos)
     return Sample(f"{context}\n\n{_ASK}\n\n{shown}Key: {key}", (value,), _BUDGET, _PREFIX, details=details)
 
@@ -96,7 +100,14 @@ def _score_share(answer: str, sample: Sample) -> dict[str, float]:
 
 register(
     Task(
-        "json_kv", "helmet", "Recall", "substring_exact_match", json_kv, _score_value, samples=100, max_new_tokens=_BUDGET
+        "json_kv",
+        "helmet",
+        "Recall",
+        "substring_exact_match",
+        json_kv,
+        _score_value,
+        samples=100,
+        max_new_tokens=_BUDGET,
     )
 )
 for _name, _budget in _NEEDLE_BUDGETS.items():

@@ -40,7 +40,8 @@ def samples(request: Request) -> Iterator[Sample | None]:
         chosen = drawn_examples(examples, "qid", str(row["qid"]), keep=lambda one, no=others: one["qid"] not in no)
         has_titles = "title" in field_of(row, "ctxs", file=file)[0]
         demos = "".join(
-            f"{_passages(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n" for demo in chosen
+            f"{_passages(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
+            for demo in chosen
         )
         prompt = _PROMPT.format(demos=demos, context=_passages(row, has_titles=has_titles), question=row["query"])
         judged = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}

@@ -3,9 +3,3 @@
 Draws come from one stream a task, in the order of NVIDIA's scripts (scripts/data/synthetic/*.py), so that the same seed, words,
 essays and tokenizer give the same prompts. Where we differ, on purpose: docs/evaluate/ruler.md.
 """
-
-from __future__ import annotations
-
-from nextlong.evaluate.tasks.ruler import common_words, frequent_words, niah, qa, variables
-
-__all__ = ["common_words", "frequent_words", "niah", "qa", "variables"]

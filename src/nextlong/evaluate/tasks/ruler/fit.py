@@ -78,4 +78,6 @@ def _tokens(request: Request, built: Built) -> int:
 def refuse_short(request: Request, task: str, *, least: int) -> None:
     """Raise EvaluateError if a length leaves no room for a task."""
     if request.length < least:
-        raise EvaluateError(f"--lengths: {task} needs at least {least} tokens, not {request.length:,}; leave the length or the task out")
+        raise EvaluateError(
+            f"--lengths: {task} needs at least {least} tokens, not {request.length:,}; leave the length or the task out"
+        )

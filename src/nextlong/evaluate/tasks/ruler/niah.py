@@ -87,16 +87,22 @@ def _build(size: int, *, form: Form, draw: random.Random, seed: int, essay: list
             values[-1].append(drawn(form.value_kind, draw))
             needles.append(_NEEDLE.format(kind=form.value_kind, key=keys[-1], value=values[-1][-1]))
     random.Random(seed).shuffle(needles)
-    context = _in_essay(needles, essay, size, draw) if form.haystack == "essay" else _in_lines(needles, form, size, draw)
+    context = (
+        _in_essay(needles, essay, size, draw) if form.haystack == "essay" else _in_lines(needles, form, size, draw)
+    )
     asked = draw.sample(range(form.keys), form.queries)
-    return _question(form, context, [keys[number] for number in asked], [one for number in asked for one in values[number]])
+    return _question(
+        form, context, [keys[number] for number in asked], [one for number in asked for one in values[number]]
+    )
 
 
 def _question(form: Form, context: str, queries: list[str], answers: list[str]) -> Built:
     query = ", ".join(queries[:-1]) + ", and " + queries[-1] if len(queries) > 1 else queries[0]
     prompt, prefix = _ONE if form.queries * form.values == 1 else _MANY
     kind = form.value_kind[:-1] if form.queries * form.values == 1 else form.value_kind
-    return Built(prompt.format(kind=kind, context=context, query=query), prefix.format(kind=kind, query=query), tuple(answers))
+    return Built(
+        prompt.format(kind=kind, context=context, query=query), prefix.format(kind=kind, query=query), tuple(answers)
+    )
 
 
 def _in_essay(needles: list[str], essay: list[str], size: int, draw: random.Random) -> str:

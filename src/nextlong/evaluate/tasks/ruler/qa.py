@@ -71,7 +71,9 @@ def _texts(asked: dict[str, Any]) -> tuple[str, ...]:
 def read_hotpotqa(data: DataFiles) -> QuestionSet:
     """Read HotpotQA's distractor setting: ten documents a question, title and text."""
     items = data.json(HOTPOTQA)
-    contexts = [[f"{title}\n{''.join(lines)}" for title, lines in field_of(item, "context", file=HOTPOTQA)] for item in items]
+    contexts = [
+        [f"{title}\n{''.join(lines)}" for title, lines in field_of(item, "context", file=HOTPOTQA)] for item in items
+    ]
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     questions = [

@@ -44,7 +44,9 @@ class Hyphenated(Sequence[str]):
                 self._groups[-1].append(stem)
             else:
                 self._groups.append([stem])
-        self._ends = list(accumulate(len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups))
+        self._ends = list(
+            accumulate(len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups)
+        )
 
     def _words(self, group: Sequence[str]) -> list[str]:
         return sorted({stem + noun for stem in group for noun in self._nouns})
