@@ -27,7 +27,7 @@ from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request
 
 if TYPE_CHECKING:
-    from nextlong.opened import Sequence as RunSequence
+    from nextlong.runs.opened import Sequence as RunSequence
 
 _BINS: Final = tuple(2**power for power in range(6, 21))
 
@@ -54,7 +54,7 @@ class ChunkLoss:
 
 def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
     """Measure the sequences of a run, as many as there are samples."""
-    from nextlong import opened
+    from nextlong.runs import opened
 
     if not isinstance(model, HuggingFaceModel):
         raise EvaluateError(
