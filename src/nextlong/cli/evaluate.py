@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nextlong.errors import EvaluateError
 from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.evaluate.command import Settings
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -118,7 +122,7 @@ def _evaluate(asked: argparse.Namespace) -> None:
         command.measure(_settings(asked), console=console)
 
 
-def _settings(asked: argparse.Namespace) -> command.Settings:  # type: ignore[name-defined]
+def _settings(asked: argparse.Namespace) -> Settings:
     from nextlong.evaluate import command
     from nextlong.evaluate.lengths import parse_lengths
     from nextlong.evaluate.models.huggingface import LoadOptions

@@ -35,7 +35,8 @@ SOURCES: Final = {
     "icl/nlu/test.csv": "columns text, scenario, intent: the other tenth of NLU-Evaluation-Data",
     "longbench-v2/data.json": "LongBench v2's data.json (THUDM/LongBench-v2 on the Hugging Face hub)",
     "infinitebench/longbook_qa_eng.jsonl": "InfiniteBench's longbook_qa_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
-    "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
+    "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl "
+    "(xinrongzhang2022/InfiniteBench on the hub)",
     "narrativeqa/test.jsonl": "NarrativeQA's test split, a JSON line a question: document.text, question.text, answers[].text "
     "(`datasets.load_dataset('deepmind/narrativeqa', split='test').to_json(…)`)",
     "narrativeqa/train.jsonl": "NarrativeQA's train split, as its test split; two questions of it are shown as examples",

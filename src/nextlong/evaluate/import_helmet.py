@@ -1,7 +1,7 @@
 """Import: results that HELMET's own scripts wrote, read into a results directory of ours.
 
-In:  HELMET's result JSON (`args`, `averaged_metrics`, `data`), never its file name. Out: one file a task and length, without the answers
-(they stay in HELMET's), marked as imported.
+In:  HELMET's result JSON (`args`, `averaged_metrics`, `data`), never its file name. Out: one file a task and length, without
+the answers (they stay in HELMET's), marked as imported.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.models.huggingface import read_config
 from nextlong.evaluate.results import place_of
-from nextlong.evaluate.run import Asked, check, pairs
+from nextlong.evaluate.run import Asked, check, files_of, pairs
 
 if TYPE_CHECKING:
     from nextlong.evaluate.command import Settings
@@ -28,7 +28,7 @@ def show(settings: Settings, asked: Asked, console: Console) -> None:
         samples = asked.samples or task.samples
         is_done = place_of(asked.out, task.name, length).is_file()
         tokens += 0 if is_done else samples * (length or 0)
-        state = "done" if is_done else _missing(asked, task.needs(length or 0)) or "to do"
+        state = "done" if is_done else _missing(asked, files_of(task, length)) or "to do"
         table.add_row(task.name, short(length), str(samples), f"{samples * length:,}" if length else "–", state)
     console.print(table)
     console.print(f"to read: {tokens:,} tokens at most; what prompts share is read once", highlight=False)

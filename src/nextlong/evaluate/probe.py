@@ -17,7 +17,7 @@ Values = dict[str, Any]
 class Probe:
     """A named measurement. `measure` returns the scores, in percent where they are shares, and what stands in the file beside them.
 
-    `lengths` says whether it is measured at each length or once; `files` are what it reads of the user's.
+    `lengths` says whether it is measured at each length or once.
     """
 
     name: str
@@ -26,12 +26,7 @@ class Probe:
     measure: Callable[[Model, Request, Path | None], Values]
     lengths: Literal["each", "none"]
     samples: int
-    files: tuple[str, ...] = ()
     version: int = 1
-
-    def needs(self, length: int | None) -> tuple[str, ...]:
-        """Return the files that it reads at a length."""
-        return self.files
 
 
 def all_probes() -> Mapping[str, Probe]:

@@ -97,7 +97,8 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
     """Raise EvaluateError if a file was written in another format than this version reads."""
     if values.get("format") != FORMAT:
         raise EvaluateError(
-            f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again into another --out, or "
+            f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again "
+            f"into another --out, or "
             f"use the version that wrote it ({values.get('nextlong', 'unknown')})"
         )
 

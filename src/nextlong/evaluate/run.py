@@ -66,12 +66,18 @@ def check(asked: Asked, *, context: int | None) -> None:
     for task, length in pairs(asked):
         if context is not None and length is not None and length > context:
             raise EvaluateError(
-                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a model that is longer "
+                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a "
+                f"model that is longer "
                 "(--context says otherwise, at your own risk)"
             )
-        for name in task.needs(length or 0):
+        for name in files_of(task, length):
             if not _has_stand_in(name, asked.data):
                 asked.data.path(name)
+
+
+def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
+    """Return the user's files that are read; probes read what is there."""
+    return task.needs(length or 0) if isinstance(task, Task) else ()
 
 
 def _has_stand_in(name: str, data: DataFiles) -> bool:
@@ -105,7 +111,8 @@ def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
         results.check_format(before, index)
         if {**before["model"], "label": None} != {**identity, "label": None}:
             raise EvaluateError(
-                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked in another way; give "
+                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked "
+                f"in another way; give "
                 "another --out, or delete the folder"
             )
     store.write_json(
@@ -158,7 +165,7 @@ def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> d
 
 
 def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> dict[str, Any]:
-    files = {name: store.hash_file(asked.data.path(name)) for name in task.needs(length or 0) if asked.data.has(name)}
+    files = {name: store.hash_file(asked.data.path(name)) for name in files_of(task, length) if asked.data.has(name)}
     return {
         "task": task.name,
         "version": task.version,

@@ -1,7 +1,8 @@
 """Scores: an answer and its references → a number between 0 and 1. Pure functions.
 
-RULER: `string_match_all`, `string_match_part` (scripts/eval/synthetic/constants.py of NVIDIA/RULER). HELMET: `normalize_answer` and what
-is built on it, after DrQA and DensePhrases (utils.py of princeton-nlp/HELMET); NDCG as trec_eval; ROUGE by `rouge_score`.
+RULER: `string_match_all`, `string_match_part` (scripts/eval/synthetic/constants.py of NVIDIA/RULER). HELMET:
+`normalize_answer` and what is built on it, after DrQA and DensePhrases (utils.py of princeton-nlp/HELMET); NDCG as
+trec_eval; ROUGE by `rouge_score`.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Task:
     """A named generator of samples with its scorer.
 
     `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
-    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at each of
-    them, `files_at` what it reads at one.
+    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
+    each of them, `files_at` what it reads at one.
     """
 
     name: str

@@ -155,18 +155,18 @@ class HuggingFaceModel:
         return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
 
     def forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> Any:
-        """Run the model over ids, shape (batch, n), behind a cache; returns the logits of the last one, shape (batch, vocabulary)."""
+        """Run the model over ids, shape (batch, n), behind a cache; returns the logits of the last one, shape (batch,
+        vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
 
-    def all_logits(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+    def all_logits(self, ids: torch.Tensor, cache: Any) -> Any:
         """Run the model over ids, shape (1, n), behind a cache; returns the logits of each, shape (1, n, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
-            logits: torch.Tensor = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits
-        return logits
+            return self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits
 
     def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
         torch = required("torch")

@@ -123,7 +123,8 @@ class ServerModel:
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
                 trouble = f"{type(cause).__name__}: {cause}"
         raise self._error(
-            f"did not answer in {self._options.max_attempts} attempts, the last with {trouble}; what is answered is kept: mend the server "
+            f"did not answer in {self._options.max_attempts} attempts, the last with {trouble}; what is answered is "
+            f"kept: mend the server "
             "and say the same command again, or lower --concurrency"
         )
 

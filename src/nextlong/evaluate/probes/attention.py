@@ -1,7 +1,9 @@
-"""Attention probe: how much of the last token's attention lies on the first and last third of a long context (paper §5.1, App. B.4).
+"""Attention probe: how much of the last token's attention lies on the first and last third of a long context (paper §5.1,
+App. B.4).
 
-In:  a Hugging Face model; questions over long stories (InfiniteBench's Longbook QA, as the paper; any text where it is missing). Out: shares
-of attention, by layer and overall: of the whole prompt, of the context alone, and of the context without the attention sink.
+In:  a Hugging Face model; questions over long stories (InfiniteBench's Longbook QA, as the paper; any text where it is
+missing). Out: shares of attention, by layer and overall: of the whole prompt, of the context alone, and of the context
+without the attention sink.
 
 No T × T matrix is made: the prompt is prefilled with sdpa, then the last token alone is run with an attention that computes
 softmax(q·Kᵀ) in float32 and keeps the weights, summed over thirds.
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +28,6 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request, Sample, all_tasks
 from nextlong.evaluate.tasks import needle
-
-if TYPE_CHECKING:
-    import torch
 
 _NAME: Final = "nextlong_last_token"
 _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao et al. 2023, arXiv 2309.17453)
@@ -104,13 +103,13 @@ def _keeping(kept: _Kept) -> Any:
 
     def attention(
         module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
         scaling: float | None = None,
         **_: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Any, Any]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)

@@ -1,11 +1,13 @@
 """Dependency probe: what the earlier meta-chunks of a sequence are worth to the later ones, by distance.
 
-In:  a run, and any causal language model with the run's tokenizer. Out: nats a token that a meta-chunk costs less because the earlier
-meta-chunks of its document stand before it, against the same sequence without them: by the distance to the nearest, and by position.
+In:  a run, and any causal language model with the run's tokenizer. Out: nats a token that a meta-chunk costs less because
+the earlier meta-chunks of its document stand before it, against the same sequence without them: by the distance to the
+nearest, and by position.
 
-It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no dependence to learn, or
-the model is too weak to see it. The document's own text is compared with itself, so topics and styles cancel out. A sequence is read
-twice, once with all of it and once with its negatives alone, between which each meta-chunk is scored and taken back: 2T tokens in all.
+It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no
+dependence to learn, or the model is too weak to see it. The document's own text is compared with itself, so topics and
+styles cancel out. A sequence is read twice, once with all of it and once with its negatives alone, between which each
+meta-chunk is scored and taken back: 2T tokens in all.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def _check_same_ids(model: HuggingFaceModel, run: Any) -> None:
     ours, theirs = run.tokenizer.get_vocab(), model.tokenizer.backend.get_vocab()
     if ours != theirs:
         raise EvaluateError(
-            f"dependency: the model's tokenizer is not that of {run.path} ({len(theirs):,} entries against {len(ours):,}, or other ids); give a "
+            f"dependency: the model's tokenizer is not that of {run.path} ({len(theirs):,} entries against "
+            f"{len(ours):,}, or other ids); give a "
             "model with the run's tokenizer, or run the recipe again with the model's: what is embedded is kept"
         )
 

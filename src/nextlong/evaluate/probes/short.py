@@ -1,6 +1,7 @@
 """Short text: the paper's seven tasks, by EleutherAI's lm-eval, which does them right.
 
-In:  a Hugging Face model, or a server with log-probabilities; lm-eval's data sets, from the hub or its cache. Out: acc and acc_norm a task.
+In:  a Hugging Face model, or a server with log-probabilities; lm-eval's data sets, from the hub or its cache. Out: acc and
+acc_norm a task.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def harness_results(
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EvaluateError(
-            f"short: lm-eval could not load its data ({type(error).__name__}: {first}); it fetches them from the Hugging Face hub on the first "
+            f"short: lm-eval could not load its data ({type(error).__name__}: {first}); it fetches them from the "
+            f"Hugging Face hub on the first "
             "use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
         ) from None
     return {

@@ -1,6 +1,7 @@
 """Figures: scores as the paper draws them, by matplotlib, as SVG and PNG.
 
-Every figure is a function of results; one that there is nothing for is left out. Colours are Okabe and Ito's, told apart by the colour-blind.
+Every figure is a function of results; one that there is nothing for is left out. Colours are Okabe and Ito's, told apart by
+the colour-blind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
@@ -49,7 +51,7 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
     ]
     for one in results:
         title = f"Needle in a haystack: {one.name}"
-        drawings.append((f"needle-{_file_name(one.name)}", title, lambda figure, own=one: _needle(figure, own)))
+        drawings.append((f"needle-{_file_name(one.name)}", title, partial(_needle, one=one)))
     for name, title, draw in drawings:
         figure = _drawn(draw)
         if figure is not None:

@@ -1,7 +1,7 @@
 """The paper's columns: which tasks make a category, and how categories make an average (§4.1, Tables 1 and 2).
 
-The average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K. It gives the
-62.58 and 65.76 of the paper from its own columns.
+The average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K. It
+gives the 62.58 and 65.76 of the paper from its own columns.
 """
 
 from __future__ import annotations

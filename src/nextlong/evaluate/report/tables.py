@@ -6,10 +6,10 @@ A cell that was not measured is a dash. The best of a column is bold where model
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
-from typing import Final
+from typing import Final, Literal
 
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
@@ -31,12 +31,12 @@ class Table:
     about: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows_are: Literal["rivals", "parts"] = "rivals"
 
     def is_best(self, row: int, column: int) -> bool:
         """Say whether a cell is the greatest of its column, among at least two."""
-        values = [cells[column] for _, cells in self.rows if cells[column] is not None]
-        own = self.rows[row][1][column]
-        return own is not None and len(values) > 1 and own == max(value for value in values if value is not None)
+        values = [value for _, cells in self.rows if (value := cells[column]) is not None]
+        return self.rows_are == "rivals" and len(values) > 1 and self.rows[row][1][column] == max(values)
 
 
 def all_tables(results: Sequence[Results]) -> Iterator[Table]:
@@ -92,23 +92,15 @@ def _by_task(results: Sequence[Results]) -> Iterator[Table]:
 
 
 def _unranked(table: Table) -> Table:
-    return _Unranked(table.title, table.about, table.columns, table.rows)
-
-
-class _Unranked(Table):
-    """A table whose rows are no rivals."""
-
-    def is_best(self, row: int, column: int) -> bool:
-        """Say no."""
-        return False
+    return replace(table, rows_are="parts")
 
 
 def _longbench(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        for found in (result for result in one.finished if result.task == "longbench_v2"):
-            rows.append((f"{one.name}, {short(found.length)}", (found.score, *_longbench_parts(found))))
-    about = "Accuracy, percent; documents are cut in their middle to the length; an answer that names no letter is wrong (paper, Table 3)."
+        found = [result for result in one.finished if result.task == "longbench_v2"]
+        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in found]
+    about = "Accuracy, percent; documents are cut in their middle to the length; no letter is wrong (paper, Table 3)."
     return Table("LongBench v2", about, ("Overall", *(name for name, _, _ in _LONGBENCH_COLUMNS)), tuple(rows))
 
 
@@ -220,18 +212,18 @@ def _latex(text: str) -> str:
     return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
 
 
+def _html_cell(table: Table, row: int, column: int) -> str:
+    text = text_of(table.rows[row][1][column])
+    return f"<td><b>{text}</b></td>" if table.is_best(row, column) else f"<td>{text}</td>"
+
+
 def as_html(tables: Sequence[Table], figures: Sequence[tuple[str, str]]) -> str:
     """Return one page: tables, then figures, each a title and its SVG. Nothing is fetched from elsewhere."""
     body = []
     for table in tables:
         head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
         rows = "".join(
-            f"<tr><th>{escape(name)}</th>"
-            + "".join(
-                f"<td>{'<b>' if table.is_best(number, place) else ''}{text_of(cell)}{'</b>' if table.is_best(number, place) else ''}</td>"
-                for place, cell in enumerate(cells)
-            )
-            + "</tr>\n"
+            f"<tr><th>{escape(name)}</th>{''.join(_html_cell(table, number, place) for place in range(len(cells)))}</tr>\n"
             for number, (name, cells) in enumerate(table.rows)
         )
         body.append(
@@ -249,8 +241,8 @@ _PAGE: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Evaluation</title>
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24; background: #fff; }}
-.wide {{ overflow-x: auto; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
+background: #fff; }} .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d8dde3; }}
 th:first-child {{ text-align: left; font-weight: 500; }}

@@ -1,7 +1,7 @@
 """LongBench v2: 503 multiple-choice questions over documents of 8K to 2M words (Bai et al. 2024, arXiv 2412.15204).
 
-In:  its data.json. Out: the official zero-shot prompt, cut in its middle to the length; score: the letter of `The correct answer is (B)`;
-an answer without one is wrong.
+In:  its data.json. Out: the official zero-shot prompt, cut in its middle to the length; score: the letter of `The correct
+answer is (B)`; an answer without one is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from nextlong.evaluate.task import Request, Sample, Task, register
 DATA: Final = "longbench-v2/data.json"
 BUDGET: Final = 128
 _PROMPT: Final = (
-    "Please read the following text and answer the question below.\n\n<text>\n{document}\n</text>\n\nWhat is the correct answer to this "
+    "Please read the following text and answer the question below.\n\n<text>\n{document}\n</text>\n\nWhat is the "
+    "correct answer to this "
     'question: {question}\nChoices:\n(A) {A}\n(B) {B}\n(C) {C}\n(D) {D}\n\nFormat your response as follows: "The correct answer is '
     '(insert answer here)".'
 )
@@ -35,7 +36,8 @@ def samples(request: Request) -> Iterator[Sample | None]:
 
 
 def _cut_middle(request: Request, text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Return the text, or its first and last tokens in equal parts: in characters, and as ids, which need no second tokenization."""
+    """Return the text, or its first and last tokens in equal parts: in characters, and as ids, which need no second
+    tokenization."""
     bounds = request.tokenizer.boundaries(text)
     half = (request.room - BUDGET) // 2
     if len(bounds) <= 2 * half:

@@ -25,9 +25,7 @@ _FACTS: Final = ("eat a sandwich", "Dolores Park")
 _PROMPT: Final = "<context>\n{context}\n</context>\n\nQuestion: What is the best thing to do in San Francisco? Answer from the text above."
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _DEPTHS: Final = 11
-_MOST_CHARS_PER_TOKEN: Final = (
-    8  # of prose, in any tokenizer worth its name; with more the text is only repeated sooner
-)
+_MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
 
 
 def samples(request: Request) -> Iterator[Sample | None]:

@@ -22,8 +22,8 @@ from nextlong.evaluate.task import Request, Sample, Task, register
 
 _BUDGET: Final = 20
 _PROMPT: Final = (
-    'Use the provided mapping from the text to label to assign a label to the text. Only output "label: {{label}}" and nothing else. '
-    "\n\n{context}\n\n{question}"
+    'Use the provided mapping from the text to label to assign a label to the text. Only output "label: {{label}}" and '
+    "nothing else. \n\n{context}\n\n{question}"
 )
 _PREFIX: Final = "\nlabel:"
 _LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)

@@ -1,7 +1,7 @@
 """Long-document question answering: NarrativeQA, and InfiniteBench's questions and multiple choice.
 
-In:  the data sets as published. Out: short answers. A story is cut at its end to the length, as the benchmark defines it, and says so in
-the prompt; HELMET counts Llama 2's tokens for the cut, we the model's own. Scores: ROUGE-L F1, or the right letter.
+In:  the data sets as published. Out: short answers. A story is cut at its end to the length, as the benchmark defines it,
+and says so in the prompt; HELMET counts Llama 2's tokens for the cut, we the model's own. Scores: ROUGE-L F1, or the right letter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _OMITTED: Final = " ... [the rest of the text is omitted]"
 _QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_choice_eng.jsonl"
 _NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
 _NARRATIVE_PROMPT: Final = (
-    "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as concisely as you can, "
+    "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as "
+    "concisely as you can, "
     "using a single phrase if possible.\n\n{demo}{context}\n\nQuestion: {question}"
 )
 _QA_PROMPT: Final = (

@@ -1,6 +1,7 @@
 """Recall: a value in a long JSON object, and three of RULER's needles with HELMET's budgets.
 
-In:  nothing but the seed for JSON KV; RULER's words and essays for the others. Out: JSON KV by SubEM, the needles by the share found.
+In:  nothing but the seed for JSON KV; RULER's words and essays for the others. Out: JSON KV by SubEM, the needles by the
+share found.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ In:  HELMET's files. Out: rankings `ID3 > ID1 > …`, scored by NDCG@10 as trec_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from nextlong.evaluate.data import field_of
@@ -17,8 +18,10 @@ _PASSAGES_AT: Final = {8192: 50, 16_384: 130, 32_768: 285, 65_536: 600, 131_072:
 _DEPTHS: Final = 3
 _BUDGET: Final = 200
 _PROMPT: Final = (
-    "You are provided with a list of documents, each indicated by their ID. Rank each document based on their relevance to the question "
-    "in descending order from most relelvant to least relevant texts. Include all documents in the rankings. Write your answer using the "
+    "You are provided with a list of documents, each indicated by their ID. Rank each document based on their "
+    "relevance to the question "
+    "in descending order from most relelvant to least relevant texts. Include all documents in the rankings. Write "
+    "your answer using the "
     "unique IDs, with the following format:\nRanking: ID3 > ID1 > ID2\n\n{demos}{context}\n\nQuery: {question}"
 )
 _PREFIX: Final = "\nRanking:"
@@ -37,7 +40,7 @@ def samples(request: Request) -> Iterator[Sample | None]:
     are_many = len(examples) > 2 * len(rows)
     for row in rows:
         others = asked if are_many else {row["qid"]}
-        chosen = drawn_examples(examples, "qid", str(row["qid"]), keep=lambda one, no=others: one["qid"] not in no)
+        chosen = drawn_examples(examples, "qid", str(row["qid"]), keep=partial(_is_other, others))
         has_titles = "title" in field_of(row, "ctxs", file=file)[0]
         demos = "".join(
             f"{_passages(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
@@ -47,6 +50,10 @@ def samples(request: Request) -> Iterator[Sample | None]:
         judged = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
         sample = Sample(prompt, (_ranking(row),), _BUDGET, _PREFIX, stop="\n", details={"judged": dict(judged)})
         yield sample if request.fits(sample) else None
+
+
+def _is_other(others: set[str], row: Row) -> bool:
+    return row["qid"] not in others
 
 
 def _passages(row: Row, *, has_titles: bool) -> str:

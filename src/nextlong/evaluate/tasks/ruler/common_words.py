@@ -22,7 +22,8 @@ BUDGET: Final = 120
 COMMON: Final = 10
 _STEP: Final = 10
 _PROMPT: Final = (
-    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most often.\n"
+    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
+    "appear most often.\n"
     "{context}\nQuestion: What are the 10 most common words in the above list?"
 )
 _PREFIX: Final = " Answer: The top 10 words that appear most often in the list are:"

@@ -23,8 +23,10 @@ _ALPHA: Final = 2.0
 _LETTERS: Final = 6
 _TOKENS_PER_WORD_OF_VOCABULARY: Final = 50
 _PROMPT: Final = (
-    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared coded words. "
-    "{context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently appeared "
+    "Read the following coded text and track the frequency of each coded word. Find the three most frequently "
+    "appeared coded words. "
+    "{context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
+    "frequently appeared "
     "words in the above coded text?"
 )
 _PREFIX: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"

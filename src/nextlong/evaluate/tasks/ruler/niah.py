@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
@@ -110,7 +111,7 @@ def _in_essay(needles: list[str], essay: list[str], size: int, draw: random.Rand
     places = sorted(int(len(lines) * (depth / 100)) for depth in draw.sample(DEPTHS, len(needles)))
     bounds = [0, *places, len(lines)]
     parts = []
-    for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (first, last) in enumerate(pairwise(bounds)):
         parts.append(" ".join(lines[first:last]))
         parts.extend(needles[number : number + 1])
     return " ".join(parts)

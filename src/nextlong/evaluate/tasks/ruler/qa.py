@@ -21,8 +21,10 @@ BUDGET: Final = 32
 SQUAD, HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _STEP: Final = 10
 _PROMPT: Final = (
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\nThe following are "
-    "given documents.\n\n{context}\n\nAnswer the question based on the given documents. Only give me the answer and do not output any "
+    "Answer the question based on the given documents. Only give me the answer and do not output any other "
+    "words.\n\nThe following are "
+    "given documents.\n\n{context}\n\nAnswer the question based on the given documents. Only give me the answer and "
+    "do not output any "
     "other words.\n\nQuestion: {query}"
 )
 _PREFIX: Final = " Answer:"

@@ -10,6 +10,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -24,12 +25,14 @@ HOPS: Final = 4
 _EXAMPLE_TOKENS: Final = 500
 _EXAMPLE_VALUE: Final = "12345"
 _PROMPT: Final = (
-    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: Find all variables "
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: "
+    "Find all variables "
     "that are assigned the value {value} in the text above."
 )
 # The misspelling is the benchmark's.
 _PREFIX: Final = (
-    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assgined the value {value}, "
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assgined the "
+    "value {value}, "
     "they are: "
 )
 
@@ -103,7 +106,7 @@ def _chain(draws: _Draws, *, is_example: bool) -> tuple[list[str], list[str]]:
     names = names[: HOPS + 1]
     value = _EXAMPLE_VALUE if is_example else draws.value()
     chain = [f"VAR {names[0]} = {value}"]
-    chain += [f"VAR {later} = VAR {earlier} " for earlier, later in zip(names, names[1:], strict=False)]
+    chain += [f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names)]
     return names, chain
 
 

@@ -1,6 +1,7 @@
 """Words: the lists that RULER draws from, and its essays.
 
-wonderwords' lists come with the extra; NVIDIA's english_words.json, which cwe needs beyond them, and the essays are the user's files.
+wonderwords' lists come with the extra; NVIDIA's english_words.json, which cwe needs beyond them, and the essays are the
+user's files.
 """
 
 from __future__ import annotations
