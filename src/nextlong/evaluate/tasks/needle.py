@@ -22,7 +22,10 @@ HAYSTACK: Final = "needle/haystack.txt"
 BUDGET: Final = 32
 _NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 _FACTS: Final = ("eat a sandwich", "Dolores Park")
-_PROMPT: Final = "<context>\n{context}\n</context>\n\nQuestion: What is the best thing to do in San Francisco? Answer from the text above."
+_PROMPT: Final = (
+    "<context>\n{context}\n</context>\n\n"
+    "Question: What is the best thing to do in San Francisco? Answer from the text above."
+)
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _DEPTHS: Final = 11
 _MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner

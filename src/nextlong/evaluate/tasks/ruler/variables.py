@@ -76,8 +76,8 @@ def _example(request: Request, draws: _Draws) -> str:
     upper = upper_bound(short, build, step=5)
     size = largest(short, build, lower=5, upper=upper, budget=0, step=5)
     sample = next(fitting(short, lambda _, used: build(used), size=size, step=5, budget=0))
-    assert sample is not None, "noise of five lines and a chain are shorter than 500 tokens in any tokenizer"
-    return f"{sample.text} {' '.join(sample.references)}\n"
+    shown = build(5) if sample is None else Built(sample.prompt, sample.answer_prefix, sample.references)
+    return f"{shown.prompt}{shown.answer_prefix} {' '.join(shown.references)}\n"
 
 
 def _renamed(example: str, draws: _Draws) -> str:
@@ -103,7 +103,7 @@ def _chain(draws: _Draws, *, is_example: bool) -> tuple[list[str], list[str]]:
     names = [draws.name(letters) for _ in range(HOPS + 1)]
     while len(set(names)) < HOPS + 1:
         names.append(draws.name(letters))
-    names = names[: HOPS + 1]
+    names = list(dict.fromkeys(names))
     value = _EXAMPLE_VALUE if is_example else draws.value()
     chain = [f"VAR {names[0]} = {value}"]
     chain += [f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names)]
