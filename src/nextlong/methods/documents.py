@@ -6,8 +6,8 @@ Out: DRAFTS: the chunks of each sequence's documents, in order; no fewer than T 
 
 Lengths are counted with the run's tokenizer, not estimated: how many characters make a token differs threefold between
 languages, and a draft that falls short of T is lost, so an estimate fills a data set with what it favours. Counting is
-exact at the price of estimating: 10 MB/s a core by our own encoder, 77 by fastokens, against 64 to class characters by
-script, from which tokens follow to within 20 % of a document.
+exact at the price of estimating: 77 MB/s a core by fastokens, against 64 to class characters by script, from which tokens
+follow to within 20 % of a document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
-from nextlong.tokens.fast_bpe import TextEncoder
+from nextlong.tokens.encode import TextEncoder
 from nextlong.tokens.tokenize import Engine
 
 _ROWS_PER_FILE = 64

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of, special_ids
 from nextlong.embed.steps import docvectors_step
+from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import Keywords, extract_keywords
+from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import sequence_limit
-from nextlong.search.steps import blocks, documents_step, metas_step, mine_step, neighbours_step
+from nextlong.recipe.amounts import fetch_of, sequence_limit
+from nextlong.search.index_steps import index_steps
+from nextlong.search.steps import (
+    documents_step,
+    meta_blocks,
+    metas_step,
+    mine_step,
+    neighbours_fetch,
+    neighbours_step,
+    wanted_neighbours,
+)
 from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
 
 # methods that extend a meta-document
@@ -26,10 +38,11 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
     metas = metas_step(recipe, ingest, chunk, attempt=attempt)
-    mine = mine_step(recipe, embed, metas)
+    index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
+    mine = mine_step(recipe, embed, metas, index)
     screening = _screening(recipe, ingest, chunk)
     draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-    return [metas, encoder, embed, mine, *screening, draft]
+    return [metas, encoder, embed, *index, mine, *screening, draft]
 
 
 def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -65,7 +78,9 @@ def draft_step(
     }
 
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(
+            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+        )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
@@ -113,8 +128,10 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         vectors = docvectors_step(recipe, chunk, embed)
-        on_the_way = [encoder, embed, vectors]
-        needed.append(neighbours_step(recipe, documents, vectors, fetch=search.fetch, attempt=attempt))
+        wanted = wanted_neighbours(recipe, fetch=search.fetch, attempt=attempt)
+        index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted))
+        on_the_way = [encoder, embed, vectors, *index]
+        needed.append(neighbours_step(recipe, documents, vectors, index, wanted=wanted))
     if Need.KEYWORDS in method.needs:
         needed.append(keywords_step(recipe, ingest, chunk))
     draft = draft_documents_step(method, recipe, needed, tokenizer, attempt=attempt)
@@ -148,8 +165,12 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             for documents, chunks in shards
         ]
 
-    config = options.model_dump(include=set(Keywords.model_fields))
-    return Step("keywords", 1, config, (ingest, chunk), tasks)
+    config: dict[str, Any] = options.model_dump(include=set(Keywords.model_fields))
+    model = Path(options.queries).expanduser()
+    if options.queries != "extractive" and model.is_dir():
+        config["files"] = store.hash_folder(model)
+    needs = partial(query_resources, options.queries)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs)
 
 
 def draft_documents_step(

@@ -21,6 +21,7 @@ from nextlong.recipe.keys import (
 )
 from nextlong.recipe.methods import METHODS
 from nextlong.recipe.recipe import Recipe
+from nextlong.recipe.search import Search
 
 __all__ = [
     "METHODS",
@@ -38,6 +39,7 @@ __all__ = [
     "OpenAI",
     "Positive",
     "Recipe",
+    "Search",
     "Section",
     "SentenceTransformers",
     "Source",
