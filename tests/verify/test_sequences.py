@@ -21,6 +21,7 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
         method="standard",
         layout=layout,
         strategy="top",
+        extra_tokens=0,
         setting=lambda section, key, default=None: settings.get((section, key), default),
         special_ids=special or {JOINT: [9], BOS: [], EOS: []},
     )
