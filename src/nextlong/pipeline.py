@@ -30,6 +30,8 @@ from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.serial import SerialExecutor
+from nextlong.engine.share import before
+from nextlong.engine.share import run_share as share_of
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -89,6 +91,37 @@ def run(
             write_record(recipe, done, run_dir)
             when_done(done, carry_out)
     return done
+
+
+def run_share(
+    recipe: Recipe, step: str, *, share: tuple[int, int], reporter: Reporter | None = None
+) -> tuple[int, int]:
+    """Run one share (k, n) of the tasks of one step, beside other processes that run theirs; return how many, of how many.
+
+    The steps before it must be done (`run_before`); `run` then goes on from there. Raises a NextlongError.
+    """
+    refuse_import_by_worker()
+    run_dir = run_dir_of(recipe)
+    files = input_files(recipe)
+    with store.locked(run_dir, mode="together"):
+        files = recognise_inputs(recipe, files, run_dir, tell=(reporter or Quiet()).tell)
+        with executor_for(recipe) as executor:
+            steps = route(recipe, files)
+            return share_of(steps, step, share=share, run_dir=run_dir, executor=executor, reporter=reporter)
+
+
+def run_before(recipe: Recipe, step: str, *, reporter: Reporter | None = None) -> None:
+    """Carry out what the step `step` needs, and not the step itself. Raises a NextlongError."""
+    refuse_import_by_worker()
+    check_beforehand(recipe)
+    run_dir = run_dir_of(recipe)
+    files = input_files(recipe)
+    with store.locked(run_dir):
+        files = recognise_inputs(recipe, files, run_dir, tell=(reporter or Quiet()).tell)
+        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
+        steps = route(recipe, files, when_ingested=remember)
+        with executor_for(recipe) as executor:
+            run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, only=before(steps, step))
 
 
 def check_beforehand(recipe: Recipe) -> None:

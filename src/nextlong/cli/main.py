@@ -15,6 +15,7 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import share
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.run import run_and_tell
 from nextlong.engine.interrupts import Terminated, sigterm_raises
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--accept-changed-inputs", action="store_true", help="read input files anew that have changed since"
             )
+            share.add(sub)
 
     peek = commands.add_parser("peek", help="look at the sequences of a run")
     peek.add_argument("run", type=Path)
@@ -194,8 +196,10 @@ def _plan(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-
     recipe = Recipe.load(asked.recipe, overrides=asked.overrides)
+    if share.is_asked(asked):
+        share.run(recipe, asked, Console())
+        return
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
 
 
