@@ -44,7 +44,7 @@ from nextlong.tokens.tokenizer import check_there
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.embed.lsa",)
+_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
 
 
 def run(
@@ -128,7 +128,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> L
     """Return the processes that carry out all steps of a recipe, or only those that export."""
     if work == "export":
         return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
+    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
     return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count_gpus)
 
 
