@@ -142,7 +142,7 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished], object] = lambda *_: None,
+    when_done: Callable[[Recipe, Finished, pipeline.CarryOut], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
@@ -164,7 +164,7 @@ def _run_each(
     found: Sequence[Variant],
     reporter: Reporter | None,
     changed_inputs: Literal["refuse", "accept"],
-    when_done: Callable[[Recipe, Finished], object],
+    when_done: Callable[[Recipe, Finished, pipeline.CarryOut], object],
 ) -> Iterator[Outcome]:
     for variant in found:
         run_dir = run_dir_of(variant.recipe)

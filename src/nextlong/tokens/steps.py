@@ -16,7 +16,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
 from nextlong.tokens.named import refer
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import eod_id, local_path, prepare_tokenizer
+from nextlong.tokens.tokenizer import local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -120,4 +120,4 @@ def _earlier_tokens(
 def check_eod(recipe: Recipe, tokenizer: Path) -> None:
     """Raise TokenizerError if `export.megatron_eod` is no token of the tokenizer."""
     if recipe.export.megatron_eod is not None:
-        eod_id(tokenizer, recipe.export.megatron_eod)
+        token_id(recipe.export.megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")

@@ -249,13 +249,12 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
 
 
-def eod_id(tokenizer: Path, eod: str) -> int:
-    """Return the id of the token that ends Megatron's documents. Raises TokenizerError if it is none of the tokenizer."""
-    found: int | None = tokenizer_of(tokenizer).token_to_id(eod)
+def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
+    """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
+    found: int | None = tokenizer_of(tokenizer).token_to_id(name)
     if found is None:
-        raise TokenizerError(
-            f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"
-        )
+        told = f"{key}={name!r}" if key else repr(name)
+        raise TokenizerError(f"{told} is no token of the tokenizer; name one, such as its end of text")
     return found
 
 

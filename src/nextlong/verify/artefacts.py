@@ -82,6 +82,11 @@ class Artefacts:
         """The recipe's `compose.negatives`."""
         return str(self.setting("compose", "negatives", "top"))
 
+    @cached_property
+    def extra_tokens(self) -> int:
+        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
+
     @property
     def is_filtered(self) -> bool:
         """Whether candidates may be passed over for another reason than being used already."""
