@@ -46,7 +46,7 @@ from nextlong.tokens.tokenizer import check_there
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.embed.lsa",)
+_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -161,7 +161,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
+    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
     return LocalExecutor(capacity_here(recipe), preload=preload)
 
 

@@ -153,8 +153,20 @@ class SentenceTransformers(Section):
     revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
     device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 where the hardware has it"
+        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
     )
+    backend: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
+    )
+
+    @model_validator(mode="after")
+    def _backend_suits(self) -> Self:
+        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
+            raise ValueError(
+                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
+                f"device={self.device!r}; leave these out, or take backend: torch"
+            )
+        return self
 
 
 class OpenAI(Section):
