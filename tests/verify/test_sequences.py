@@ -18,6 +18,7 @@ STOP = {0: 3, 1: 5, -1: -1}
 def run_of(method="standard", target_tokens=21, special=None):
     settings = {("compose", "target_tokens"): target_tokens}
     return SimpleNamespace(
+        extra_tokens=0,
         method=method,
         strategy="top",
         setting=lambda section, key, default=None: settings.get((section, key), default),
