@@ -37,3 +37,7 @@ class PluginError(NextlongError):
 
 class ExportError(NextlongError):
     """An export could not be written or published where it was asked for."""
+
+
+class EvaluateError(NextlongError):
+    """A model, a server, a data file or earlier results do not allow the evaluation that was asked for."""

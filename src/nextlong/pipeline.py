@@ -38,7 +38,10 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import input_files, recognise_inputs
 from nextlong.methods.steps import draft_documents_step, draft_step, keywords_step
 from nextlong.recipe import Recipe
-from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_step
+from nextlong.recipe.amounts import fetch_of
+from nextlong.search.choose import has_driver
+from nextlong.search.index_steps import index_steps
+from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_fetch, neighbours_step
 from nextlong.similarity import steps as similarity_steps
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
@@ -145,8 +148,13 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
 
 
 def capacity_here(recipe: Recipe) -> Capacity:
-    """Return what this machine has for the recipe; GPUs are counted once a step asks."""
-    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus)
+    """Return what this machine has for the recipe.
+
+    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
+    """
+    is_model = recipe.encoder.kind == "sentence-transformers" or recipe.compose.method == "quest"
+    asks = is_model or (recipe.search.device != "cpu" and has_driver())
+    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
 
 
 def worker_count(recipe: Recipe) -> int:
@@ -219,10 +227,11 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
     embed = embed_step(recipe, ingest, chunk, encoder)
     if method == "nextlong":
         metas = metas_step(recipe, ingest, chunk, attempt=attempt)
-        mine = mine_step(recipe, embed, metas)
+        index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
+        mine = mine_step(recipe, embed, metas, index)
         screening = _screening(recipe, ingest, chunk)
         draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-        return [metas, encoder, embed, mine, *screening, draft]
+        return [metas, encoder, embed, *index, mine, *screening, draft]
     documents = documents_step(recipe, ingest, chunk)
     if method == "standard":
         return [documents, draft_documents_step(recipe, documents, None, tokenizer)]
@@ -230,9 +239,10 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
         keywords = keywords_step(recipe, ingest, chunk)
         return [documents, keywords, draft_documents_step(recipe, documents, keywords, tokenizer)]
     vectors = docvectors_step(recipe, chunk, embed)
-    neighbours = neighbours_step(recipe, documents, vectors)
+    index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, recipe))
+    neighbours = neighbours_step(recipe, documents, vectors, index)
     draft = draft_documents_step(recipe, documents, neighbours, tokenizer)
-    return [documents, encoder, embed, vectors, neighbours, draft]
+    return [documents, encoder, embed, vectors, *index, neighbours, draft]
 
 
 def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
+from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.run import run_and_tell
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reports(commands)
 
     cli_export.add(commands)
+    cli_evaluate.add(commands)
 
     cli_verify.add(commands)
     return parser

@@ -17,7 +17,7 @@ from nextlong.methods.quest.keywords import extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, sequence_limit
-from nextlong.search.steps import blocks
+from nextlong.search.steps import meta_blocks
 from nextlong.similarity.steps import shingle_store
 
 
@@ -65,7 +65,9 @@ def draft_step(
     }
 
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(
+            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+        )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [

@@ -33,6 +33,7 @@ from nextlong.recipe.keys import (
     Section,
     Tokenizer,
 )
+from nextlong.recipe.search import Search
 from nextlong.recipe.text import UniqueKeys, explain, merge
 
 
@@ -51,6 +52,7 @@ class Recipe(Section):
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()
     encoder: Encoder = Encoder()
+    search: Search = Search()
     mine: Mine = Mine()
     tokenizer: Tokenizer
     compose: Compose = Compose()

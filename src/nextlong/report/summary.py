@@ -14,6 +14,7 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
 from nextlong.recipe import Recipe
+from nextlong.search.index_steps import chosen_in_words
 from nextlong.tokens import lost
 
 
@@ -44,6 +45,8 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
+    if chosen := chosen_in_words(done):
+        told.append(("search", chosen))
     if "weights" in done:
         told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
     told += exported(recipe, done)
