@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from nextlong.artefacts import record
 from nextlong.artefacts.finished import sequences_per_part
-from nextlong.artefacts.record import RECIPE_FILE, run_dir_of, write_record
+from nextlong.artefacts.names import name_for
 from nextlong.compose.steps import compose_step, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
@@ -52,11 +53,13 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished], object] = lambda _: None,
+    stands: record.Stands = "for-this",
+    when_done: Callable[[Finished, record.State], object] = lambda *_: None,
 ) -> dict[str, Done]:
-    """Bring the recipe's run directory to its finished state; return the finished steps by name.
+    """Bring the recipe's state of the run directory about; return the finished steps by name.
 
-    `when_done` gets them while the directory is still this process's own.
+    `when_done` gets them and the state while the directory is still this process's own; `stands` says what the directory
+    stands for afterwards (`record.write`).
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -64,21 +67,19 @@ def run(
     refuse_import_by_worker()
     check_beforehand(recipe)
     reporter = reporter or Quiet()
-    run_dir = run_dir_of(recipe)
+    run_dir = record.run_dir_of(recipe)
     files = input_files(recipe)
     with store.locked(run_dir):
+        name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
-        with store.explained(run_dir):
-            store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-        write_record(recipe, done, run_dir)
-        when_done(done)
+        when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands))
     return done
 
 

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
+StateName = Annotated[
+    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
+]  # fit for a file's name, and for RUN@name
 
 
 class Section(BaseModel):

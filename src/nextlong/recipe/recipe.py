@@ -30,6 +30,7 @@ from nextlong.recipe.keys import (
     Positive,
     Quest,
     Section,
+    StateName,
     Tokenizer,
 )
 from nextlong.recipe.text import UniqueKeys, explain, merge
@@ -39,6 +40,9 @@ class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Named = Field(description="where the run lives; one folder a step")
+    name: StateName | None = Field(
+        None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
+    )
     seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
     ingest: Ingest
