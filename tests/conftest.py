@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from executing import carry_out
 from nextlong import pipeline
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
@@ -60,7 +61,7 @@ def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
     preload = ["nextlong.pipeline", "nextlong.embed.lsa", "faiss", "pyarrow.parquet", "sklearn.utils.extmath"]
     with LocalExecutor(1, preload=preload) as executor:
-        assert list(executor.map(len, [("warm",)])) == [4]
+        assert list(carry_out(executor, len, [("warm",)])) == [4]
 
 
 @pytest.fixture(scope="session")

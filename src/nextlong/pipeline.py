@@ -23,7 +23,7 @@ from nextlong.compose.steps import compose_step, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
-from nextlong.embed.sentence_transformers import check_installed
+from nextlong.embed.sentence_transformers import check_installed, count_gpus
 from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
@@ -130,7 +130,8 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> L
     if work == "export":
         return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
     preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-    return LocalExecutor(worker_count(recipe), preload=preload)
+    count = count_gpus if recipe.encoder.kind == "sentence-transformers" else (lambda: 0)
+    return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count)
 
 
 def worker_count(recipe: Recipe) -> int:

@@ -1,4 +1,4 @@
-"""Schemas: what travels between stages, as Arrow schemas and the two packed ids.
+"""Schemas: what travels between stations, as Arrow schemas and the two packed ids.
 
 A document is `doc_id = document shard << 32 | row`, a chunk `chunk_id = document shard << 32 | chunk row`: both say where
 their data lies, so that nothing needs a lookup table. Text is stored once (DOCUMENTS); everything later refers to it.

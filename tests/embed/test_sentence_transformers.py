@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nextlong import recipe
-from nextlong.embed.base import embedding_lanes, load_encoder
+from nextlong.embed.base import embedding_resources, load_encoder
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 TEXTS = [
@@ -42,6 +43,20 @@ def test_missing_package_names_the_extra(monkeypatch):
         load_encoder(config("some/model"))
 
 
+@pytest.mark.parametrize(
+    ("device", "gpus", "needs"),
+    [
+        (None, 0, Resources()),
+        (None, 2, Resources(gpus=1)),
+        ("cuda", 2, Resources(gpus=1)),
+        ("cuda:1", 2, Resources(at_once=1)),
+        ("cpu", 2, Resources()),
+    ],
+)
+def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
+    assert embedding_resources(config("model", device=device), Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
+
+
 @pytest.mark.heavy
 def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     from sentence_transformers import SentenceTransformer
@@ -50,7 +65,6 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     vectors = encoder.encode(TEXTS)
     own = SentenceTransformer(model_path, device="cpu")
     one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
-    assert embedding_lanes(config(model_path)) is None  # no GPU here: a model for each worker
     assert encoder.dimensions == 384
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)

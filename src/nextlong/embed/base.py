@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 
@@ -28,18 +29,20 @@ class Encoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def embedding_lanes(config: recipe.Encoder) -> int | None:
-    """Return how many shards to embed at once; None: one for each worker.
+def embedding_resources(config: recipe.Encoder, capacity: Capacity) -> Resources:
+    """Return what a task of embedding needs where there is so much in all.
 
-    One for a server, whose rate limit one process keeps (its requests run in threads); one for each GPU.
+    A server's rate limit is kept by one process (its requests run in threads); a model takes a GPU for itself, if there is one.
     """
     if config.kind == "openai":
-        return 1
+        return Resources(at_once=1)
     if config.kind == "sentence-transformers":
-        from nextlong.embed.sentence_transformers import count_gpus
-
-        return count_gpus(config.sentence_transformers) or None
-    return None
+        device = config.sentence_transformers.device
+        if capacity.gpus and (device is None or device == "cuda"):
+            return Resources(gpus=1)
+        if device is not None and device.startswith("cuda"):  # the one that is named
+            return Resources(at_once=1)
+    return Resources()
 
 
 def load_encoder(config: recipe.Encoder, *, fitted: Path | None = None) -> Encoder:

@@ -9,7 +9,6 @@ gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.engine.executor import granted_gpus
 from nextlong.errors import EncoderError
 
 _WHERE = "encoder.model=sentence-transformers:"
@@ -78,14 +78,12 @@ class SentenceTransformersEncoder:
         self._model.max_seq_length = max_tokens
 
 
-def count_gpus(options: recipe.SentenceTransformers) -> int:
-    """Return on how many CUDA devices models may run beside each other; 0 where none, or another device, is to be used."""
+def count_gpus() -> int:
+    """Return how many CUDA devices this machine has for torch; 0 where torch is not installed."""
     try:
         import torch
     except ImportError:  # loading the model says so, with the cure
         return 0
-    if options.device is not None:
-        return int(options.device.startswith("cuda"))
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
@@ -103,7 +101,7 @@ def _load(name: str, options: recipe.SentenceTransformers) -> Any:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
-    device = options.device or _best_device(torch)
+    device = _best_device(torch) if options.device in (None, "cuda") else options.device
     dtype: str = options.dtype
     try:
         if dtype == "auto":
@@ -132,9 +130,7 @@ def _load(name: str, options: recipe.SentenceTransformers) -> Any:
 
 def _best_device(torch: Any) -> str:
     if torch.cuda.is_available():
-        # Workers of a step are numbered one after the other, so those beside each other take different devices.
-        number = (multiprocessing.current_process()._identity or (0,))[-1]
-        return f"cuda:{number % torch.cuda.device_count()}"
+        return f"cuda:{next(iter(granted_gpus()), 0)}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 

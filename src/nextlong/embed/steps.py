@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
-from nextlong.embed.base import embedding_lanes
+from nextlong.embed.base import embedding_resources
 from nextlong.embed.chunks import embed_shard, fit_encoder
 from nextlong.embed.documents import average_shard
 from nextlong.engine.step import Finished, Step, Task
@@ -63,7 +63,7 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
             for shard, (documents, chunks) in enumerate(shards)
         ]
 
-    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=partial(embedding_lanes, recipe.encoder))
+    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, resources=partial(embedding_resources, recipe.encoder))
 
 
 def _identity(folder: Path) -> list[list[Any]]:

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
 
 Counts = dict[str, Any]
@@ -39,8 +40,8 @@ class Step:
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
     check: Callable[[Done], None] | None = field(default=None, compare=False)
-    # Says, when the step starts, at most how many tasks run at once, or None; such a step runs alone.
-    lanes: Callable[[], int | None] | None = field(default=None, compare=False)
+    # Says, when the step starts, what each task needs of what the executor has.
+    resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     close: Closer | None = field(default=None, compare=False)
     known_fingerprint: str | None = None
 

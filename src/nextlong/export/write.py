@@ -1,6 +1,6 @@
 """Export: write rows of sequences as files that trainers read.
 
-In:  rows (`stages/arrangement.py`), and per run SEQUENCES (references) and what they refer to.
+In:  rows (`export/rows.py`), and per run SEQUENCES (references) and what they refer to.
 Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a room
 under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million tokens.
 """

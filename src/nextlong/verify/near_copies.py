@@ -4,7 +4,7 @@ In:  the texts of a sequence. A text's measure is the share of its words that st
 text has too: about the share of words left unchanged, whether single words were changed or a whole passage. Runs that
 stand in many documents of the corpus (licence notes, footers) weigh `limit / documents`.
 
-The run's own filter has a measure of the same kind in another form (`stages/near_copies.py`), so that texts close to the
+The run's own filter has a measure of the same kind in another form (`similarity/near_copies.py`), so that texts close to the
 threshold may fall on either side: a breach is what lies above it by a margin.
 """
 

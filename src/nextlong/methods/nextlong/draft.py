@@ -46,10 +46,13 @@ class DraftRules:
     seed: int
 
     def target_chars(self, meta: NDArray[Any], own_tokens: int) -> float:
-        """Return T in characters, at the E of the meta-document where that is above the corpus's.
+        """Return T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant.
 
-        Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
+        `fit="exact"` drafts at the E of the meta-document where that is above the corpus's: its negatives are in its own
+        language and style, so where it takes fewer tokens than the mean, so do they.
         """
+        if self.fit == "paper":
+            return self.target_tokens * self.chars_per_token
         return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
 
     def prefixes(self, meta: NDArray[Any], target_chars: float, offers: Candidates) -> list[int]:

@@ -7,14 +7,15 @@ Times assume that all workers are as fast as one core was on the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextlong import pipeline
-from nextlong.embed.base import embedding_lanes
+from nextlong.embed.base import embedding_resources
 from nextlong.engine import store
+from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, fetch_of
@@ -51,7 +52,7 @@ _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
 )  # a document, chunk, candidate, chunk, span
 _SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
 _SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
-_SAMPLED_CHARS = 48e6  # as stages/shingles.py has it
+_SAMPLED_CHARS = 48e6  # as similarity/shingles.py has it
 # Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
 _MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
 _WORD_TABLES_S = 0.2  # once a worker
@@ -60,7 +61,7 @@ _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
-_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as steps/candidates has it
+_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as recipe/amounts.py has it
 _UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
 
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
@@ -104,6 +105,16 @@ def estimate(
         spent = None if seconds is None else seconds / work.lanes
         costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown, work.lanes)
     return costs
+
+
+def waves(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the steps that can run side by side: those that wait for none of the steps that are left."""
+    waiting = list(steps)
+    while waiting:
+        names = {step.name for step in waiting}
+        ready = [step for step in waiting if names.isdisjoint(before.name for before in step.inputs)]
+        yield ready
+        waiting = [step for step in waiting if step not in ready]
 
 
 def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
@@ -187,7 +198,9 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
-    encoding = min(embedding_lanes(recipe.encoder) or workers, shards)
+    capacity = pipeline.executor_for(recipe).capacity
+    resources = embedding_resources(recipe.encoder, capacity)
+    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
     growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
     terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)

@@ -113,7 +113,7 @@ def _print(
             todo[step.name] = cost
         table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
     if todo:
-        waves = ([todo[step.name] for step in wave.values() if step.name in todo] for wave in runner.waves(steps))
+        waves = ([todo[step.name] for step in wave if step.name in todo] for wave in plan_costs.waves(steps))
         table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
     tables.show(table, console)
 
