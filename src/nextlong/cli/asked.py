@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Literal
 
 from nextlong.errors import NextlongError
 
 
-def add_recipe(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("recipe", type=Path)
+def add_recipe(sub: argparse.ArgumentParser, *, needed: Literal["always", "a preset will do"] = "always") -> None:
+    """Add a recipe, and what is set in it."""
+    sub.add_argument("recipe", type=Path, nargs=None if needed == "always" else "?")
     sub.add_argument(
         "--set",
         dest="overrides",

@@ -80,8 +80,10 @@ def _parser() -> argparse.ArgumentParser:
         ("run", _run, "carry out a recipe; again: go on, or do nothing"),
     ):
         sub = commands.add_parser(name, help=meaning)
-        add_recipe(sub)
+        add_recipe(sub, needed="a preset will do" if name == "plan" else "always")
         sub.set_defaults(command=command)
+        if name == "plan":
+            sub.add_argument("--preset", metavar="NAME", help="plan a recipe of the package, as for init")
         if name == "run":
             sub.add_argument("--name", help="of the state that this makes, opened as RUN@NAME (the recipe's `name`)")
             sub.add_argument(
@@ -137,9 +139,15 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _plan(asked: argparse.Namespace) -> None:
+    from nextlong.recipe.template import preset_path
     from nextlong.report.plan import page
 
-    page.show(Recipe.load(asked.recipe, overrides=asked.overrides), Console())
+    if (asked.recipe is None) == (asked.preset is None):
+        raise NextlongError(
+            "plan needs a recipe or a preset, one of the two; say nextlong plan RECIPE or --preset paper-128k"
+        )
+    path = asked.recipe or preset_path(asked.preset)
+    page.show(Recipe.load(path, overrides=asked.overrides), Console())
 
 
 def _run(asked: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ from nextlong.recipe.keys import (
     StateName,
     Tokenizer,
 )
-from nextlong.recipe.text import UniqueKeys, explain, merge
+from nextlong.recipe.text import UniqueKeys, check_text, explain, merge
 
 
 class Recipe(Section):
@@ -114,6 +114,7 @@ class Recipe(Section):
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
         merged = merge(data, overrides)
+        check_text(merged, origin=origin)
         try:
             return cls.model_validate(merged)
         except ValidationError as error:

@@ -43,6 +43,21 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     return merged
 
 
+def check_text(value: Any, *, origin: str, key: str = "") -> None:
+    """Raise RecipeError for a string that no file can hold: half of a surrogate pair, or a NUL."""
+    if isinstance(value, Mapping):
+        for inner, below in value.items():
+            check_text(str(inner), origin=origin, key=f"{key}.{inner!a}".removeprefix("."))
+            check_text(below, origin=origin, key=f"{key}.{inner}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for place, below in enumerate(value):
+            check_text(below, origin=origin, key=f"{key}.{place}")
+    elif isinstance(value, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+        raise RecipeError(
+            f"{origin}: {key!a} holds {value!a}, which is no text (half a surrogate pair, or NUL); correct it"
+        )
+
+
 def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(below) for key, below in value.items()}
