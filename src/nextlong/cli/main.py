@@ -6,6 +6,7 @@ Every mistake of the user ends with one message that names the place, the value 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -38,13 +39,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error_console.print("[bold red]error:[/] ", end="")
         error_console.print(str(error), markup=False)
         return _USER_MISTAKE
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        error_console.print("[bold red]error:[/] ", end="")
+        error_console.print(
+            f"{error.filename} is longer than a path can be ({error.strerror}); shorten it", markup=False
+        )
+        return _USER_MISTAKE
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
         error_console.print("" if is_terminated else "\n", end="")  # behind the terminal's ^C
         error_console.print("stopped; what is finished is kept, the same command goes on from there", markup=False)
         return _TERMINATED if is_terminated else _INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code or 0
 
 

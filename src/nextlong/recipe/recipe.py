@@ -33,7 +33,7 @@ from nextlong.recipe.keys import (
     StateName,
     Tokenizer,
 )
-from nextlong.recipe.text import UniqueKeys, check_text, explain, merge
+from nextlong.recipe.text import UniqueKeys, check_plain, explain, merge
 
 
 class Recipe(Section):
@@ -103,6 +103,8 @@ class Recipe(Section):
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+        except RecursionError:
+            raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
         except (yaml.YAMLError, ValueError) as error:
             raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
         if not isinstance(data, dict):
@@ -113,8 +115,13 @@ class Recipe(Section):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
-        merged = merge(data, overrides)
-        check_text(merged, origin=origin)
+        try:
+            merged = merge(data, overrides)
+            check_plain(merged, origin=origin)
+        except RecursionError:
+            raise RecipeError(
+                f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
+            ) from None
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
