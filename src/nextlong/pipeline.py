@@ -26,9 +26,11 @@ from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.sentence_transformers import check_installed, count_gpus
 from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
 from nextlong.engine import store
+from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
+from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -37,7 +39,10 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.steps import draft_documents_step, draft_step, keywords_step
 from nextlong.recipe import Recipe
-from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_step
+from nextlong.recipe.amounts import fetch_of
+from nextlong.search.choose import has_driver
+from nextlong.search.index_steps import index_steps
+from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_fetch, neighbours_step
 from nextlong.similarity import steps as similarity_steps
 from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
@@ -48,6 +53,9 @@ _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
 _PRELOAD_LSA = ("nextlong.embed.lsa",)
 
+# Takes steps, and those that are known to be finished; returns the finished ones by name.
+CarryOut = Callable[..., dict[str, Done]]
+
 
 def run(
     recipe: Recipe,
@@ -55,12 +63,12 @@ def run(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     stands: record.Stands = "for-this",
-    when_done: Callable[[Finished, record.State], object] = lambda *_: None,
+    when_done: Callable[[Finished, record.State, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
     """Bring the recipe's state of the run directory about; return the finished steps by name.
 
-    `when_done` gets them and the state while the directory is still this process's own; `stands` says what the directory
-    stands for afterwards (`record.write`).
+    `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
+    `stands` says what the directory stands for afterwards (`record.write`).
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -82,8 +90,9 @@ def run(
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
+            export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-        when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands))
+            when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands), carry_out)
     return done
 
 
@@ -135,13 +144,28 @@ def _is_enough(recipe: Recipe, done: Finished) -> bool:
     return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
 
 
-def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> LocalExecutor:
-    """Return the processes that carry out all steps of a recipe, or only those that export."""
+def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> Executor:
+    """Return what carries out all steps of a recipe, or only those that export."""
+    if recipe.executor == "serial":
+        return SerialExecutor()
+    if recipe.executor == "ray":
+        from nextlong.engine.ray import RayExecutor
+
+        return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
-        return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
+        return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
     preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-    count = count_gpus if recipe.encoder.kind == "sentence-transformers" else (lambda: 0)
-    return LocalExecutor(worker_count(recipe), preload=preload, count_gpus=count)
+    return LocalExecutor(capacity_here(recipe), preload=preload)
+
+
+def capacity_here(recipe: Recipe) -> Capacity:
+    """Return what this machine has for the recipe.
+
+    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
+    """
+    is_model = recipe.encoder.kind == "sentence-transformers" or recipe.compose.method == "quest"
+    asks = is_model or (recipe.search.device != "cpu" and has_driver())
+    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
 
 
 def worker_count(recipe: Recipe) -> int:
@@ -214,10 +238,11 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
     embed = embed_step(recipe, ingest, chunk, encoder)
     if method == "nextlong":
         metas = metas_step(recipe, ingest, chunk, attempt=attempt)
-        mine = mine_step(recipe, embed, metas)
+        index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
+        mine = mine_step(recipe, embed, metas, index)
         screening = _screening(recipe, ingest, chunk)
         draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-        return [metas, encoder, embed, mine, *screening, draft]
+        return [metas, encoder, embed, *index, mine, *screening, draft]
     documents = documents_step(recipe, ingest, chunk)
     if method == "standard":
         return [documents, draft_documents_step(recipe, documents, None, tokenizer)]
@@ -225,9 +250,10 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
         keywords = keywords_step(recipe, ingest, chunk)
         return [documents, keywords, draft_documents_step(recipe, documents, keywords, tokenizer)]
     vectors = docvectors_step(recipe, chunk, embed)
-    neighbours = neighbours_step(recipe, documents, vectors)
+    index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, recipe))
+    neighbours = neighbours_step(recipe, documents, vectors, index)
     draft = draft_documents_step(recipe, documents, neighbours, tokenizer)
-    return [documents, encoder, embed, vectors, neighbours, draft]
+    return [documents, encoder, embed, vectors, *index, neighbours, draft]
 
 
 def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:

@@ -21,7 +21,7 @@ from nextlong.recipe import Recipe
 _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
 # What says how or where to work, not what to make; of the encoder's section the last part of the key.
-_NO_SETTINGS: Final = frozenset({"name", "run_dir", "workers", "tokenizer.engine", "export.push"})
+_NO_SETTINGS: Final = frozenset({"name", "run_dir", "workers", "executor", "tokenizer.engine", "export.push"})
 _HOW_TO_ENCODE: Final = frozenset(
     {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
 )
@@ -51,7 +51,9 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_operational(key: str) -> bool:
-    return key in _NO_SETTINGS or (key.startswith("encoder.") and key.rpartition(".")[2] in _HOW_TO_ENCODE)
+    if key in _NO_SETTINGS or key.startswith("ray."):
+        return True
+    return key.startswith("encoder.") and key.rpartition(".")[2] in _HOW_TO_ENCODE
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

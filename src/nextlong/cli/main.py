@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nextlong
+from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import reports, states, sweep
+from nextlong.cli import verify as cli_verify
 from nextlong.cli.asked import add_recipe, write
 from nextlong.cli.run import run_and_tell
 from nextlong.engine.interrupts import Terminated, sigterm_raises
@@ -23,7 +25,7 @@ from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.report.tables import PipeConsole as Console
 
-_BREACH, _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
+_USER_MISTAKE, _INTERRUPTED, _TERMINATED = 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,19 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     reports.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
+    cli_evaluate.add(commands)
 
-    verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
-    verify.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
-    verify.add_argument(
-        "--sample",
-        type=int,
-        default=100,
-        metavar="N",
-        help="meta-chunks searched and vectors encoded again (default: 100)",
-    )
-    verify.add_argument("--seed", type=int, default=0, help="of that sample (default: 0)")
-    verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(command=_verify)
+    cli_verify.add(commands)
     return parser
 
 
@@ -163,19 +155,6 @@ def _run(asked: argparse.Namespace) -> None:
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
-
-
-def _verify(asked: argparse.Namespace) -> int:
-    from nextlong.verify import checks, show
-
-    if asked.sample < 0:
-        raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
-    outcomes = list(checks.verify(asked.run, sample=asked.sample, seed=asked.seed))
-    if asked.json:
-        print(show.as_json(outcomes, asked.run))
-    else:
-        show.show(outcomes, asked.run, Console())
-    return 0 if show.passed(outcomes) else _BREACH
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from nextlong.artefacts.finished import chunks_of
 from nextlong.embed.base import embedding_resources
 from nextlong.embed.chunks import embed_shard, fit_encoder
 from nextlong.embed.documents import average_shard
+from nextlong.engine import store
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
 
@@ -48,7 +49,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if recipe.encoder.kind == "lsa":
         config["seed"] = recipe.seed
     elif Path(recipe.encoder.name).expanduser().is_dir():
-        config["files"] = _identity(Path(recipe.encoder.name).expanduser())
+        config["files"] = store.hash_folder(Path(recipe.encoder.name).expanduser())
     return Step("encoder", 1, config, (ingest, chunk), tasks)
 
 
@@ -64,13 +65,6 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
         ]
 
     return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, resources=partial(embedding_resources, recipe.encoder))
-
-
-def _identity(folder: Path) -> list[list[Any]]:
-    """Return what tells a model folder from another: name, size and time of change of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    stats = [(path.relative_to(folder).as_posix(), path.stat()) for path in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
 def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:

@@ -103,7 +103,7 @@ class _Route:
         for place, running in sorted(self._running.items()):
             while (task := running.next_task()) is not None and self._executor.has_room(running.resources):
                 running.hand_over()
-                label = f"{running.step.name} task {task.index}"
+                label = f"{running.step.name} task {task.number}"
                 self._executor.submit(place, _run_task, *task, resources=running.resources, label=label)
 
     def _end(self, place: int) -> None:
@@ -148,7 +148,7 @@ class _Numbered(NamedTuple):
 
     task: Task
     folder: Path
-    index: int
+    number: int
 
 
 class _Running:

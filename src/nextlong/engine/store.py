@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -92,6 +93,22 @@ def hash_file(path: Path) -> str:
         while block := file.read(_HASH_BLOCK_BYTES):
             state.update(block)
     return state.hexdigest()
+
+
+def hash_folder(folder: Path) -> dict[str, str]:
+    """Return the name and `hash_file` of every file below a folder, in order; hidden files and folders are passed over."""
+    files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        name.as_posix(): _known_hash(path, path.stat().st_mtime_ns)
+        for name, path in files.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+@lru_cache(maxsize=4096)
+def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change since)
+    # A route is made several times a command, and a model may be gigabytes.
+    return hash_file(path)
 
 
 def commit_part(work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
-Format = Literal["parquet", "arrow", "mds", "megatron", "jsonl"]
+from nextlong.export.formats.base import Format
+from nextlong.export.rows import fill, percent
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
@@ -47,8 +48,6 @@ _MEANINGS: Final = {
     "text": "the text of the sequence",
     "spans": _SPANS,
 }
-
-_READ_BY_DATASETS: Final = ("parquet", "jsonl")  # `load_dataset` takes a folder of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,12 @@ class Facts:
     name: str
     format: Format
     splits: Sequence[Split]
-    columns: Sequence[str]
+    room: int  # tokens that a row can hold
     methods: Sequence[str]
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     tokenizer: str
     vocabulary: int
+    eos: int | None  # the id of the EOS token
     sources: Sequence[Source]
     recipes: Sequence[str]
     version: str
@@ -134,7 +134,7 @@ def front_matter(facts: Facts) -> dict[str, Any]:
         *("long-context", "pretraining", "synthetic", "nextlong"),
         *(f"method:{method}" for method in facts.methods),
     ]
-    if facts.format in _READ_BY_DATASETS:
+    if facts.format.hub == "loads":
         data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
     else:
@@ -192,20 +192,15 @@ def _loading(facts: Facts) -> str:
     first = facts.splits[0]
     below = first.files.removesuffix("/")
     place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
-    if facts.format == "arrow":
-        package, rows = "from datasets import load_from_disk", f"load_from_disk({place})"
-        shown = 'rows[0]["length"]'
-    elif facts.format == "mds":
-        package = "from streaming import StreamingDataset"
-        rows = f"StreamingDataset(local={place}, shuffle=False, batch_size=1)"
-        shown = 'rows[0]["input_ids"].shape, rows[0]["indices"]'
-    elif facts.format == "megatron":
-        package = "from megatron.core.datasets.indexed_dataset import IndexedDataset"
-        rows, shown = f"IndexedDataset({place})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
-    else:
-        package = "from datasets import load_dataset"
-        rows = f"load_dataset(folder, split={first.name!r}, streaming=True)"
-        shown = f"len(next(iter(rows))[{'input_ids' if 'input_ids' in facts.columns else 'text'!r}])"
+    known = {
+        "place": place,
+        "split": repr(first.name),
+        "tokens": max(facts.target_tokens),
+        "vocabulary": facts.vocabulary,
+        "uint": "uint16" if facts.vocabulary <= 1 << 16 else "uint32",
+        "eos": facts.eos,
+    }
+    package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
     return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
 
 
@@ -215,18 +210,25 @@ def _splits(facts: Facts) -> str:
             split.name,
             "all of this folder" if split.files == "." else _code(split.files),
             *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
+            percent(fill({"rows": split.rows, "tokens": split.tokens}, room=facts.room)),
             f"{split.bytes / 1e6:,.1f} MB",
         )
         for split in facts.splits
     ]
-    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
+    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
+    shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
     left_out, of = facts.left_out
-    told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-    return f"Format: {facts.format}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
+    if left_out:
+        shown += (
+            f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        )
+    return shown
 
 
 def _columns(facts: Facts) -> str:
-    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.columns])
+    if not facts.format.columns:
+        return "Token ids alone, one synthesised document after the other."
+    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
 
 
 def _sources(facts: Facts) -> str:

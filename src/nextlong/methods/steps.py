@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
+from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.documents import draft_documents
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import extract_keywords
+from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, sequence_limit
-from nextlong.search.steps import blocks
+from nextlong.search.steps import meta_blocks
 from nextlong.similarity.steps import shingle_store
 
 
@@ -29,7 +32,12 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             for documents, chunks in shards
         ]
 
-    return Step("keywords", 1, recipe.quest.model_dump(include=reading), (ingest, chunk), tasks)
+    config: dict[str, Any] = recipe.quest.model_dump(include=reading)
+    model = Path(recipe.quest.queries).expanduser()
+    if recipe.quest.queries != "extractive" and model.is_dir():
+        config["files"] = store.hash_folder(model)
+    needs = partial(query_resources, recipe.quest.queries)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs)
 
 
 def draft_step(
@@ -57,7 +65,9 @@ def draft_step(
     }
 
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(
+            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+        )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [

@@ -19,6 +19,7 @@ from nextlong.recipe.keys import (
     Tokenizer,
 )
 from nextlong.recipe.recipe import Recipe
+from nextlong.recipe.search import Search
 
 __all__ = [
     "Chunk",
@@ -35,6 +36,7 @@ __all__ = [
     "OpenAI",
     "Quest",
     "Recipe",
+    "Search",
     "SentenceTransformers",
     "Source",
     "Tokenizer",

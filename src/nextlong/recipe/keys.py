@@ -81,6 +81,17 @@ class Ingest(Section):
         return self
 
 
+class Ray(Section):
+    """The cluster of executor=ray; the run directory lies under the same path on all its nodes."""
+
+    address: Named | None = Field(
+        None, description="of a running cluster: host:port, auto or ray://…; null starts one on this machine"
+    )
+    retries: Annotated[int, Field(ge=0)] = Field(
+        3, description="how often a task is run again whose worker or node was lost"
+    )
+
+
 class Chunk(Section):
     """documents → chunks."""
 
@@ -235,7 +246,7 @@ class Tokenizer(Section):
     )
     engine: Literal["auto", "reference"] = Field(
         "auto",
-        description="auto: our own, several times as fast, where its ids are provably those of the reference (tokenizers)",
+        description="auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)",
     )
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -29,10 +29,12 @@ from nextlong.recipe.keys import (
     Named,
     Positive,
     Quest,
+    Ray,
     Section,
     StateName,
     Tokenizer,
 )
+from nextlong.recipe.search import Search
 from nextlong.recipe.text import UniqueKeys, check_plain, explain, merge
 
 
@@ -45,10 +47,16 @@ class Recipe(Section):
     )
     seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
+    executor: Literal["local", "serial", "ray"] = Field(
+        "local",
+        description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
+    )
+    ray: Ray = Ray()
     ingest: Ingest
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()
     encoder: Encoder = Encoder()
+    search: Search = Search()
     mine: Mine = Mine()
     tokenizer: Tokenizer
     compose: Compose = Compose()
@@ -59,12 +67,30 @@ class Recipe(Section):
     export: Export = Export()
 
     @model_validator(mode="after")
+    def _run_dir_on_disk(self) -> Self:
+        if "://" in self.run_dir:
+            raise ValueError(
+                f"run_dir={self.run_dir} is no folder: a run renames and maps files and locks its folder, which object stores "
+                "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _room_for_text(self) -> Self:
         special = [key for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
         if self.compose.target_tokens <= len(special):
             raise ValueError(
                 f"compose.target_tokens={self.compose.target_tokens} leaves no room beside "
                 f"{' and '.join(f'tokenizer.{key}' for key in special)}; raise it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _documents_end(self) -> Self:
+        if self.export.wants_eos and self.tokenizer.eos is None:
+            raise ValueError(
+                f"export.formats: {' and '.join(self.export.wants_eos)} wants an EOS token at the end of every document, but "
+                "tokenizer.eos is null; name one, such as --set tokenizer.eos='<|endoftext|>'"
             )
         return self
 
@@ -141,8 +167,8 @@ class Recipe(Section):
 
     @property
     def sequence_tokens(self) -> int:
-        """The length of a sequence: `compose.target_tokens`, and the one more that torchtitan's last label is."""
-        return self.compose.target_tokens + ("torchtitan" in self.export.formats)
+        """The length of a sequence: `compose.target_tokens`, and what its formats want more."""
+        return self.compose.target_tokens + self.export.extra_tokens
 
     @property
     def compose_seed(self) -> int:

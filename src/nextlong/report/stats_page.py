@@ -65,6 +65,7 @@ def _what(stats: Stats) -> Rows:
         ("uses of a chunk", f"at most {stats.max_uses:,}" if stats.max_uses else ""),
         ("chunks", f"at most {stats.max_chars:,} characters"),
         ("encoder", stats.encoder or ""),
+        ("search", stats.search or ""),
         ("queries", stats.queries or ""),
         ("tokens", f"{stats.tokens:,}"),
         ("characters per token", "" if stats.chars_per_token is None else f"{stats.chars_per_token:.3f}"),

@@ -139,7 +139,7 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished, State], object] = lambda *_: None,
+    when_done: Callable[[Recipe, Finished, State, pipeline.CarryOut], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 

@@ -20,6 +20,7 @@ def statistics(stats: Stats) -> dict[str, str]:
         "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
         "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
         "encoder": stats.encoder or "",
+        "search": stats.search or "",
     }
     return {label: value for label, value in told.items() if value}
 

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts import finished, record
 from nextlong.artefacts.resolve import Corpus, Cutting, resolve
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.formats import jsonl
+from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Sequence:
         """The text of each span, from the documents themselves."""
         own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:
@@ -142,7 +142,7 @@ class Run:
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
             raise RunError(f"{self} holds no {step} files; say nextlong export {self} --to {name}{more}")
-        return self.steps[step].files(export_steps.SUFFIXES[name])
+        return self.steps[step].files(format_of(name).suffixes)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -152,7 +152,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.tokens.fast_bpe import read_tokenizer
+        from nextlong.tokens.encode import read_tokenizer
 
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
@@ -223,25 +223,27 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
     ]:
         raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
     for run in runs[1:]:
-        _check_lengths(runs[0], run)
         for what in ("tokenizer", "bos or eos"):
             if _ids_of(runs[0], what) != _ids_of(run, what):
                 raise RunError(
                     f"{runs[0]} and {run} do not have the same {what}, so their token ids do not mix; run one of "
                     "them again with the other's `tokenizer`, which keeps its vectors and candidates"
                 )
+        _check_lengths(runs[0], run)
 
 
-def _check_lengths(first: Run, run: Run) -> None:
-    """Raise RunError for sequences of T tokens beside some of T + 1, which the trainer shifts by itself."""
-    lengths = [one.recipe.sequence_tokens for one in (first, run)]
-    longer = [one.recipe.sequence_tokens - one.recipe.compose.target_tokens for one in (first, run)]
-    if longer[0] != longer[1] or abs(lengths[0] - lengths[1]) == 1:
-        raise RunError(
-            f"{first} has sequences of {lengths[0]:,} tokens and {run} of {lengths[1]:,}: one of them is made for torchtitan, "
-            "with one token more for the last label, so its rows do not mix with the other's; name states of one kind "
-            f"(`nextlong list {run.path}` shows them), or run one of them again with the other's export.formats"
-        )
+def _check_lengths(first: Run, other: Run) -> None:
+    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
+    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
+        return
+    told = " and ".join(
+        f"{run.recipe.sequence_tokens:,} tokens of {run} (for {', '.join(run.recipe.export.formats)})"
+        for run in (first, other)
+    )
+    raise RunError(
+        f"sequences of {told} do not mix: one of them has a token more than compose.target_tokens; run it again with the formats "
+        "of the other (--set export.formats=…), which keeps vectors and candidates"
+    )
 
 
 def _composed(run: Run) -> tuple[str, int]:

@@ -27,6 +27,7 @@ from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Spread, Tally
 from nextlong.schemas import TOO_SHORT
+from nextlong.search.index_steps import promise_in_words
 
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _HUBS = 10
@@ -108,6 +109,7 @@ class Stats:
     fit: str | None
     max_uses: int | None
     encoder: str | None
+    search: str | None  # the approximate index and its measured recall; None if the search was exact
     queries: str | None
     max_chars: int
     target_tokens: int
@@ -197,6 +199,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         fit=compose.fit if is_nextlong else None,
         max_uses=compose.max_uses if is_nextlong else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
+        search=promise_in_words(run.steps) or None,
         queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,

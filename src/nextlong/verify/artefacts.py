@@ -96,6 +96,11 @@ class Artefacts:
         """The recipe's `compose.negatives`."""
         return str(self.setting("compose", "negatives", "top"))
 
+    @cached_property
+    def extra_tokens(self) -> int:
+        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
+
     @property
     def is_filtered(self) -> bool:
         """Whether candidates may be passed over for another reason than being used already."""
@@ -107,7 +112,10 @@ class Artefacts:
         from tokenizers import Tokenizer
 
         (path,) = self.files("tokenizer", ".tokenizer.json")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+            raise ValueError(f"{path} is no tokenizer.json: {error}") from None
         tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()

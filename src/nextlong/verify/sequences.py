@@ -51,7 +51,7 @@ def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
 def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
-    target += "torchtitan" in run.setting("export", "formats", ())  # whose last label is a token more
+    target += run.extra_tokens
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 from nextlong.methods.quest import quest
 from nextlong.methods.quest.rake import key_phrases
@@ -221,3 +222,19 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the path of a folder with a T5"
     ):
         quest.Doc2Query(str(tmp_path))
+
+
+@pytest.mark.heavy
+def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
+    quest.doc2query.cache_clear()
+    loaded = quest.doc2query(tiny_t5)
+    monkeypatch.setattr(quest, "_load_t5", lambda *_: pytest.fail("loaded again"))
+    assert quest.doc2query(tiny_t5) is loaded
+    quest.doc2query.cache_clear()
+
+
+def test_a_model_takes_a_gpu_for_itself_where_there_is_one():
+    none, two = (Capacity(cpus=4, count_gpus=lambda count=count: count) for count in (0, 2))
+    assert quest.query_resources("doc2query/model", two) == Resources(gpus=1)
+    assert quest.query_resources("doc2query/model", none) == Resources()
+    assert quest.query_resources("extractive", two) == Resources()

@@ -27,7 +27,7 @@ from nextlong.rng import rng_for
 from nextlong.schemas import TOO_LONG
 from nextlong.search.metas import chunk_ids_of
 from nextlong.similarity.shingles import ShingleStore
-from nextlong.tokens.fast_bpe import TextEncoder
+from nextlong.tokens.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Quest) -> dict[str, Any]:
     """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
-    model = None if options.queries == "extractive" else quest.Doc2Query(options.queries)
+    model = None if options.queries == "extractive" else quest.doc2query(options.queries)
     first = found = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,

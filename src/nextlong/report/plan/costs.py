@@ -17,6 +17,7 @@ from nextlong.embed.base import embedding_resources
 from nextlong.engine import store
 from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
+from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, fetch_of
 from nextlong.report.plan.sample import Corpus, Rates
@@ -33,11 +34,9 @@ _META_BYTES = 40  # METAS: five numbers of 8 bytes
 _CANDIDATE_BYTES = 12  # id and score
 _DRAFTED_BYTES = 21  # DRAFTS: id, role, group and score of a chunk, and its share of the header
 _SPAN_BYTES = 30  # SEQUENCES: the same with two places and a joint now and then
-_TOKEN_BYTES = _ID_BYTES = 4
+_TOKEN_BYTES = 4
 _ROW_S, _ROW_BYTES = 2e-5, 36  # of where a sequence lies
 _OFFSET_BYTES = 8
-_PARQUET_BYTES_PER_TOKEN = 2.2  # ids compressed, measured on English
-_JSONL_SHARE = 1.2  # JSON escapes and spans, beside the text
 _TERM_BYTES = 12  # a term in JSON
 _TERM_GROWTH = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
 _TOKENIZER_FILE_BYTES = 5e6  # of 32,000 to 128,000 entries
@@ -198,7 +197,7 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
-    capacity = pipeline.executor_for(recipe).capacity
+    capacity = pipeline.capacity_here(recipe)
     resources = embedding_resources(recipe.encoder, capacity)
     encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
@@ -283,19 +282,12 @@ def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, d
     works["rows"] = Work(drafts.sequences * _ROW_S, drafts.sequences * _ROW_BYTES)
     shares = {"train": 1 - recipe.export.validation, "validation": recipe.export.validation}
     for name in recipe.export.formats:
-        per_token = rates.chars_per_token * _JSONL_SHARE if name == "jsonl" else _bytes_per_token(recipe, name)
+        per_token = format_of(name).bytes_per_token(recipe.export.compression, rates.chars_per_token)
         for split in export_steps.splits_of(recipe):
             size = tokens * shares[split] * per_token
             step = export_steps.step_name(name, split)
             works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
     return works
-
-
-def _bytes_per_token(recipe: Recipe, name: str) -> float:
-    is_parquet = name in ("parquet", "torchtitan", "axolotl")
-    if is_parquet and recipe.export.compression != "none":
-        return _PARQUET_BYTES_PER_TOKEN
-    return 2 * _ID_BYTES if name == "axolotl" else _ID_BYTES
 
 
 def earlier_rates(recipe: Recipe, run_dir: Path) -> dict[str, float]:

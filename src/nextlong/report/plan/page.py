@@ -28,6 +28,7 @@ from nextlong.report import tables
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import sample as plan_sample
 from nextlong.report.plan.costs import Cost
+from nextlong.tokens import lost
 from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
 _MB = 1_000_000
@@ -57,6 +58,8 @@ def show(recipe: Recipe, console: Console) -> None:
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
         if warning := _too_long(recipe, corpus, rates):
             console.print(warning, style="bold red", highlight=False, soft_wrap=True)
+        if loses := lost.warning(rates.lost_share):
+            console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
     _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
     if missing:
         told(f"before `nextlong run`: {missing}", markup=False)
