@@ -28,7 +28,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.sequence_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"
+    title = f"{len(run)} sequences by {run.recipe.method_name} in {run}"
     tables.show_line(Text(tables.visible(title), style="italic"), console)
     last = "meta-document" if run.recipe.compose.method == "nextlong" else "first document"
     heading = tables.line((*_HEADINGS, last), widths)

@@ -191,7 +191,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     is_nextlong = compose.method == "nextlong"
     doc_ids, _ = counting.tokens_of_document.counted()
     return Stats(
-        run=str(run.path if run.record.parent == run.path else run.record),
+        run=str(run),
         method=compose.method,
         method_name=run.recipe.method_name,
         negatives=compose.negatives if is_nextlong else None,

@@ -61,7 +61,7 @@ _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
 _WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as recipe/amounts.py has it
-_UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
+_UNKNOWN = "not known"
 
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
 # What an earlier step's seconds are divided by; of other steps the bytes that it wrote.
@@ -218,7 +218,9 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
             fitted,
             extra_mb=fitted * _FIT_MB_PER_CHUNK,
         ),
-        "embed": Work(encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=_ENDPOINT),
+        "embed": Work(
+            encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
+        ),
         "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
         "documents": Work(corpus.chunks * _METAS_S, corpus.kept_documents * _META_BYTES),
         "keywords": Work(None, corpus.kept_documents * _META_BYTES, lanes=lanes),
