@@ -7,8 +7,41 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-NOUNS = "harbour tide anchor sail current reef vessel captain storm rope deck cargo gull wave oven dough crust rye loaf".split()
-VERBS = "carries follows crosses watches leaves meets covers turns holds finds calls moves".split()
+NOUNS = [
+    "harbour",
+    "tide",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "storm",
+    "rope",
+    "deck",
+    "cargo",
+    "gull",
+    "wave",
+    "oven",
+    "dough",
+    "crust",
+    "rye",
+    "loaf",
+]
+VERBS = [
+    "carries",
+    "follows",
+    "crosses",
+    "watches",
+    "leaves",
+    "meets",
+    "covers",
+    "turns",
+    "holds",
+    "finds",
+    "calls",
+    "moves",
+]
 PLACES = ["Ostrava", "Lyon", "Cork", "Turin", "Malmo", "Ghent", "Porto", "Basel", "Graz", "Varna", "Split", "Bergen"]
 
 
