@@ -98,7 +98,7 @@ def draft_step(
         ]
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
-    return Step("draft", 2, {"method": "nextlong", **config}, inputs, tasks)
+    return Step("draft", 3, {"method": "nextlong", **config}, inputs, tasks)
 
 
 def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
