@@ -111,13 +111,17 @@ def novel(corpus: Corpus) -> str:
 def standard(corpus: Corpus) -> str:
     """Lines of a table: a few words or numbers each, many the same."""
     rows = corpus.lines(corpus.draw.randint(1, 5), fewest=0, most=4)
-    return "\n".join(f"{corpus.draw.randint(0, 9)}.{corpus.draw.choice(rows)}" for _ in range(corpus.draw.randint(5, 60)))
+    return "\n".join(
+        f"{corpus.draw.randint(0, 9)}.{corpus.draw.choice(rows)}" for _ in range(corpus.draw.randint(5, 60))
+    )
 
 
 def fragments(corpus: Corpus) -> str:
     """What cleaning leaves: empty lines, signs without letters, words without end, one long line of blanks."""
     odd = ("", "?!", "…\n—", "x" * 300, "".join(corpus.words(150)), " " * 90, "1,2,3\r\n", "\u0085", "\ufeff", "\x00")
-    pieces = [corpus.draw.choice((*odd, *corpus.lines(4, fewest=1, most=30))) for _ in range(corpus.draw.randint(3, 20))]
+    pieces = [
+        corpus.draw.choice((*odd, *corpus.lines(4, fewest=1, most=30))) for _ in range(corpus.draw.randint(3, 20))
+    ]
     return "\n".join(pieces)
 
 

@@ -61,7 +61,8 @@ class _Texts(NamedTuple):
         """Return the places of the shingles of some texts, one text after the other."""
         sizes = np.diff(self.offsets)[texts]
         ends = np.cumsum(sizes)
-        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.offsets[texts] - ends + sizes, sizes)
+        rows: Offsets = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.offsets[texts] - ends + sizes, sizes)
+        return rows
 
     def enough(self, shared: Offsets, texts: slice | Offsets = slice(None)) -> Bools:
         """Return whether `shared`, (t,) of the weights of some texts, reaches the threshold; no words reach none."""
@@ -168,11 +169,13 @@ def _copied(texts: _Texts, of_document: Bools, *, slots: NDArray[np.int64], is_s
     shares = sp.csr_array((covers[own], (place[texts.owners[own]], groups[own])), shape=(len(suspects), shape[0]))
     product = (shares @ has).tocoo()
     pairs = np.stack([suspects[product.row], product.col.astype(np.int64)], axis=1)
-    pairs, most = pairs[pairs[:, 0] != pairs[:, 1]], product.data[pairs[:, 0] != pairs[:, 1]]
+    is_other = pairs[:, 0] != pairs[:, 1]
+    pairs, most = pairs[is_other], product.data[is_other]
     is_copy = texts.enough(most // SHINGLE_WORDS, pairs[:, 0])
     unclear = np.flatnonzero(texts.enough(most, pairs[:, 0]) & ~is_copy)
     is_copy[unclear] = _compared(texts, pairs[unclear], groups)
-    return pairs[is_copy]
+    copied: Pairs = pairs[is_copy]
+    return copied
 
 
 def _compared(texts: _Texts, pairs: Pairs, groups: NDArray[np.int64]) -> Bools:
@@ -204,7 +207,8 @@ def _equal(numbers: U64) -> Pairs:
 
 def _among(pairs: Pairs, kept: Bools) -> Pairs:
     """Return those pairs of which both are kept, once each, ascending."""
-    return np.unique(np.sort(pairs[kept[pairs].all(axis=1)], axis=1), axis=0)
+    both: Pairs = np.unique(np.sort(pairs[kept[pairs].all(axis=1)], axis=1), axis=0)
+    return both
 
 
 def _word_weights(texts: Shingles, weights: Weights) -> NDArray[np.uint16]:
