@@ -7,18 +7,18 @@ The rule is docs/decisions/0005-near-copies.md. A text repeats another if `thres
 three that the other has too; or if both have the same 100 words in a row; or, of fewer than ten words, if the other has the
 same. It is asymmetric: a part is a copy of the whole.
 
-All candidates are compared at once. Whoever shares too little with all others together shares too little with each of them,
-and that costs two scattered writes a shingle. Of the few that are left, a matrix product bounds what each pair shares from
-both sides; only pairs between the bounds are compared one by one. Every decision is exact: nothing but the 64-bit numbers
-and whole weights counts.
+All candidates are compared at once. Of the words of a copy at most 1 − threshold are missing from the original, so any few
+words that weigh more have one that it shares: the rarest among the candidates are looked for, and whoever shares none of
+them is no copy. The pairs that are left, a few a candidate, are compared run by run, first by a table that has too much
+and then exactly. Every decision is exact: nothing but the 64-bit numbers and whole weights counts.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nextlong.similarity.passages import repeated_passages
@@ -29,6 +29,10 @@ Bools = NDArray[np.bool_]
 Pairs = NDArray[np.int64]
 
 _MILLION: Final = 1_000_000  # a threshold is a whole number of millionths
+_COMPARED_AT_ONCE: Final = 1 << 21  # shingles of pairs: 100 MB
+_LEVELS: Final = (1, 2, 3, 5, 9, 17, 65)  # how often shingles are met among the candidates
+_VERDICT_BITS: Final = 21  # 19 MB
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 
 
@@ -38,6 +42,38 @@ class NearCopies(NamedTuple):
     of_document: Bools  # (m,)
     pairs: Pairs  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
     by_passage: Bools  # (m,) those that would be no near-copy but for 100 words in a row
+
+
+class Verdicts:
+    """Which chunks share enough of their words with which, as earlier drafts found: a chunk is offered in many.
+
+    A table of fixed size, a verdict overwrites another; for one table of weights and one threshold.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.chunks = np.empty(0, np.int64)  # of the candidates at hand, (m,)
+        self._keys = np.zeros(1 << _VERDICT_BITS, np.uint64)
+        self._is_copy = np.zeros(1 << _VERDICT_BITS, np.bool_)
+
+    def of(self, pairs: Pairs) -> tuple[Bools, Bools]:
+        """Return which pairs of candidates are known, and which of these are copies, shape (n,) each."""
+        keys, places = self._places(pairs)
+        is_known = self._keys[places] == keys
+        return is_known, is_known & self._is_copy[places]
+
+    def add(self, pairs: Pairs, is_copy: Bools) -> None:
+        """Remember the verdicts of pairs, (n,)."""
+        keys, places = self._places(pairs)
+        self._keys[places] = keys
+        kept = self._keys[places] == keys
+        self._is_copy[places[kept]] = is_copy[kept]
+
+    def _places(self, pairs: Pairs) -> tuple[U64, NDArray[np.int64]]:
+        a, b = (self.chunks[column].astype(np.uint64) for column in pairs.T)
+        keys = (a * _ODD ^ (a * _ODD) >> np.uint64(29)) + b
+        keys = (keys * _ODD ^ (keys * _ODD) >> np.uint64(31)) * _ODD | np.uint64(1)  # 0 is an empty place
+        return keys, (keys >> np.uint64(64 - _VERDICT_BITS)).view(np.int64)
 
 
 class _Texts(NamedTuple):
@@ -76,22 +112,24 @@ def millionths_of(threshold: float) -> int:
     return round(threshold * _MILLION)
 
 
-def find(candidates: Shingles, *, document: Document, weights: Weights, threshold: float) -> NearCopies:
+def find(
+    candidates: Shingles, *, document: Document, weights: Weights, threshold: float, verdicts: Verdicts | None = None
+) -> NearCopies:
     """Return which candidates are near-copies of a document or of a part of it, and which of the others of each other.
 
-    `weights` is what `weigh_shingles` wrote.
+    `weights` is what `weigh_shingles` wrote; `verdicts` are used and added to.
     """
     texts = _Texts.of(candidates, weights, threshold)
-    slots, is_shared, in_document = _screened(texts, document.runs)
+    slots, counts, in_document = _counted(texts, document.runs)
     repeats = _repeats_document(texts, document.runs, in_document)
     is_short = candidates.is_short
     numbers = candidates.hashes[candidates.offsets[:-1][is_short]]
     repeats[is_short] = np.isin(numbers, document.wholes)
-    passage_of_document, passages = repeated_passages(candidates, document.runs, is_shared)
+    passage_of_document, passages = repeated_passages(candidates, document.runs, (counts > 1) | in_document)
     of_document = repeats | passage_of_document
     pairs = np.concatenate(
         [
-            _copied(texts, of_document, slots=slots, is_shared=is_shared),
+            _copied(texts, of_document, verdicts, slots=slots, counts=counts),
             np.flatnonzero(is_short)[_equal(numbers)],
         ]
     )
@@ -116,23 +154,17 @@ def similarities(candidates: Shingles, *, document: Document, weights: Weights) 
     return shares
 
 
-def _screened(texts: _Texts, document: U64) -> tuple[NDArray[np.int64], Bools, Bools]:
-    """Return a slot for each shingle, whether another text has one in it, and whether the document has; (s,) each.
+def _counted(texts: _Texts, document: U64) -> tuple[NDArray[np.int64], NDArray[np.int64], Bools]:
+    """Return a slot for each shingle, how often that is met, and whether the document may have the shingle; (s,) each.
 
-    Equal shingles have equal slots, so these are never too few. First and last owner of a slot differ if it has two.
+    Equal shingles have equal slots, so neither is ever too little.
     """
     bits = max(10, (len(texts.hashes) + len(document)).bit_length() + 2)
     mask = np.uint64((1 << bits) - 1)
     slots = (texts.hashes & mask).view(np.int64)
-    first, last = np.empty((2, 1 << bits), np.int16 if len(texts.whole) < 1 << 15 else np.int32)
-    owners = texts.owners.astype(first.dtype)
-    last[slots] = owners
-    first[slots[::-1]] = owners[::-1]  # of equal indices the last one stays
-    of_document = (document & mask).view(np.int64)
     there = np.zeros(1 << bits, np.bool_)
-    there[of_document] = True
-    in_document = there[slots]
-    return slots, (first[slots] != last[slots]) | in_document, in_document
+    there[(document & mask).view(np.int64)] = True
+    return slots, np.bincount(slots, minlength=1 << bits)[slots], there[slots]
 
 
 def _repeats_document(texts: _Texts, document: U64, in_document: Bools) -> Bools:
@@ -146,50 +178,103 @@ def _repeats_document(texts: _Texts, document: U64, in_document: Bools) -> Bools
     return repeats
 
 
-def _copied(texts: _Texts, of_document: Bools, *, slots: NDArray[np.int64], is_shared: Bools) -> Pairs:
+def _copied(
+    texts: _Texts, of_document: Bools, verdicts: Verdicts | None, *, slots: NDArray[np.int64], counts: NDArray[np.int64]
+) -> Pairs:
     """Return the pairs (a, b) of which a shares enough of its words with b, shape (n, 2)."""
-    suspects = np.flatnonzero(texts.enough(_sums(_covered(is_shared) * texts.weight, texts.offsets)) & ~of_document)
-    if not len(suspects):
-        return _NO_PAIRS
-    own = texts.rows(suspects)
-    own = own[is_shared[own]]
-    wanted = np.zeros(int(slots.max()) + 1, np.bool_)
-    wanted[slots[own]] = True
-    rows = np.flatnonzero(wanted[slots] & ~of_document[texts.owners])
-    groups = np.full(len(slots), -1, np.int64)
-    groups[rows] = np.unique(texts.hashes[rows], return_inverse=True)[1]
-    shape = (int(groups.max()) + 1, len(texts.whole))
-    has = sp.csr_array((np.ones(len(rows), np.bool_), (groups[rows], texts.owners[rows])), shape=shape)
-    # A shared run covers three words. Whoever adds all three counts each word once to three times.
-    covers = texts.weight.astype(np.int64)
+    rows = np.flatnonzero(_telling(texts, counts) & ~of_document[texts.owners])
+    pairs = _meeting(texts, rows, ~of_document, slots)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    if verdicts is None:
+        return pairs[_compared(texts, pairs)]
+    is_known, is_copy = verdicts.of(pairs)
+    is_copy[~is_known] = _compared(texts, pairs[~is_known])
+    verdicts.add(pairs[~is_known], is_copy[~is_known])
+    return pairs[is_copy]
+
+
+def _telling(texts: _Texts, counts: NDArray[np.int64]) -> Bools:
+    """Return shingles of each text one of which everything has that the text repeats, shape (s,).
+
+    They are those of words that weigh more than a copy may miss, and as rarely met as any such; none of a text that repeats
+    nothing, because the words that nobody else has weigh so much.
+    """
+    most = counts.copy()  # of the three shingles that the last word of each stands in
     for step in range(1, SHINGLE_WORDS):
-        covers[step:] += texts.weight[:-step]
-    place = np.zeros(len(texts.whole), np.int64)
-    place[suspects] = np.arange(len(suspects))
-    shares = sp.csr_array((covers[own], (place[texts.owners[own]], groups[own])), shape=(len(suspects), shape[0]))
-    product = (shares @ has).tocoo()
-    pairs = np.stack([suspects[product.row], product.col.astype(np.int64)], axis=1)
-    is_other = pairs[:, 0] != pairs[:, 1]
-    pairs, most = pairs[is_other], product.data[is_other]
-    is_copy = texts.enough(most // SHINGLE_WORDS, pairs[:, 0])
-    unclear = np.flatnonzero(texts.enough(most, pairs[:, 0]) & ~is_copy)
-    is_copy[unclear] = _compared(texts, pairs[unclear], groups)
-    copied: Pairs = pairs[is_copy]
-    return copied
+        np.maximum(most[:-step], counts[step:], out=most[:-step])
+    most[texts.weight == 0] = np.iinfo(np.int64).max
+    level = np.full(len(texts.whole), np.iinfo(np.int64).max - 1)
+    open_texts = np.flatnonzero(texts.whole > 0)
+    level[texts.whole == 0] = 1
+    for limit in _LEVELS:
+        rows, offsets = texts.rows(open_texts), np.append(0, np.cumsum(np.diff(texts.offsets)[open_texts]))
+        reached = _sums(texts.weight[rows] * (most[rows] <= limit), offsets)
+        enough = reached * _MILLION > (_MILLION - texts.millionths) * texts.whole[open_texts]
+        level[open_texts[enough]] = limit
+        open_texts = open_texts[~enough]
+    words = most <= level[texts.owners]
+    telling = words.copy()
+    for step in range(1, SHINGLE_WORDS):
+        telling[step:] |= words[:-step]
+    return telling & (counts > 1) & (level > 1)[texts.owners]
 
 
-def _compared(texts: _Texts, pairs: Pairs, groups: NDArray[np.int64]) -> Bools:
-    """Return for each pair (a, b) whether a shares enough of its words with b; equal `groups` are equal shingles."""
-    held = np.zeros(int(groups.max()) + 1, np.bool_)
-    found = np.zeros(len(pairs), np.bool_)
-    for number, (a, b) in enumerate(pairs.tolist()):
-        other = groups[texts.offsets[b] : texts.offsets[b + 1]]
-        held[other[other >= 0]] = True
-        own, weight = (column[texts.offsets[a] : texts.offsets[a + 1]] for column in (groups, texts.weight))
-        shared = int(weight[_covered(held[own] & (own >= 0))].sum(dtype=np.int64))
-        found[number] = shared * _MILLION >= texts.millionths * int(texts.whole[a])
-        held[other[other >= 0]] = False
-    return found
+def _meeting(texts: _Texts, rows: Offsets, offered: Bools, slots: NDArray[np.int64]) -> Pairs:
+    """Return the pairs of a text and one of the `offered` that may have one of its shingles at `rows`, sorted, (n, 2)."""
+    if not len(rows):
+        return _NO_PAIRS
+    wanted = np.zeros(int(slots.max()) + 1, np.int32)
+    wanted[slots[rows]] = 1
+    holders = np.flatnonzero(wanted.astype(np.bool_)[slots] & offered[texts.owners])
+    # A key ends in the shingle's place: sorting such numbers is several times as fast as argsort.
+    keys = np.sort(slots[holders] << 32 | holders)
+    met_slots, holders = keys >> 32, keys & 0xFFFFFFFF
+    firsts = np.flatnonzero(np.diff(met_slots, prepend=-1))
+    wanted[met_slots[firsts]] = np.arange(len(firsts))
+    first, last = (bounds[wanted[slots[rows]]] for bounds in (firsts, np.append(firsts[1:], len(holders))))
+    each = np.repeat(np.arange(len(rows)), last - first)
+    met = holders[np.arange(len(each)) + (last - np.cumsum(last - first))[each]]
+    both = np.unique(texts.owners[rows[each]].astype(np.int64) * len(texts.whole) + texts.owners[met])
+    return np.stack(np.divmod(both, len(texts.whole)), axis=1)
+
+
+def _compared(texts: _Texts, pairs: Pairs) -> Bools:
+    """Return for each pair (a, b) whether a shares enough of its words with b, shape (n,)."""
+    left = np.arange(len(pairs))
+    for is_met in (_probably_met, _certainly_met):
+        parts = 1 + len(left) * int(np.diff(texts.offsets).max(initial=0)) // _COMPARED_AT_ONCE
+        left = np.concatenate([own[_is_enough(texts, pairs[own], is_met)] for own in np.array_split(left, parts)])
+    is_copy = np.zeros(len(pairs), np.bool_)
+    is_copy[left] = True
+    return is_copy
+
+
+def _is_enough(texts: _Texts, pairs: Pairs, is_met: Callable[[_Texts, Offsets, Offsets], Bools]) -> Bools:
+    """Return for each pair (a, b) whether enough of the words of a stand in shingles that b has too."""
+    rows, sizes = texts.rows(pairs[:, 0]), np.diff(texts.offsets)[pairs[:, 0]]
+    covered = _covered(is_met(texts, rows, np.repeat(pairs[:, 1], sizes))) * texts.weight[rows]
+    return texts.enough(_sums(covered, np.append(0, np.cumsum(sizes))), pairs[:, 0])
+
+
+def _probably_met(texts: _Texts, rows: Offsets, others: Offsets) -> Bools:
+    """Return whether the shingles at `rows` are met in the texts `others`, shape (r,); one in fifty seems so that is not."""
+    bits = np.uint64(max(10, len(texts.hashes).bit_length() + 5))
+    table = np.zeros(1 << int(bits), np.bool_)
+    table[(_keys(texts, np.arange(len(texts.hashes)), texts.owners) >> (np.uint64(64) - bits)).view(np.int64)] = True
+    met: Bools = table[(_keys(texts, rows, others) >> (np.uint64(64) - bits)).view(np.int64)]
+    return met
+
+
+def _certainly_met(texts: _Texts, rows: Offsets, others: Offsets) -> Bools:
+    """Return whether the shingles at `rows` are met in the texts `others`, shape (r,)."""
+    involved = texts.rows(np.unique(others))
+    return np.isin(_keys(texts, rows, others), _keys(texts, involved, texts.owners[involved]))
+
+
+def _keys(texts: _Texts, rows: Offsets, owners: NDArray[Any]) -> U64:
+    """Return a number for each shingle as one of a text, 64 bits of it."""
+    keys: U64 = (texts.hashes[rows] ^ owners.astype(np.uint64) * _ODD) * _ODD
+    return keys
 
 
 def _equal(numbers: U64) -> Pairs:
@@ -235,7 +320,7 @@ def _covered(matched: Bools) -> Bools:
     return covered
 
 
-def _sums(values: NDArray[np.uint16], offsets: Offsets) -> Offsets:
+def _sums(values: NDArray[Any], offsets: Offsets) -> Offsets:
     """Return the sums of values[offsets[i]:offsets[i + 1]]."""
     running = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, dtype=np.int64, out=running[1:])

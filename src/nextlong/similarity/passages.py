@@ -15,13 +15,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nextlong.similarity.shingles import SHINGLE_WORDS, Shingles
-from nextlong.similarity.words import U64, ngrams
+from nextlong.similarity.words import U64
 
 Bools = NDArray[np.bool_]
 Pairs = NDArray[np.int64]
 
 PASSAGE_WORDS: Final = 100
 _RUNS: Final = PASSAGE_WORDS - SHINGLE_WORDS + 1
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeated_passages(candidates: Shingles, document: U64, is_shared: Bools) -> tuple[Bools, Pairs]:
@@ -49,12 +50,10 @@ def _passages(texts: Shingles, is_shared: Bools) -> tuple[NDArray[np.int64], U64
     owners = np.searchsorted(texts.offsets, whole, side="right") - 1
     inside = whole + _RUNS <= texts.offsets[owners + 1]
     whole, owners = whole[inside], owners[inside]
-    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-    found = [np.empty(0, np.uint64)]
-    for text, places in zip(owners[firsts].tolist(), np.split(whole, firsts[1:]), strict=False):
-        first, last = texts.offsets[text : text + 2].tolist()
-        found.append(_numbers(texts.hashes[first:last])[places - first])
-    return owners, np.concatenate(found)
+    texts_with = np.unique(owners)
+    rows = np.concatenate([np.arange(*texts.offsets[text : text + 2]) for text in texts_with.tolist()] or [sizes[:0]])
+    numbers = _numbers(texts.hashes[rows])
+    return owners, numbers[np.searchsorted(rows, whole)]
 
 
 def _numbers(runs: U64) -> U64:
@@ -71,4 +70,5 @@ def _numbers(runs: U64) -> U64:
 
 def _joined(left: U64, right: U64) -> U64:
     """Return one number for each two."""
-    return ngrams(np.stack([left, right], axis=1).ravel(), 2)[::2]
+    joined = left * _FACTOR + right
+    return joined ^ joined >> np.uint64(32)

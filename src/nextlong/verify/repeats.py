@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -77,7 +77,7 @@ class Texts:
         follow: Bools = np.arange(len(self._text)) + count <= self._stops[self._text]
         return follow
 
-    def _over(self, values: NDArray[np.generic], combine: np.ufunc) -> NDArray[np.generic]:
+    def _over(self, values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
         """Return the values of each run and the two behind it, combined; meaningless where those are another text's."""
         combined = values.copy()
         for step in range(1, RUN_WORDS):
@@ -145,16 +145,20 @@ class Texts:
         shape = (len(self._words), self._groups)
         of_suspects = sp.csr_array((most[rows], (self._text[rows], self._group[rows])), shape=shape)
         texts, groups = (column[offered[self._has[0]]] for column in self._has)
-        has = sp.csc_array((np.ones(len(texts), np.int64), (texts, groups)), shape=shape)
+        has = sp.csr_array((np.ones(len(texts), np.int64), (texts, groups)), shape=shape)
         bounds = (of_suspects @ has.T).tocoo()
         likely = self._reaches(bounds.data, bounds.row) & (bounds.row != bounds.col)
-        for a, b in zip(bounds.row[likely].tolist(), bounds.col[likely].tolist(), strict=True):
-            shared = self._shared(a, b)
-            if self._reaches(np.array([shared]), np.array([a]))[0]:
-                yield Repeat(a, b, f"has {shared / self._whole[a]:.0%} of its words, by weight, in common with")
+        row, col = bounds.row[likely], bounds.col[likely]
+        for a in np.unique(row).tolist():
+            those = col[row == a]
+            shared = self._shared(a, has[those])
+            for place in np.flatnonzero(self._reaches(shared, np.full(len(those), a))).tolist():
+                share = shared[place] / self._whole[a]
+                yield Repeat(a, int(those[place]), f"has {share:.0%} of its words, by weight, in common with")
 
-    def _shared(self, a: int, b: int) -> int:
-        """Return the weight of the words of text a that stand in runs of text b."""
-        own, other = (slice(self._starts[text], self._stops[text]) for text in (a, b))
-        there = np.isin(self._group[own], self._group[other])
-        return int(self._weight[own][self._over(there, np.logical_or)].sum())
+    def _shared(self, a: int, has: sp.csr_array) -> Ids:
+        """Return the weight of the words of text a that stand in runs of some others, which `has` has in rows, shape (n,)."""
+        own = slice(self._starts[a], self._stops[a])
+        there = (has[:, self._group[own]].toarray() > 0).T
+        covered: Ids = self._weight[own] @ self._over(there, np.logical_or)
+        return covered
