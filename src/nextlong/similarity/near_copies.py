@@ -7,15 +7,13 @@ The rule is docs/decisions/0005-near-copies.md. A text repeats another if `thres
 three that the other has too; or if both have the same 100 words in a row; or, of fewer than ten words, if the other has the
 same. It is asymmetric: a part is a copy of the whole.
 
-All candidates are compared at once. Of the words of a copy at most 1 − threshold are missing from the original, so any few
-words that weigh more have one that it shares: the rarest among the candidates are looked for, and whoever shares none of
-them is no copy. The pairs that are left, a few a candidate, are compared run by run, first by a table that has too much
-and then exactly. Every decision is exact: nothing but the 64-bit numbers and whole weights counts.
+All candidates are compared at once: sorting their shingles brings equal ones together. Nothing shares more with one other
+text than with all of them together, so only the few that share enough with all are compared one by one. Every decision is
+exact: nothing but the 64-bit numbers and whole weights counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,10 +27,8 @@ Bools = NDArray[np.bool_]
 Pairs = NDArray[np.int64]
 
 _MILLION: Final = 1_000_000  # a threshold is a whole number of millionths
-_COMPARED_AT_ONCE: Final = 1 << 21  # shingles of pairs: 100 MB
-_LEVELS: Final = (1, 2, 3, 5, 9, 17, 65)  # how often shingles are met among the candidates
-_VERDICT_BITS: Final = 21  # 19 MB
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDING: Final = 1e-4  # of a sum; more than one of float32 is off by
+_SUSPECTS_AT_ONCE: Final = 64  # candidates for which it is held who else has each of their shingles
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 
 
@@ -42,38 +38,6 @@ class NearCopies(NamedTuple):
     of_document: Bools  # (m,)
     pairs: Pairs  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
     by_passage: Bools  # (m,) those that would be no near-copy but for 100 words in a row
-
-
-class Verdicts:
-    """Which chunks share enough of their words with which, as earlier drafts found: a chunk is offered in many.
-
-    A table of fixed size, a verdict overwrites another; for one table of weights and one threshold.
-    """
-
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self.chunks = np.empty(0, np.int64)  # of the candidates at hand, (m,)
-        self._keys = np.zeros(1 << _VERDICT_BITS, np.uint64)
-        self._is_copy = np.zeros(1 << _VERDICT_BITS, np.bool_)
-
-    def of(self, pairs: Pairs) -> tuple[Bools, Bools]:
-        """Return which pairs of candidates are known, and which of these are copies, shape (n,) each."""
-        keys, places = self._places(pairs)
-        is_known = self._keys[places] == keys
-        return is_known, is_known & self._is_copy[places]
-
-    def add(self, pairs: Pairs, is_copy: Bools) -> None:
-        """Remember the verdicts of pairs, (n,)."""
-        keys, places = self._places(pairs)
-        self._keys[places] = keys
-        kept = self._keys[places] == keys
-        self._is_copy[places[kept]] = is_copy[kept]
-
-    def _places(self, pairs: Pairs) -> tuple[U64, NDArray[np.int64]]:
-        a, b = (self.chunks[column].astype(np.uint64) for column in pairs.T)
-        keys = (a * _ODD ^ (a * _ODD) >> np.uint64(29)) + b
-        keys = (keys * _ODD ^ (keys * _ODD) >> np.uint64(31)) * _ODD | np.uint64(1)  # 0 is an empty place
-        return keys, (keys >> np.uint64(64 - _VERDICT_BITS)).view(np.int64)
 
 
 class _Texts(NamedTuple):
@@ -112,24 +76,22 @@ def millionths_of(threshold: float) -> int:
     return round(threshold * _MILLION)
 
 
-def find(
-    candidates: Shingles, *, document: Document, weights: Weights, threshold: float, verdicts: Verdicts | None = None
-) -> NearCopies:
+def find(candidates: Shingles, *, document: Document, weights: Weights, threshold: float) -> NearCopies:
     """Return which candidates are near-copies of a document or of a part of it, and which of the others of each other.
 
-    `weights` is what `weigh_shingles` wrote; `verdicts` are used and added to.
+    `weights` is what `weigh_shingles` wrote.
     """
     texts = _Texts.of(candidates, weights, threshold)
-    slots, counts, in_document = _counted(texts, document.runs)
+    equal, in_document = _Equal.among(texts.hashes, texts.owners), _in_document(texts, document.runs)
     repeats = _repeats_document(texts, document.runs, in_document)
     is_short = candidates.is_short
     numbers = candidates.hashes[candidates.offsets[:-1][is_short]]
     repeats[is_short] = np.isin(numbers, document.wholes)
-    passage_of_document, passages = repeated_passages(candidates, document.runs, (counts > 1) | in_document)
+    passage_of_document, passages = repeated_passages(candidates, document.runs, (equal.is_met) | in_document)
     of_document = repeats | passage_of_document
     pairs = np.concatenate(
         [
-            _copied(texts, of_document, verdicts, slots=slots, counts=counts),
+            _copied(texts, of_document, equal),
             np.flatnonzero(is_short)[_equal(numbers)],
         ]
     )
@@ -154,17 +116,38 @@ def similarities(candidates: Shingles, *, document: Document, weights: Weights) 
     return shares
 
 
-def _counted(texts: _Texts, document: U64) -> tuple[NDArray[np.int64], NDArray[np.int64], Bools]:
-    """Return a slot for each shingle, how often that is met, and whether the document may have the shingle; (s,) each.
+class _Equal(NamedTuple):
+    """Which of the s shingles are equal."""
 
-    Equal shingles have equal slots, so neither is ever too little.
-    """
-    bits = max(10, (len(texts.hashes) + len(document)).bit_length() + 2)
-    mask = np.uint64((1 << bits) - 1)
-    slots = (texts.hashes & mask).view(np.int64)
-    there = np.zeros(1 << bits, np.bool_)
+    group: NDArray[np.int64]  # (s,) equal shingles have equal numbers
+    is_met: Bools  # (s,) whether another text has it
+
+    @classmethod
+    def among(cls, hashes: U64, owners: NDArray[np.int32]) -> _Equal:
+        # A key ends in the shingle's place: sorting such numbers is several times as fast as argsort.
+        bits = np.uint64(max(1, len(hashes).bit_length()))
+        keys = np.sort(hashes >> bits << bits | np.arange(len(hashes), dtype=np.uint64))
+        order = (keys & np.uint64((1 << int(bits)) - 1)).view(np.int64)
+        starts = np.flatnonzero(np.diff(keys >> bits, prepend=~keys[:1]))
+        ordered = hashes[order]
+        if np.count_nonzero(ordered[1:] != ordered[:-1]) + 1 > len(
+            starts
+        ):  # one in a billion differs in those bits alone
+            order = np.argsort(hashes, kind="stable")
+            starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
+        sizes = np.diff(starts, append=len(order))
+        group = np.empty(len(order), np.int64)
+        group[order] = np.repeat(np.arange(len(sizes)), sizes)
+        return cls(group, (owners[order[starts]] != owners[order[starts + sizes - 1]])[group])
+
+
+def _in_document(texts: _Texts, document: U64) -> Bools:
+    """Return whether the document may have each shingle, (s,); never too few, because equal shingles have equal slots."""
+    mask = np.uint64((1 << max(10, len(document).bit_length() + 6)) - 1)
+    there = np.zeros(int(mask) + 1, np.bool_)
     there[(document & mask).view(np.int64)] = True
-    return slots, np.bincount(slots, minlength=1 << bits)[slots], there[slots]
+    found: Bools = there[(texts.hashes & mask).view(np.int64)]
+    return found
 
 
 def _repeats_document(texts: _Texts, document: U64, in_document: Bools) -> Bools:
@@ -178,103 +161,39 @@ def _repeats_document(texts: _Texts, document: U64, in_document: Bools) -> Bools
     return repeats
 
 
-def _copied(
-    texts: _Texts, of_document: Bools, verdicts: Verdicts | None, *, slots: NDArray[np.int64], counts: NDArray[np.int64]
-) -> Pairs:
+def _copied(texts: _Texts, of_document: Bools, equal: _Equal) -> Pairs:
     """Return the pairs (a, b) of which a shares enough of its words with b, shape (n, 2)."""
-    rows = np.flatnonzero(_telling(texts, counts) & ~of_document[texts.owners])
-    pairs = _meeting(texts, rows, ~of_document, slots)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    if verdicts is None:
-        return pairs[_compared(texts, pairs)]
-    is_known, is_copy = verdicts.of(pairs)
-    is_copy[~is_known] = _compared(texts, pairs[~is_known])
-    verdicts.add(pairs[~is_known], is_copy[~is_known])
-    return pairs[is_copy]
+    suspects = texts.enough(_sums(_covered(equal.is_met) * texts.weight, texts.offsets)) & ~of_document
+    pairs = [_NO_PAIRS]
+    places = np.flatnonzero(suspects)
+    for first in range(0, len(places), _SUSPECTS_AT_ONCE):
+        pairs += _copied_by(texts, places[first : first + _SUSPECTS_AT_ONCE], equal)
+    return np.concatenate(pairs)
 
 
-def _telling(texts: _Texts, counts: NDArray[np.int64]) -> Bools:
-    """Return shingles of each text one of which everything has that the text repeats, shape (s,).
-
-    They are those of words that weigh more than a copy may miss, and as rarely met as any such; none of a text that repeats
-    nothing, because the words that nobody else has weigh so much.
-    """
-    most = counts.copy()  # of the three shingles that the last word of each stands in
-    for step in range(1, SHINGLE_WORDS):
-        np.maximum(most[:-step], counts[step:], out=most[:-step])
-    most[texts.weight == 0] = np.iinfo(np.int64).max
-    level = np.full(len(texts.whole), np.iinfo(np.int64).max - 1)
-    open_texts = np.flatnonzero(texts.whole > 0)
-    level[texts.whole == 0] = 1
-    for limit in _LEVELS:
-        rows, offsets = texts.rows(open_texts), np.append(0, np.cumsum(np.diff(texts.offsets)[open_texts]))
-        reached = _sums(texts.weight[rows] * (most[rows] <= limit), offsets)
-        enough = reached * _MILLION > (_MILLION - texts.millionths) * texts.whole[open_texts]
-        level[open_texts[enough]] = limit
-        open_texts = open_texts[~enough]
-    words = most <= level[texts.owners]
-    telling = words.copy()
-    for step in range(1, SHINGLE_WORDS):
-        telling[step:] |= words[:-step]
-    return telling & (counts > 1) & (level > 1)[texts.owners]
-
-
-def _meeting(texts: _Texts, rows: Offsets, offered: Bools, slots: NDArray[np.int64]) -> Pairs:
-    """Return the pairs of a text and one of the `offered` that may have one of its shingles at `rows`, sorted, (n, 2)."""
-    if not len(rows):
-        return _NO_PAIRS
-    wanted = np.zeros(int(slots.max()) + 1, np.int32)
-    wanted[slots[rows]] = 1
-    holders = np.flatnonzero(wanted.astype(np.bool_)[slots] & offered[texts.owners])
-    # A key ends in the shingle's place: sorting such numbers is several times as fast as argsort.
-    keys = np.sort(slots[holders] << 32 | holders)
-    met_slots, holders = keys >> 32, keys & 0xFFFFFFFF
-    firsts = np.flatnonzero(np.diff(met_slots, prepend=-1))
-    wanted[met_slots[firsts]] = np.arange(len(firsts))
-    first, last = (bounds[wanted[slots[rows]]] for bounds in (firsts, np.append(firsts[1:], len(holders))))
-    each = np.repeat(np.arange(len(rows)), last - first)
-    met = holders[np.arange(len(each)) + (last - np.cumsum(last - first))[each]]
-    both = np.unique(texts.owners[rows[each]].astype(np.int64) * len(texts.whole) + texts.owners[met])
-    return np.stack(np.divmod(both, len(texts.whole)), axis=1)
-
-
-def _compared(texts: _Texts, pairs: Pairs) -> Bools:
-    """Return for each pair (a, b) whether a shares enough of its words with b, shape (n,)."""
-    left = np.arange(len(pairs))
-    for is_met in (_probably_met, _certainly_met):
-        parts = 1 + len(left) * int(np.diff(texts.offsets).max(initial=0)) // _COMPARED_AT_ONCE
-        left = np.concatenate([own[_is_enough(texts, pairs[own], is_met)] for own in np.array_split(left, parts)])
-    is_copy = np.zeros(len(pairs), np.bool_)
-    is_copy[left] = True
-    return is_copy
-
-
-def _is_enough(texts: _Texts, pairs: Pairs, is_met: Callable[[_Texts, Offsets, Offsets], Bools]) -> Bools:
-    """Return for each pair (a, b) whether enough of the words of a stand in shingles that b has too."""
-    rows, sizes = texts.rows(pairs[:, 0]), np.diff(texts.offsets)[pairs[:, 0]]
-    covered = _covered(is_met(texts, rows, np.repeat(pairs[:, 1], sizes))) * texts.weight[rows]
-    return texts.enough(_sums(covered, np.append(0, np.cumsum(sizes))), pairs[:, 0])
-
-
-def _probably_met(texts: _Texts, rows: Offsets, others: Offsets) -> Bools:
-    """Return whether the shingles at `rows` are met in the texts `others`, shape (r,); one in fifty seems so that is not."""
-    bits = np.uint64(max(10, len(texts.hashes).bit_length() + 5))
-    table = np.zeros(1 << int(bits), np.bool_)
-    table[(_keys(texts, np.arange(len(texts.hashes)), texts.owners) >> (np.uint64(64) - bits)).view(np.int64)] = True
-    met: Bools = table[(_keys(texts, rows, others) >> (np.uint64(64) - bits)).view(np.int64)]
-    return met
-
-
-def _certainly_met(texts: _Texts, rows: Offsets, others: Offsets) -> Bools:
-    """Return whether the shingles at `rows` are met in the texts `others`, shape (r,)."""
-    involved = texts.rows(np.unique(others))
-    return np.isin(_keys(texts, rows, others), _keys(texts, involved, texts.owners[involved]))
-
-
-def _keys(texts: _Texts, rows: Offsets, owners: NDArray[Any]) -> U64:
-    """Return a number for each shingle as one of a text, 64 bits of it."""
-    keys: U64 = (texts.hashes[rows] ^ owners.astype(np.uint64) * _ODD) * _ODD
-    return keys
+def _copied_by(texts: _Texts, suspects: Offsets, equal: _Equal) -> list[Pairs]:
+    """Return for each suspect the pairs (suspect, candidate that it is a copy of), shape (n, 2)."""
+    ranges = list(zip(texts.offsets[suspects].tolist(), texts.offsets[suspects + 1].tolist(), strict=True))
+    wanted = np.zeros(int(equal.group.max()) + 1, np.bool_)
+    for first, last in ranges:
+        wanted[equal.group[first:last][equal.is_met[first:last]]] = True
+    row_of_group = np.cumsum(wanted) * wanted  # row 0: nobody else
+    places = np.flatnonzero(wanted[equal.group])
+    holds = np.zeros((int(wanted.sum()) + 1, len(texts.whole)), np.bool_)
+    holds[row_of_group[equal.group[places]], texts.owners[places]] = True
+    pairs = []
+    for own, (first, last) in zip(suspects.tolist(), ranges, strict=True):
+        rows, weight = row_of_group[equal.group[first:last]], texts.weight[first:last]
+        may_miss = (_MILLION - texts.millionths) * int(texts.whole[own]) / _MILLION
+        half = len(rows) // 2
+        # Most candidates miss too much of the first half already.
+        covered = _covered(holds[rows[: half + SHINGLE_WORDS - 1]])[:half]
+        missed = weight[:half].sum(dtype=np.int64) - weight[:half].astype(np.float32) @ covered.astype(np.float32)
+        others = np.flatnonzero(missed <= may_miss + _ROUNDING * float(texts.whole[own]))
+        shared = weight.astype(np.float64) @ _covered(holds[rows[:, None], others])  # of whole numbers: exact
+        others = others[texts.enough(shared.astype(np.int64), np.full(len(others), own)) & (others != own)]
+        pairs.append(np.stack([np.full_like(others, own), others], axis=1))
+    return pairs
 
 
 def _equal(numbers: U64) -> Pairs:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,6 @@ from nextlong.methods.nextlong.screen import Screened, screen
 from nextlong.rng import rng_for
 from nextlong.schemas import TOO_LONG
 from nextlong.search.metas import chunk_ids_of
-from nextlong.similarity.near_copies import Verdicts
 from nextlong.similarity.shingles import ShingleStore, Weights, document_of
 from nextlong.tokens.fast_bpe import TextEncoder
 
@@ -99,7 +98,7 @@ def draft_block(
         for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
         if is_in
     )
-    screening = None if measure is None else _Screening(measure[0], *_weighing(measure[1], rules.near_copies))
+    screening = None if measure is None else (measure[0], np.load(measure[1]))
     firsts = np.cumsum(drawn["chunks"]) - drawn["chunks"]
     near_copies = by_passage = 0
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
@@ -114,21 +113,6 @@ def draft_block(
     return {"drafts": int(fits.sum()), "dropped": {TOO_LONG: int((~fits).sum())}} | counted
 
 
-class _Screening(NamedTuple):
-    """What near-copies are found with."""
-
-    shingles: ShingleStore
-    weights: Weights
-    verdicts: Verdicts
-
-
-@lru_cache(maxsize=1)
-def _weighing(weights: Path, threshold: float | None) -> tuple[Weights, Verdicts]:
-    """Return the weights, and the verdicts by them that this process has come to so far."""
-    del threshold  # part of what is held
-    return np.load(weights), Verdicts()
-
-
 def _draft(
     meta: NDArray[Any],
     own_tokens: int,
@@ -136,7 +120,7 @@ def _draft(
     retrieved: Candidates,
     chunks: Sequence[Path],
     vectors: Sequence[Path],
-    screening: _Screening | None,
+    screening: tuple[ShingleStore, Weights] | None,
     rules: DraftRules,
 ) -> Screened:
     """Return what a meta-document is offered, and the prefixes drafted of it."""
@@ -159,10 +143,9 @@ def _draft(
         offers,
         draft,
         document=document_of(texts),
-        shingles=screening.shingles,
-        weights=screening.weights,
+        shingles=screening[0],
+        weights=screening[1],
         threshold=rules.near_copies,
-        verdicts=screening.verdicts,
     )
 
 

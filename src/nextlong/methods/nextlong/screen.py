@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.methods.nextlong.offers import Candidates
-from nextlong.similarity.near_copies import Verdicts, find
+from nextlong.similarity.near_copies import find
 from nextlong.similarity.shingles import Document, ShingleStore, Weights
 
 _EXAMINED = 1.125  # times the prefix that a draft of unscreened lists takes …
@@ -48,16 +48,13 @@ def screen(
     shingles: ShingleStore,
     weights: Weights,
     threshold: float,
-    verdicts: Verdicts | None = None,
 ) -> Screened:
     """Return the screened offers of a meta-document; near-copies share `threshold` of their words."""
     drafted = draft(offers)
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
         walked = _walked(offers.ids, drafted, examined)
-        if verdicts is not None:
-            verdicts.chunks = walked
-        found = find(shingles.of(walked), document=document, weights=weights, threshold=threshold, verdicts=verdicts)
+        found = find(shingles.of(walked), document=document, weights=weights, threshold=threshold)
         keep = [~np.isin(ids, walked[found.of_document]) for ids in offers.ids]
         kept = offers.picked(keep)
         repeats = walked[_repeats(found.pairs)]
