@@ -25,21 +25,29 @@ def install(model: Any, *, block_tokens: int = BLOCK_TOKENS) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
-    all labels where n is left out. Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
+    all labels where n is left out; each token's own, float32 (T,), with `per_token=True`. Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
     """
     stock = model.forward
 
-    def forward(self: Any, *arguments: Any, labels: Any = None, num_items_in_batch: Any = None, **given: Any) -> Any:
+    def forward(
+        self: Any,
+        *arguments: Any,
+        labels: Any = None,
+        num_items_in_batch: Any = None,
+        per_token: bool = False,
+        **given: Any,
+    ) -> Any:
         from transformers.modeling_outputs import CausalLMOutputWithPast
 
         if labels is None:
             return stock(*arguments, **given)
         given.pop("return_dict", None)
         hidden = self.get_decoder()(*arguments, **given).last_hidden_state
-        head = self.get_output_embeddings()
-        total = sum_of_losses(hidden, labels, head=head, scale=logit_scale(self), block_tokens=block_tokens)
+        how = {"head": self.get_output_embeddings(), "scale": logit_scale(self), "block_tokens": block_tokens}
+        if per_token:
+            return CausalLMOutputWithPast(loss=token_losses(hidden, labels, **how))
         items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
-        return CausalLMOutputWithPast(loss=total / items)
+        return CausalLMOutputWithPast(loss=sum_of_losses(hidden, labels, **how) / items)
 
     model.forward = MethodType(forward, model)
 
