@@ -30,16 +30,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from nextlong.steps import sequences as steps
 
 import nextlong
 from nextlong import pipeline
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Finished, Step, Task
-from nextlong.opened import Run
+from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
-from nextlong.steps import sequences as steps
-from nextlong.steps.exports import export_steps, read_steps
+from nextlong.runs.opened import Run
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
 FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression

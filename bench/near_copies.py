@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from nextlong.stages.chunk import chunk_text
-from nextlong.stages.near_copies import similarities
-from nextlong.stages.shingles import LEAST_WORDS, Shingles, add_counts, shingles, weights_from
+from nextlong.corpus.chunk import chunk_text
+from nextlong.similarity.near_copies import similarities
+from nextlong.similarity.shingles import LEAST_WORDS, Shingles, add_counts, shingles, weights_from
 
 SLOTS = 1 << 22
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}

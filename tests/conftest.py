@@ -58,7 +58,7 @@ def small_corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
-    preload = ["nextlong.pipeline", "nextlong.encoders.lsa", "faiss", "pyarrow.parquet", "sklearn.utils.extmath"]
+    preload = ["nextlong.pipeline", "nextlong.embed.lsa", "faiss", "pyarrow.parquet", "sklearn.utils.extmath"]
     with LocalExecutor(1, preload=preload) as executor:
         assert list(executor.map(len, [("warm",)])) == [4]
 

@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from nextlong.schemas import Resolved, packed
+from nextlong.artefacts.resolved import Resolved, packed
 from nextlong.verify.export_readers import read_rows
 from nextlong.verify.step import Step
 

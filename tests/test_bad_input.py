@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 import nextlong
-from nextlong import cli, schemas
-from nextlong.stages.chunk import read_chunks
-from nextlong.stages.tokenizer import train_bpe
+from nextlong import schemas
+from nextlong.artefacts.chunks import read_chunks
+from nextlong.cli import main as cli_main
+from nextlong.tokens.tokenizer import train_bpe
 
 WORDS = ["tide", "harbour", "anchor", "sail", "current", "reef", "vessel", "captain", "lighthouse", "storm", "rope"]
 WEIRD = {
@@ -75,7 +76,7 @@ class Bench:
 
     def call(self, *arguments):
         self._capfd.readouterr()
-        code = cli.main([str(argument) for argument in arguments])
+        code = cli_main.main([str(argument) for argument in arguments])
         out, err = self._capfd.readouterr()
         assert "Traceback" not in err
         return code, out, err
@@ -188,7 +189,7 @@ def weird(tmp_path_factory):
         compose__sequences="all",
         tokenizer__eos="<|endoftext|>",
     )
-    assert cli.main(["run", str(folder / "recipe.yaml")]) == 0
+    assert cli_main.main(["run", str(folder / "recipe.yaml")]) == 0
     return folder
 
 
@@ -262,7 +263,7 @@ def ready(tmp_path_factory):
     """A finished run; what changes below its candidates takes no time."""
     folder = tmp_path_factory.mktemp("ready")
     Bench(folder, None).recipe(jsonl(ordinary()))
-    assert cli.main(["run", str(folder / "recipe.yaml")]) == 0
+    assert cli_main.main(["run", str(folder / "recipe.yaml")]) == 0
     return folder
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import nextlong
-from nextlong import cli, pipeline
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from nextlong.inputs.remembered import input_files
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
 METHODS = ("standard", "knn", "iclm", "quest")
@@ -69,7 +71,7 @@ def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
                 assert span.score == pytest.approx(float(own @ other), abs=2e-3)
                 known += 1
     assert known > 10
-    assert cli.main(["verify", str(one_run.run_dir)]) == 0
+    assert cli_main.main(["verify", str(one_run.run_dir)]) == 0
 
 
 def test_every_report_names_the_stand_in_for_queries(one_run, capsys):
@@ -86,7 +88,7 @@ def test_every_report_names_the_stand_in_for_queries(one_run, capsys):
         ["compare", folder],
         ["sweep", str(recipe), "--over", "compose.seed=0"],
     ):
-        assert cli.main(words) == 0
+        assert cli_main.main(words) == 0
         assert "extractive stand-in" in capsys.readouterr().out, words
 
 
@@ -168,7 +170,7 @@ def test_steps_of_a_method_are_its_own():
             },
             overrides=[f"compose.method={method}"],
         )
-        return [step.name for step in pipeline.route(recipe, pipeline.input_files(recipe))]
+        return [step.name for step in pipeline.route(recipe, input_files(recipe))]
 
     assert "embed" not in names("standard") + names("quest")
     assert {"docvectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))

@@ -17,9 +17,10 @@ from rich.console import Console
 
 import nextlong
 from nextlong import pipeline
-from nextlong.cli import main
+from nextlong.artefacts.record import RUN_FILE
+from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
-from nextlong.report.plan import show
+from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
@@ -88,7 +89,7 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(recipe_for, sha
         else:
             process.kill()  # its workers find out by themselves
         process.communicate()
-    assert not (tmp_path / "run" / pipeline.RUN_FILE).exists()
+    assert not (tmp_path / "run" / RUN_FILE).exists()
     pipeline.run(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nextlong import cli
+from nextlong.cli import main
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "train").glob("*.md"))
 NAMES = [page.stem for page in PAGES]
@@ -43,7 +43,7 @@ def test_every_export_they_name_can_be_made(line, own_run, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     line = line.replace("RUN", str(own_run)).replace("validation=0.01", "validation=0.4")  # there are but 12 sequences
     arguments = shlex.split(line, comments=True)[1:]
-    assert cli.main([*arguments, "--set", "workers=1"]) == 0
+    assert main.main([*arguments, "--set", "workers=1"]) == 0
     into = tmp_path / arguments[arguments.index("--into") + 1]
     split = "train/" if "validation" in line else ""
     assert list(into.glob(f"{split}*.*"))

@@ -10,7 +10,7 @@ from nextlong import pipeline
 from nextlong.errors import CorpusError
 from nextlong.recipe import Decontaminate
 from nextlong.report import summary
-from nextlong.report.stats import measure
+from nextlong.runs.stats import measure
 from nextlong.verify.checks import verify
 
 QUESTION = (

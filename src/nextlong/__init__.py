@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from nextlong.compose.compose import Composed, compose
+from nextlong.compose.fit import Dropped
+from nextlong.corpus.chunk import chunk_text
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
-from nextlong.stages.chunk import chunk_text
-from nextlong.stages.compose import Composed, compose
-from nextlong.stages.fit import Dropped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nextlong.engine.progress import Reporter
-    from nextlong.opened import Run
+    from nextlong.runs.opened import Run
 
 __version__ = "0.1.0"
 __all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run"]
@@ -38,14 +38,14 @@ def run(
     run there. In a script, call it under `if __name__ == "__main__":`, because its worker processes import the script.
     Raises NextlongError for every mistake that a user can mend.
     """
-    from nextlong import exports
+    from nextlong.runs import export
 
-    (finished,) = exports.run(recipe, reporter=reporter, changed_inputs=changed_inputs).runs
+    (finished,) = export.run(recipe, reporter=reporter, changed_inputs=changed_inputs).runs
     return finished
 
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should
     """Open a finished run directory. Raises RunError if there is none, or its files were altered."""
-    from nextlong.opened import Run
+    from nextlong.runs.opened import Run
 
     return Run(run_dir)

@@ -2,7 +2,7 @@
 
 import sys
 
-from nextlong.cli import main
+from nextlong.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

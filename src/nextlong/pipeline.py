@@ -14,32 +14,37 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from nextlong.encoders.sentence_transformers import check_installed
+from nextlong.artefacts.finished import sequences_per_part
+from nextlong.artefacts.record import RECIPE_FILE, run_dir_of, write_record
+from nextlong.compose.steps import compose_step, refuse_nothing, too_few
+from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.steps import cleaning_steps
+from nextlong.embed.sentence_transformers import check_installed
+from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
 from nextlong.engine import store
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished, Step
-from nextlong.errors import ExportError, RunError
+from nextlong.errors import ExportError
+from nextlong.export import steps as export_steps
+from nextlong.inputs import file_systems, remembered
+from nextlong.inputs.files import InputFile
+from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.methods.steps import draft_documents_step, draft_step, keywords_step
 from nextlong.recipe import Recipe
-from nextlong.stages import file_systems
-from nextlong.stages.deduplicate import minhash_class
-from nextlong.stages.sources import InputFile, list_files
-from nextlong.stages.tokenizer import check_there
-from nextlong.steps import candidates, clean, corpus, exports, inputs, sequences, shingles
-from nextlong.steps.finished import sequences_per_part
-
-RUN_FILE = "run.json"
-RECIPE_FILE = "recipe.yaml"
-VARIANTS_FOLDER = "variants"  # of records like RUN_FILE, one a variant of a sweep
+from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_step
+from nextlong.similarity import steps as similarity_steps
+from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
+from nextlong.tokens.tokenizer import check_there
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
-_PRELOAD_EXPORT = ("nextlong.steps.exports", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.encoders.lsa",)
+_PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
+_PRELOAD_LSA = ("nextlong.embed.lsa",)
 
 
 def run(
@@ -64,15 +69,15 @@ def run(
     with store.locked(run_dir):
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         # Only once they are ingested, so that a file that was refused may be mended.
-        remember = partial(inputs.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
+        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
         with store.explained(run_dir):
             store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
-            sequences.refuse_nothing(recipe, done)
-            done = carry_out(exports.export_steps(recipe, exports.read_steps(done)), known=done)
-        _record(recipe, done, run_dir)
+            refuse_nothing(recipe, done)
+            done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
+        write_record(recipe, done, run_dir)
         when_done(done)
     return done
 
@@ -101,7 +106,7 @@ def _compose(
         done = {step.name: done[step.name] for step in steps}
         if _is_enough(recipe, done):
             return done
-        reporter.tell(sequences.too_few(recipe, done, attempt=attempt))
+        reporter.tell(too_few(recipe, done, attempt=attempt))
     raise AssertionError("unreachable: attempts end with the documents")
 
 
@@ -117,11 +122,6 @@ def _is_enough(recipe: Recipe, done: Finished) -> bool:
     (counts,) = done["metas"].counts
     is_all_composed = done["refer"].total("drafts") == done["draft"].total("drafts")
     return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
-
-
-def run_dir_of(recipe: Recipe) -> Path:
-    """Return where the recipe's run lives."""
-    return Path(recipe.run_dir).expanduser()
 
 
 def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> LocalExecutor:
@@ -141,13 +141,6 @@ def worker_count(recipe: Recipe) -> int:
     return os.cpu_count() or 1
 
 
-def input_files(recipe: Recipe) -> list[list[InputFile]]:
-    """Return the files of each source. Raises CorpusError if a source has none."""
-    return [
-        list_files(source, where=f"ingest.sources[{place}].path") for place, source in enumerate(recipe.ingest.sources)
-    ]
-
-
 def route(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
@@ -159,23 +152,25 @@ def route(
 
     Documents are drawn with some to spare, because a few do not fit T; each further `attempt` draws twice as many.
     """
-    shard_bytes = corpus.shard_bytes_of(recipe, files)
-    splits = corpus.splits_of(recipe, files, shard_bytes=shard_bytes)
-    lines = corpus.lines_steps(splits)
-    ingest = corpus.ingest_step(recipe, files, splits, lines, shard_bytes=shard_bytes, when_ingested=when_ingested)
-    select = corpus.select_step(recipe, ingest, splits)
+    shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
+    splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
+    lines = corpus_steps.lines_steps(splits)
+    ingest = corpus_steps.ingest_step(
+        recipe, files, splits, lines, shard_bytes=shard_bytes, when_ingested=when_ingested
+    )
+    select = corpus_steps.select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
     keep = deduplicating[-1] if deduplicating else select
-    cut = corpus.chunk_step(recipe, ingest, keep)
-    cleaning = clean.cleaning_steps(recipe, ingest, cut)
+    cut = corpus_steps.chunk_step(recipe, ingest, keep)
+    cleaning = cleaning_steps(recipe, ingest, cut)
     chunk = cleaning[-1] if cleaning else cut  # what every step below sees
-    tokenizer = sequences.tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
+    tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
-    refer = sequences.refer_step(recipe, chunk, draft, attempt=attempt)
-    tokens = sequences.tokens_step(recipe, ingest, chunk, tokenizer, refer)
-    compose = sequences.compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
-    writing = exports.export_steps(recipe, (ingest, chunk, tokenizer, refer, tokens, compose))
+    refer = refer_step(recipe, chunk, draft, attempt=attempt)
+    tokens = tokens_step(recipe, ingest, chunk, tokenizer, refer)
+    compose = compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
+    writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, refer, tokens, compose))
     return [
         *lines,
         ingest,
@@ -196,30 +191,30 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
     if recipe.ingest.dedup == "exact":
         return []
-    minhash = corpus.minhash_step(ingest, select)
-    return [minhash, corpus.neardup_step(recipe, ingest, select, minhash)]
+    minhash = corpus_steps.minhash_step(ingest, select)
+    return [minhash, corpus_steps.neardup_step(recipe, ingest, select, minhash)]
 
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
     method = recipe.compose.method
-    encoder = candidates.encoder_step(recipe, ingest, chunk)
-    embed = candidates.embed_step(recipe, ingest, chunk, encoder)
+    encoder = encoder_step(recipe, ingest, chunk)
+    embed = embed_step(recipe, ingest, chunk, encoder)
     if method == "nextlong":
-        metas = candidates.metas_step(recipe, ingest, chunk, attempt=attempt)
-        mine = candidates.mine_step(recipe, embed, metas)
+        metas = metas_step(recipe, ingest, chunk, attempt=attempt)
+        mine = mine_step(recipe, embed, metas)
         screening = _screening(recipe, ingest, chunk)
-        draft = sequences.draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
+        draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
         return [metas, encoder, embed, mine, *screening, draft]
-    documents = candidates.documents_step(recipe, ingest, chunk)
+    documents = documents_step(recipe, ingest, chunk)
     if method == "standard":
-        return [documents, sequences.draft_documents_step(recipe, documents, None, tokenizer)]
+        return [documents, draft_documents_step(recipe, documents, None, tokenizer)]
     if method == "quest":
-        keywords = candidates.keywords_step(recipe, ingest, chunk)
-        return [documents, keywords, sequences.draft_documents_step(recipe, documents, keywords, tokenizer)]
-    vectors = candidates.docvectors_step(recipe, chunk, embed)
-    neighbours = candidates.neighbours_step(recipe, documents, vectors)
-    draft = sequences.draft_documents_step(recipe, documents, neighbours, tokenizer)
+        keywords = keywords_step(recipe, ingest, chunk)
+        return [documents, keywords, draft_documents_step(recipe, documents, keywords, tokenizer)]
+    vectors = docvectors_step(recipe, chunk, embed)
+    neighbours = neighbours_step(recipe, documents, vectors)
+    draft = draft_documents_step(recipe, documents, neighbours, tokenizer)
     return [documents, encoder, embed, vectors, neighbours, draft]
 
 
@@ -227,47 +222,8 @@ def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps that near-copies are measured with; none where they may stay."""
     if recipe.mine.screened(recipe.compose.negatives) is None:
         return []
-    shingled = shingles.shingles_step(ingest, chunk)
-    return [shingled, shingles.weights_step(recipe, ingest, chunk, shingled)]
+    shingled = similarity_steps.shingles_step(ingest, chunk)
+    return [shingled, similarity_steps.weights_step(recipe, ingest, chunk, shingled)]
 
 
 # what the run directory remembers
-
-
-def recognise_inputs(
-    recipe: Recipe,
-    files: Sequence[Sequence[InputFile]],
-    run_dir: Path,
-    *,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-    tell: Callable[[str], None],
-) -> list[list[InputFile]]:
-    """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
-    own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
-    if own_outputs:
-        raise RunError(
-            f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
-        )
-    recognised, changes = inputs.recognise(recipe.ingest.sources, files, run_dir, tell=tell)
-    if changes and changed_inputs != "accept":
-        more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
-        raise RunError(
-            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; put the old ones back, "
-            "give the recipe another run_dir, or say --accept-changed-inputs to read them anew here"
-        )
-    return recognised
-
-
-def record_of(recipe: Recipe, done: Finished) -> dict[str, Any]:
-    """Return which folders make up the recipe's data set, as `nextlong.open` reads it."""
-    return {
-        "steps": {name: step.folder.name for name, step in done.items()},
-        "sequences_per_part": sequences_per_part(recipe, done["compose"]),
-        "recipe": recipe.model_dump(mode="json"),
-    }
-
-
-def _record(recipe: Recipe, done: Finished, run_dir: Path) -> None:
-    """Write down which folders make up the data set that was asked for last."""
-    with store.explained(run_dir):
-        store.write_json(run_dir / RUN_FILE, record_of(recipe, done))

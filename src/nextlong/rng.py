@@ -34,3 +34,8 @@ def keyed_hash(keys: NDArray[np.uint64], *, seed: int, stage: str) -> NDArray[np
 def threshold_for(share: float) -> np.uint64:
     """Return the bound below which a uniform uint64 lies with probability `share` (clipped to [0, 1])."""
     return np.uint64(min(max(share, 0.0), 1.0) * float(2**64 - 2**11))
+
+
+def shuffled(content_hashes: NDArray[np.uint64], *, seed: int, stage: str) -> NDArray[np.int64]:
+    """Return all positions, shape (n,), in a random order that depends on the contents alone."""
+    return np.argsort(keyed_hash(content_hashes, seed=seed, stage=stage), kind="stable")

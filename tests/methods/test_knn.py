@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import knn
+from nextlong.search.metas import draw_seeds
 
 CHARS = np.array([10, 20, 30, 40, 50, 60])
 SEEDS = np.array([2, 0, 5, 1])
@@ -38,7 +39,7 @@ def test_never_gives_each_document_to_the_first_seed_that_reaches_it():
 def test_never_repeats_no_document_and_both_start_with_the_seed(count, seed, needed):
     rng = np.random.default_rng(seed)
     chars = rng.integers(0, 100, count)
-    seeds = knn.draw_seeds(rng.integers(0, 2**63, count).astype(np.uint64), seed=seed)
+    seeds = draw_seeds(rng.integers(0, 2**63, count).astype(np.uint64), seed=seed)
     neighbours = [rng.permutation(np.setdiff1d(np.arange(count), [own]))[: rng.integers(count)] for own in seeds]
     for reuse in ("across-sequences", "never"):
         found = knn.draft(seeds, neighbours, chars, drafted_chars=needed, sequences=None, reuse=reuse)
@@ -56,4 +57,4 @@ def test_never_repeats_no_document_and_both_start_with_the_seed(count, seed, nee
 def test_seeds_are_drawn_by_content():
     hashes = np.array([11, 22, 33, 44, 55], np.uint64)
     turned = hashes[::-1]
-    assert hashes[knn.draw_seeds(hashes, seed=1)].tolist() == turned[knn.draw_seeds(turned, seed=1)].tolist()
+    assert hashes[draw_seeds(hashes, seed=1)].tolist() == turned[draw_seeds(turned, seed=1)].tolist()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from exported import exported, rows_in
 
-from nextlong.formats import arrow, parquet
+from nextlong.export.formats import arrow, parquet
 from random_rows import documents_of, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend

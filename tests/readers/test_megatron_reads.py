@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from exported import documents_in, exported
 
-from nextlong.formats import megatron
+from nextlong.export.formats import megatron
 from random_rows import documents_of, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from exported import documents_in, exported, rows_in
 
-from nextlong.formats import mds
+from nextlong.export.formats import mds
 from random_rows import documents_of, random_blocks, rows_of
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend

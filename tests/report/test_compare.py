@@ -7,8 +7,10 @@ import json
 import pytest
 
 import nextlong
-from nextlong import cli, pipeline
-from nextlong.report import compare, stats
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from nextlong.report import compare
+from nextlong.runs import stats
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def runs(recipe_for, tmp_path_factory):
 
 
 def test_one_column_a_run(runs, capsys):
-    assert cli.main(["compare", *map(str, runs)]) == 0
+    assert cli_main.main(["compare", *map(str, runs)]) == 0
     same, _, heading, *lines = capsys.readouterr().out.splitlines()
     assert same.startswith("the same in all: method nextlong; negatives top; max chars ")
     assert heading.split() == ["near", "far"]
@@ -35,7 +37,7 @@ def test_one_column_a_run(runs, capsys):
 
 
 def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
-    assert cli.main(["compare", "--csv", *map(str, runs)]) == 0
+    assert cli_main.main(["compare", "--csv", *map(str, runs)]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["run"] for row in rows] == list(map(str, runs))
     assert [row["tokens"] for row in rows] == ["12288", "24576"]
@@ -45,15 +47,15 @@ def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
 
 
 def test_json_holds_everything(runs, capsys):
-    assert cli.main(["compare", "--json", *map(str, runs)]) == 0
+    assert cli_main.main(["compare", "--json", *map(str, runs)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["run"] for one in found] == list(map(str, runs))
-    assert cli.main(["stats", "--json", str(runs[1])]) == 0
+    assert cli_main.main(["stats", "--json", str(runs[1])]) == 0
     assert json.loads(capsys.readouterr().out) == found[1]
 
 
 def test_what_is_no_run_is_named(runs, tmp_path, capsys):
-    assert cli.main(["compare", str(runs[0]), str(tmp_path)]) == 2
+    assert cli_main.main(["compare", str(runs[0]), str(tmp_path)]) == 2
     assert f"{tmp_path} holds no finished run" in capsys.readouterr().err
 
 

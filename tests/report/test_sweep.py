@@ -11,11 +11,12 @@ import time
 import pytest
 
 import nextlong
-from nextlong import cli
+from nextlong.cli import main as cli_main
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.report import stats, sweep
+from nextlong.report import sweep
 from nextlong.report.sweep import Axis
+from nextlong.runs import stats
 
 PATIENCE_S = 60
 OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
@@ -37,13 +38,13 @@ def swept(recipe_for, shared_run, tmp_path_factory):
     shutil.copytree(shared_run, folder / "run")
     (folder / "my.yaml").write_text(recipe_for(folder / "run").dump(), encoding="utf-8")
     files = ["--csv", str(folder / "s.csv"), "--json", str(folder / "s.json")]
-    assert cli.main(["sweep", str(folder / "my.yaml"), *OVER, *files]) == 0
+    assert cli_main.main(["sweep", str(folder / "my.yaml"), *OVER, *files]) == 0
     return folder
 
 
 def call(capsys, *arguments):
     capsys.readouterr()
-    code = cli.main([str(argument) for argument in arguments])
+    code = cli_main.main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     assert "Traceback" not in err
     return code, out, err
@@ -208,7 +209,7 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, has
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "run" / "variants" / f"{NAMES[-1]}.json").exists()
-    assert cli.main(command[3:]) == 0
+    assert cli_main.main(command[3:]) == 0
     made, expected = (
         {name: value for name, value in hashes_of(run).items() if not name.startswith("variants/")}
         for run in (tmp_path / "run", swept / "run")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from exported_runs import FORMATS, OPTIONS, SEQUENCES, TOKENS
-from nextlong import exports, pipeline
+from nextlong import pipeline
+from nextlong.runs import export
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,7 @@ def packed_run(exported_run, tmp_path_factory):
     """The same, and all but axolotl's again as rows of two sequences, a third of these held out; read-only."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path_factory.mktemp("packed") / "run"))
     asked = [*OPTIONS, f"export.pack={2 * TOKENS}", "export.validation=0.3"]
-    exports.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
+    export.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
     return run_dir
 
 

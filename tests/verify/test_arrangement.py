@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
-from nextlong import exports
-from nextlong.stages.arrange import SEQUENCE_INDEX
-from nextlong.stages.arrangement import packed as packed_rows
+from nextlong.export.rows import packed as packed_rows
+from nextlong.runs import export as runs_export
+from nextlong.schemas import SEQUENCE_INDEX
 from nextlong.verify.arrangement import Split, disorder, row_problems
 
 
@@ -97,7 +97,7 @@ def parted(exported_run, tmp_path):
     """A copy divided by chunk too, to damage: nine sequences are train, two validation, one shares a chunk with these."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
     asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
-    done = exports.export([run_dir], formats=["torchtitan"], overrides=asked).done
+    done = runs_export.export([run_dir], formats=["torchtitan"], overrides=asked).done
     assert [done["rows"].total("left_out"), len(read_index(run_dir, "train"))] == [1, 9]
     return run_dir
 

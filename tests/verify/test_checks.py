@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from nextlong import pipeline
-from nextlong.cli import main
+from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify.checks import verify

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of
-from nextlong import exports
+from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.files import check_files
 
@@ -39,7 +39,7 @@ def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_expor
 
 
 def test_a_validation_split_of_other_rows_than_train_is_no_longer_the_runs(packed):
-    exports.export([packed], formats=["parquet"], overrides=["workers=1"])
+    runs_export.export([packed], formats=["parquet"], overrides=["workers=1"])
     assert "parquet-validation rows" not in outcomes_of(packed)
     assert not breaches(packed)
 

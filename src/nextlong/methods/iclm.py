@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.methods.standard import shuffled, stretches
-from nextlong.rng import rng_for
+from nextlong.methods.standard import stretches
+from nextlong.rng import rng_for, shuffled
 
 
 class Graph(NamedTuple):

@@ -17,14 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.methods.standard import shuffled
-
 Reuse = Literal["across-sequences", "never"]
-
-
-def draw_seeds(content_hashes: NDArray[np.uint64], *, seed: int) -> NDArray[np.int64]:
-    """Return all positions, shape (n,), in the order in which they start sequences."""
-    return shuffled(content_hashes, seed=seed, stage="knn")
 
 
 def draft(

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.rng import keyed_hash
+from nextlong.rng import shuffled
 
 
 def draft(
@@ -29,11 +29,6 @@ def draft(
     return stretches(
         shuffled(content_hashes, seed=seed, stage="standard"), chars, drafted_chars=drafted_chars, sequences=sequences
     )
-
-
-def shuffled(content_hashes: NDArray[np.uint64], *, seed: int, stage: str) -> NDArray[np.int64]:
-    """Return all positions, shape (n,), in a random order that depends on the contents alone."""
-    return np.argsort(keyed_hash(content_hashes, seed=seed, stage=stage), kind="stable")
 
 
 def stretches(

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from nextlong.report import tables
-from nextlong.report.stats import Stats
+from nextlong.runs.stats import Stats
 
 _NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)

@@ -11,8 +11,8 @@ from itertools import islice
 from rich.console import Console
 from rich.text import Text
 
-from nextlong.opened import Run, Sequence, Span
 from nextlong.report import tables
+from nextlong.runs.opened import Run, Sequence, Span
 
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _OTHER = "dim"

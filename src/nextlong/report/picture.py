@@ -10,7 +10,7 @@ from collections.abc import Sequence as Rows
 from html import escape
 from itertools import pairwise
 
-from nextlong.opened import Sequence, Span
+from nextlong.runs.opened import Sequence, Span
 
 _WIDTH, _MARGIN, _BAR = 1000, 24, 34
 _BEFORE_Y, _AFTER_Y, _HEIGHT = 78, 196, 312

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from nextlong.report import tables
-from nextlong.report.stats import Stats
-from nextlong.report.tally import Spread
+from nextlong.runs.stats import Stats
+from nextlong.runs.tally import Spread
 
 Rows = Sequence[tuple[str, str]]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.console import Console
 
+from nextlong.artefacts.finished import sequences_per_part
+from nextlong.compose.steps import dropped
 from nextlong.engine.step import Finished
+from nextlong.export import steps as export_steps
+from nextlong.export.rows import FEWER_LEFT_OUT
 from nextlong.recipe import Recipe
-from nextlong.stages.arrangement import FEWER_LEFT_OUT
-from nextlong.steps import exports
-from nextlong.steps.finished import sequences_per_part
-from nextlong.steps.sequences import dropped
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
@@ -52,7 +52,7 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what was exported and where, as (name, value)."""
     (counts,) = done["rows"].counts
     told = []
-    for split in exports.splits_of(recipe):
+    for split in export_steps.splits_of(recipe):
         own = counts[split]
         if recipe.export.pack is not None or recipe.export.validation:
             short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
@@ -63,7 +63,7 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         ]
         told += [
             (step_name, str(done[step_name].folder))
-            for step_name in (exports.step_name(name, split) for name in recipe.export.formats)
+            for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))

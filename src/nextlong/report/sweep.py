@@ -23,14 +23,15 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
+from nextlong.artefacts.record import RECIPE_FILE, RUN_FILE, VARIANTS_FOLDER, record_of, run_dir_of
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
-from nextlong.opened import Run
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
-from nextlong.report.stats import Stats, measure
+from nextlong.runs.opened import Run
+from nextlong.runs.stats import Stats, measure
 
 _TABLE = ("sequences", "tokens", "similarity_mean", "distance_p50", "distinct_documents")
 _FAILED = {"sequences": "failed"}
@@ -148,8 +149,8 @@ def run_variants(
     `when_done` gets the recipe and the finished steps of each, while the run directory stands for that variant.
     The run directory itself goes on to stand for the run that it stood for before, if there was one.
     """
-    run_dir = pipeline.run_dir_of(found[0].recipe)
-    files = [run_dir / name for name in (pipeline.RECIPE_FILE, pipeline.RUN_FILE)]  # what the run is, in the last place
+    run_dir = run_dir_of(found[0].recipe)
+    files = [run_dir / name for name in (RECIPE_FILE, RUN_FILE)]  # what the run is, in the last place
     before = {path: path.read_text(encoding="utf-8") for path in files if path.exists()}
     try:
         yield from _run_each(found, reporter, changed_inputs, when_done)
@@ -166,7 +167,7 @@ def _run_each(
     when_done: Callable[[Recipe, Finished], object],
 ) -> Iterator[Outcome]:
     for variant in found:
-        run_dir = pipeline.run_dir_of(variant.recipe)
+        run_dir = run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)
         try:
             done = pipeline.run(
@@ -183,10 +184,10 @@ def _run_each(
 
 
 def _record(variant: Variant, done: Finished, run_dir: Path) -> Path:
-    path = run_dir / pipeline.VARIANTS_FOLDER / f"{variant.name}.json"
+    path = run_dir / VARIANTS_FOLDER / f"{variant.name}.json"
     with store.explained(path):
         path.parent.mkdir(exist_ok=True)
-        store.write_json(path, pipeline.record_of(variant.recipe, done))
+        store.write_json(path, record_of(variant.recipe, done))
     return path
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from nextlong import errors
-from nextlong.opened import Run, check_mix
-from nextlong.stages.arrangement import Arrangement, SharedChunks, arranged, packed
-from nextlong.stages.rows import Rows
-from nextlong.steps import finished
+from nextlong.artefacts import finished
+from nextlong.artefacts.rows import Rows
+from nextlong.export.rows import Arrangement, SharedChunks, arranged, packed
+from nextlong.runs.opened import Run, check_mix
 
 Split = Literal["train", "validation"]
 RunLike = str | Path | Run

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nextlong import recipe
-from nextlong.encoders import load_encoder
+from nextlong.embed.base import load_encoder
 from nextlong.errors import NextlongError
 from nextlong.schemas import SHARD_BITS
 from nextlong.verify.artefacts import Artefacts

@@ -1,0 +1,63 @@
+"""Finished: what a finished run holds, as the objects that reading it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nextlong.artefacts.resolve import Corpus, SpecialIds
+from nextlong.artefacts.rows import RowSource
+from nextlong.artefacts.sequences import References
+from nextlong.artefacts.tokens import TokenStore
+from nextlong.engine.step import Done, Finished
+from nextlong.recipe import Recipe
+
+
+def token_store(done: Finished) -> TokenStore:
+    """Return the tokens of a finished run."""
+    tokens = done["tokens"]
+    return TokenStore(
+        rows=done["refer"].files(".rows.npy"), offsets=tokens.files(".offsets.npy"), ids=tokens.files(".ids.npy")
+    )
+
+
+def chunks_of(done: Finished) -> Done:
+    """Return the step whose CHUNKS everything below reads: the cleaned ones, where there are any."""
+    return done["clean"] if "clean" in done else done["chunk"]
+
+
+def corpus(done: Finished) -> Corpus:
+    """Return the text of a finished run."""
+    return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
+
+
+def special_ids(done: Finished) -> SpecialIds:
+    """Return the ids that a finished run puts between chunks."""
+    (counts,) = done["tokenizer"].counts
+    bos, eos = ((counts[key],) if counts[key] is not None else () for key in ("bos_id", "eos_id"))
+    return SpecialIds(joint=tuple(counts["joint_ids"]), bos=bos, eos=eos)
+
+
+def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
+    """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
+    left = compose.total("sequences") if recipe.compose.sequences == "all" else recipe.compose.sequences
+    take = []
+    for there in (count for counts in compose.counts for count in counts["sequences_per_file"]):
+        take.append(min(left, there))
+        left -= take[-1]
+    return take
+
+
+def references(done: Finished, take: Sequence[int]) -> References:
+    """Return where the sequences of a data set lie: the first `take[i]` of each SEQUENCES file."""
+    return References(
+        sequences=tuple(done["compose"].files(".sequences.arrow")),
+        take=tuple(take),
+        chunks=tuple(chunks_of(done).files(".chunks.arrow")),
+        hashes=tuple(done["ingest"].files(".hashes.npy")),
+        corpus=chunks_of(done).manifest["fingerprint"],
+    )
+
+
+def row_source(done: Finished) -> RowSource:
+    """Return what the rows of a finished run are read from."""
+    return RowSource(tuple(done["compose"].files(".sequences.arrow")), token_store(done), special_ids(done))

@@ -1,0 +1,104 @@
+"""Gather: look up columns of chunks and documents by id, a shard at a time, so that memory does not grow with the corpus.
+
+In:  ids in any order, with repeats, and the shard files they lie in.
+Out: arrays aligned with the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts.chunks import read_chunks
+
+Ids = NDArray[np.int64]
+
+_HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
+_held_tables: dict[tuple[Path, int, int, tuple[str, ...]], pa.Table] = {}
+
+
+def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
+    distinct, back = np.unique(ids, return_inverse=True)
+    shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
+    firsts = np.flatnonzero(np.diff(shards, prepend=-1))
+    bounds = pairwise([*firsts.tolist(), len(distinct)])
+    pieces = [load(int(shards[first]), rows[first:last]) for first, last in bounds]
+    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
+
+
+def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named CHUNKS columns of the given chunk ids."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = _chunk_table(*_version(chunks[shard]))
+        return [table[name][rows] for name in names]
+
+    return by_shard(ids, load)
+
+
+def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the length in characters of each chunk, shape (n,)."""
+    start, end = chunk_columns(ids, chunks, ("start", "end"))
+    chars: NDArray[np.int64] = end - start
+    return chars
+
+
+def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+    """Return each document's `source_id`, shape (n,), without reading any text."""
+    return document_columns(doc_ids, documents, ("source_id",))[0]
+
+
+def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
+        return [table.column(name).to_numpy() for name in names]
+
+    return by_shard(doc_ids, load)
+
+
+def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
+    """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
+    key = (*_version(documents), names)
+    if key in _held_tables:
+        return _held_tables[key]
+    options = pa.ipc.IpcReadOptions(
+        included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names], use_threads=False
+    )
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
+        table = reader.read_all().combine_chunks()
+    if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
+        _held_tables[key] = table
+    return table
+
+
+@lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
+def _chunk_table(chunks: Path, inode: int, mtime_ns: int) -> dict[str, NDArray[Any]]:
+    del inode, mtime_ns  # part of what is held
+    return read_chunks(chunks)
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
+    """Return what names a file until another takes its place."""
+    stat = path.stat()
+    return path, stat.st_ino, stat.st_mtime_ns
+
+
+def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
+    """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        return [np.load(paths[shard], mmap_mode="r")[rows].astype(np.float32)]
+
+    found: NDArray[np.float32] = by_shard(ids, load)[0]
+    return found

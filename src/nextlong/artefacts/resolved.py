@@ -1,0 +1,102 @@
+"""Resolved: blocks of rows, looked up; joined, sliced and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A block of n rows, looked up: S tokens, P spans, D synthesised documents in all; offsets have shape (n + 1,).
+
+    A row is one sequence, its only synthesised document, or several packed together (`packed`).
+    """
+
+    sequence_ids: list[str]
+    methods: list[str]
+    domains: list[str]  # the source of each sequence's meta-document or first document
+    token_offsets: NDArray[np.int64]
+    input_ids: NDArray[np.int32]  # (S,)
+    document_offsets: NDArray[np.int64]
+    document_lengths: NDArray[np.int32]  # (D,) in tokens
+    span_offsets: NDArray[np.int64]
+    chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for joints and special tokens
+    doc_ids: NDArray[np.int64]
+    source_ids: NDArray[np.object_]
+    char_starts: NDArray[np.int64]
+    char_ends: NDArray[np.int64]
+    roles: NDArray[np.int8]
+    groups: NDArray[np.int32]
+    token_starts: NDArray[np.int32]  # within its row
+    token_ends: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)
+
+
+def joined(blocks: Sequence[Resolved]) -> Resolved:
+    """Return the rows of several blocks as one block."""
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        own = [getattr(block, column.name) for block in blocks]
+        if column.name.endswith("_offsets"):
+            firsts = np.cumsum([0, *(offsets[-1] for offsets in own)])
+            moved = [offsets[1:] + first for offsets, first in zip(own, firsts, strict=False)]
+            columns[column.name] = np.concatenate([own[0][:1], *moved])
+        else:
+            columns[column.name] = list(chain(*own)) if isinstance(own[0], list) else np.concatenate(own)
+    return Resolved(**columns)
+
+
+def sliced(block: Resolved, first: int, last: int) -> Resolved:
+    """Return rows [first, last) of a block; what they hold is not copied."""
+    within = {}
+    for name in ("token", "document", "span"):
+        offsets = getattr(block, f"{name}_offsets")[first : last + 1]
+        within[name] = slice(*offsets[[0, -1]].tolist())
+        within[f"{name}_offsets"] = offsets - offsets[0]
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        own = getattr(block, column.name)
+        if column.name in within:
+            columns[column.name] = within[column.name]
+        elif isinstance(own, list):
+            columns[column.name] = own[first:last]
+        else:
+            part = {"input_ids": "token", "document_lengths": "document"}.get(column.name, "span")
+            columns[column.name] = own[within[part]]
+    return Resolved(**columns)
+
+
+def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
+    """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
+
+    Names of several are joined: ids by a blank, methods and domains, each once, by a plus sign.
+    """
+    groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
+    token_offsets = block.token_offsets[row_offsets]
+    moved = block.token_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(row_offsets))
+    moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
+    return replace(
+        block,
+        sequence_ids=[" ".join(block.sequence_ids[group]) for group in groups],
+        methods=[joined_names(block.methods[group]) for group in groups],
+        domains=[joined_names(block.domains[group]) for group in groups],
+        token_offsets=token_offsets,
+        document_offsets=block.document_offsets[row_offsets],
+        span_offsets=block.span_offsets[row_offsets],
+        token_starts=block.token_starts + moved_spans,
+        token_ends=block.token_ends + moved_spans,
+    )
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return the names of several sequences, each once, as that of the row that they share."""
+    return "+".join(dict.fromkeys(names))

@@ -1,0 +1,106 @@
+"""Starter: the first recipe that fits a user's files.
+
+In:  where the recipe is to lie, and files, folders, globs or URLs; without any, the data files beside it and in `data/`.
+Out: a recipe whose paths are absolute, so that it means the same from every working directory, and whose sources have names
+that tell them apart in reports.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from nextlong.inputs.files import list_files
+from nextlong.recipe import Recipe, Source
+
+_DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet")
+_TEXT_SUFFIXES = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # no part of a name, either
+_SEPARATE_FILES = 8  # each a source of its own, for weights, caps and statistics; more are parts of one
+
+
+def starter(recipe_path: Path, sources: Sequence[str] = ()) -> Recipe:
+    """Return a recipe for `sources`, or else for what lies beside `recipe_path`, or else with a place to put files.
+
+    Raises CorpusError for a source that is not there.
+    """
+    folder = Path(_absolute(recipe_path)).parent
+    paths = _gathered(finds(recipe_path, sources)) or [str(folder / "data/*.jsonl")]
+    beside = folder / "tokenizer.json"
+    return Recipe.from_dict(
+        {
+            "run_dir": str(folder / "runs" / recipe_path.stem),
+            "ingest": {
+                "sources": [{"path": path, "name": name} for path, name in zip(paths, _names(paths), strict=True)]
+            },
+            "tokenizer": {"source": str(beside)} if beside.is_file() else {"train": 32_000},
+        }
+    )
+
+
+def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
+    """Return the absolute paths of `sources`, or else of the documents beside `recipe_path`."""
+    folder = Path(_absolute(recipe_path)).parent
+    return [_checked(source) for source in sources] or [
+        str(path)
+        for place in (folder, folder / "data")
+        for suffix in _DATA_SUFFIXES
+        for path in sorted(place.glob(f"*{suffix}"))
+    ]
+
+
+def _absolute(path: Path) -> str:
+    # Symbolic links stay: what they point to may have another name.
+    return os.path.normpath(path.expanduser().absolute())
+
+
+def _checked(source: str) -> str:
+    if "://" in source:
+        return source
+    path = _absolute(Path(source))
+    list_files(Source(path=path), where="FILE")
+    return path
+
+
+def _gathered(paths: Sequence[str]) -> list[str]:
+    """Return the paths, with a glob in the stead of many files that are all of their kind in their folder."""
+    kept = list(dict.fromkeys(paths))
+    if len(kept) <= _SEPARATE_FILES:
+        return kept
+    for folder in dict.fromkeys(Path(path).parent for path in kept):
+        for suffix in _DATA_SUFFIXES:
+            pattern = f"{glob.escape(str(folder))}/*{suffix}"
+            files = [str(path) for path in folder.glob(f"*{suffix}")]
+            if len(files) > 1 and set(files) <= set(kept):
+                kept[kept.index(min(files, key=kept.index))] = pattern
+                gathered = set(files)
+                kept = [path for path in kept if path not in gathered]
+    return kept
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others."""
+    parts = [_name_parts(path) for path in paths]
+    names = []
+    for path, own in zip(paths, parts, strict=True):
+        tails = ["/".join(own[-length:]) for length in range(1, len(own) + 1)]
+        alone = (
+            tail
+            for length, tail in enumerate(tails, start=1)
+            if sum(other[-length:] == own[-length:] for other in parts) == 1
+        )
+        names.append(next(alone, path))
+    return names
+
+
+def _name_parts(path: str) -> list[str]:
+    """Return the folders of a path and its name without suffixes, up to the first part with a wildcard."""
+    parts = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
+    wild = next((place for place, part in enumerate(parts) if glob.has_magic(part)), None)
+    if wild is not None:
+        return parts[:wild] or [path]
+    name = parts[-1]
+    while suffix := next((end for end in (*_DATA_SUFFIXES, *_TEXT_SUFFIXES) if name.endswith(end) and name != end), ""):
+        name = name.removesuffix(suffix)
+    return [*parts[:-1], name]

@@ -1,0 +1,1 @@
+"""Compose: drafts and token counts → sequences of exactly T."""

@@ -1,0 +1,1 @@
+"""Corpus: records → documents → chunks."""

@@ -1,0 +1,342 @@
+"""Decontaminate: which chunks share a run of n words with evaluation texts.
+
+In:  evaluation files of any layout (every string in them counts), and the documents and chunks of one shard.
+Out: one bool a chunk, and how many chunks each file met.
+
+Words are lower-cased runs of letters and digits, so punctuation and layout hide nothing. Runs are sought in whole documents and
+then mapped to the chunks they lie in: one that the chunker cut marks both. 13 words are the measure of GPT-3 (Brown et
+al. 2020, appendix C). Most questions are shorter: a text of 8 words or more counts as a whole, one of 3 to 7 only if it is a
+question (it ends in a question mark, or JSON calls it one), because answers of that length are names ("People's Republic of
+China"), which stand in many documents.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts.chunks import read_chunks
+from nextlong.errors import CorpusError
+from nextlong.similarity.words import Words, bounds_of, hash_words, ngrams, runs_on
+
+_LEAST_WORDS: Final = 8
+_LEAST_QUESTION_WORDS: Final = 3
+_HEAD_WORDS: Final = 5
+_BATCH_CHARS: Final = 1_000_000
+_EXAMPLE_CHARS: Final = 200
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
+
+# One row a distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
+HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
+# One row a distinct run of words and file that holds it, ascending.
+GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
+
+
+class EvaluationGrams(NamedTuple):
+    """What to look for. A place whose next words are no head starts no run, which settles nearly all places at once."""
+
+    heads: NDArray[Any]  # (h,) HEADS
+    grams: NDArray[Any]  # (g,) GRAMS
+
+
+def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
+    """Return the runs of words of evaluation files (paths or URLs).
+
+    Raises CorpusError for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
+    """
+    heads, grams = [np.empty(0, HEADS)], [np.empty(0, GRAMS)]
+    for number, file in enumerate(files):
+        found = 0
+        for texts in _batches(_texts_of(file)):
+            for length, starts, hashes in _runs_of(texts, ngram):
+                heads.append(_rows(HEADS, hash=starts, words=min(length, _HEAD_WORDS)))
+                grams.append(_rows(GRAMS, hash=hashes, file=number, words=length))
+                found += len(hashes)
+        if not found:
+            raise CorpusError(
+                f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
+                f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
+            )
+    return EvaluationGrams(
+        _distinct(np.concatenate(heads), "words", "hash"), _distinct(np.concatenate(grams), "hash", "file")
+    )
+
+
+def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
+    rows = np.empty(len(columns["hash"]), kind)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
+    """Return the rows ascending by two columns, one of each pair of values."""
+    rows = rows[np.lexsort((rows[minor], rows[major]))]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
+    return rows[is_new]
+
+
+def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> dict[str, Any]:
+    """Write what `read_evaluation` finds as `{out}.heads.npy` and `{out}.grams.npy`; return the runs of each file."""
+    found = read_evaluation(files, ngram=ngram)
+    np.save(f"{out}.heads.npy", found.heads)
+    np.save(f"{out}.grams.npy", found.grams)
+    runs = np.bincount(found.grams["file"], minlength=len(files)).tolist()
+    return {"runs": len(found.grams), "files": dict(zip(files, runs, strict=True))}
+
+
+def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Yield the runs to look for, by their length in words: the hashes of their heads and of the whole."""
+    words = hash_words("\n".join(texts))
+    bounds = bounds_of(words, texts)
+    is_question = np.array([text.rstrip().endswith(("?", "？")) for text in texts], np.bool_)
+    for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
+        if length == ngram:
+            at = np.flatnonzero(runs_on(bounds, ngram))
+        else:
+            at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
+        if len(at):
+            yield length, ngrams(words.hashes, min(length, _HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    chars = 0
+    for text in texts:
+        held.append(text)
+        chars += len(text)
+        if chars >= _BATCH_CHARS:
+            yield held
+            held, chars = [], 0
+    if held:
+        yield held
+
+
+def _texts_of(file: str) -> Iterator[str]:
+    """Yield every string of a file, keys of JSON objects aside."""
+    path = PurePosixPath(file)
+    compression = _COMPRESSIONS.get(path.suffix)
+    kind = path.with_suffix("").suffix if compression else path.suffix
+    readers = {
+        ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines,
+        ".csv": _csv, ".tsv": _tsv, ".txt": _plain, ".md": _plain,
+    }  # fmt: skip
+    if kind not in readers:
+        raise CorpusError(f"decontaminate: {file} is of no known format; name files that end in {_KNOWN}")
+    try:
+        with (
+            fsspec.open(file, "rb", compression=compression) as raw,
+            io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
+        ):
+            yield from readers[kind](text)
+    except FileNotFoundError:
+        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
+    except (OSError, EOFError, ValueError, csv.Error) as error:
+        reason = " ".join(str(error).split())
+        raise CorpusError(
+            f"decontaminate: {file} cannot be read as {kind[1:]}: {reason}; mend it or remove it"
+        ) from None
+
+
+def _json(stream: io.TextIOWrapper) -> Iterator[str]:
+    yield from _strings(json.load(stream))
+
+
+def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
+    for line in stream:
+        if line.strip():
+            yield from _strings(json.loads(line))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings in a JSON value; those of a list of strings joined as well, for each alone may be too short."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            is_bare_question = key == "question" and isinstance(inner, str)
+            yield from _strings(f"{inner}?" if is_bare_question else inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+        if len(value) > 1 and all(isinstance(inner, str) for inner in value):
+            yield " ".join(value)
+
+
+def _csv(stream: io.TextIOWrapper, delimiter: str = ",") -> Iterator[str]:
+    for row in csv.reader(stream, delimiter=delimiter):
+        yield from row
+
+
+def _tsv(stream: io.TextIOWrapper) -> Iterator[str]:
+    return _csv(stream, "\t")
+
+
+def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Yield each line, which may be a question, and each paragraph, whose lines may be one text."""
+    for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
+        lines = paragraph.split("\n")
+        yield from lines
+        if len(lines) > 1:
+            yield paragraph
+
+
+def contaminated_shard(
+    out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
+) -> dict[str, Any]:
+    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard; return how many chunks each file met.
+
+    `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
+    """
+    wanted = _Wanted.of(EvaluationGrams(np.load(heads), np.load(grams)))
+    table = read_chunks(chunks)
+    met = np.zeros((len(files), len(table["doc_row"])), np.bool_)
+    example, first_doc = "", 0
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
+            if low < high:
+                rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
+                texts = batch.column("text").take(pa.array(rows)).to_pylist()
+                text = "\n".join(texts)
+                text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
+                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted)
+                starts = text_starts[text_of_chunk] + table["start"][low:high]
+                met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
+                if len(firsts) and not example:
+                    example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
+            first_doc += batch.num_rows
+    contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
+    np.save(f"{out}.contaminated.npy", contaminated)
+    return {
+        "chunks": len(contaminated),
+        "contaminated": int(contaminated.sum()),
+        "files": dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
+        "example": example,
+    }
+
+
+def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> dict[str, Any]:
+    """Write `{out}.chunks.arrow`: the CHUNKS of a shard without the contaminated rows."""
+    wanted = ~np.load(contaminated)
+    table = read_chunks(chunks)
+    kept = {name: np.ascontiguousarray(column[wanted]) for name, column in table.items()}
+    batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
+    with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        writer.write_batch(batch)
+    return {
+        "documents": len(np.unique(kept["doc_row"])),
+        "chunks": batch.num_rows,
+        "chars": int((kept["end"] - kept["start"]).sum()),
+    }
+
+
+class _Hashes(NamedTuple):
+    """Hashes to look up: a Bloom filter of two bits (64 MB at most) spares nearly all others the search."""
+
+    ascending: NDArray[np.uint64]
+    bloom: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, ascending: NDArray[np.uint64]) -> _Hashes:
+        bits = min(max((8 * len(ascending)).bit_length(), 12), 26)
+        bloom = np.zeros(1 << bits, np.bool_)
+        for slots in _slots(ascending, bloom):
+            bloom[slots] = True
+        return cls(ascending, bloom)
+
+    def places_in(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the places of the hashes that are among these, ascending."""
+        low, _ = _slots(hashes, self.bloom)
+        at: NDArray[np.int64] = np.flatnonzero(self.bloom[low])
+        _, high = _slots(hashes[at], self.bloom)
+        at = at[self.bloom[high]]
+        return at[_find(self.ascending, hashes[at]) >= 0]
+
+
+def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    mask = np.uint64(len(bloom) - 1)
+    return hashes & mask, hashes >> np.uint64(32) & mask
+
+
+class _Wanted(NamedTuple):
+    """EvaluationGrams, laid out for looking up."""
+
+    heads: dict[int, _Hashes]  # by their words
+    hashes: NDArray[np.uint64]
+    files: NDArray[np.uint16]
+    lengths: list[int]  # of the runs, in words
+
+    @classmethod
+    def of(cls, evaluation: EvaluationGrams) -> _Wanted:
+        words = evaluation.heads["words"]
+        heads = {size: _Hashes.of(evaluation.heads["hash"][words == size]) for size in np.unique(words).tolist()}
+        hashes, files = (np.ascontiguousarray(evaluation.grams[name]) for name in ("hash", "file"))
+        return cls(heads, hashes, files, np.unique(evaluation.grams["words"]).tolist())
+
+
+def _matches(
+    words: Words, text_starts: NDArray[np.int64], wanted: _Wanted
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
+    """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
+    places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
+    for length in wanted.lengths:
+        at = places[min(length, _HEAD_WORDS)]
+        at = at[at + length <= len(words.hashes)]
+        text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
+        at = at[words.ends[at + length - 1] <= text_ends]
+        rows = _find(wanted.hashes, _grams_at(words.hashes, at, length))
+        at, rows = at[rows >= 0], rows[rows >= 0]
+        while len(at):  # a run may stand in several files: its rows follow each other
+            found.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
+            more = rows + 1 < len(wanted.hashes)
+            at, rows = at[more], rows[more] + 1
+            same = wanted.hashes[rows] == wanted.hashes[rows - 1]
+            at, rows = at[same], rows[same]
+    firsts, lasts, of_file = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.lexsort((of_file, lasts, firsts))
+    return firsts[order], lasts[order], of_file[order]
+
+
+def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the first row that holds each value, shape (n,); −1 where none does."""
+    rows = np.searchsorted(ascending, values)
+    held: NDArray[np.bool_] = np.less(rows, len(ascending))
+    held[held] = ascending[rows[held]] == values[held]
+    return np.where(held, rows, -1)
+
+
+def _grams_at(word_hashes: NDArray[np.uint64], places: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
+    if not len(places):
+        return np.empty(0, np.uint64)
+    runs = word_hashes[places[:, None] + np.arange(length)].ravel()
+    return ngrams(runs, length)[::length]
+
+
+def _chunks_met(
+    firsts: NDArray[np.int64],
+    lasts: NDArray[np.int64],
+    of_file: NDArray[np.uint16],
+    chunk_starts: NDArray[np.int64],
+    files: int,
+) -> NDArray[np.bool_]:
+    """Return which chunks each file's runs lie in, shape (files, chunks)."""
+    changes = np.zeros((files, len(chunk_starts) + 1), np.int64)
+    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, firsts, side="right") - 1), 1)
+    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, lasts - 1, side="right")), -1)
+    met: NDArray[np.bool_] = np.cumsum(changes, axis=1)[:, :-1] > 0
+    return met

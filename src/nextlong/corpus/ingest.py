@@ -1,0 +1,232 @@
+"""Ingest: files → documents.
+
+In:  a few files of one source, or a part of one.
+Out: DOCUMENTS shards in file order, each beside two small .npy files (hash and length of every document) from which
+later steps select and draw without touching text; and the rejects, each with file, line and reason.
+`content_hash` is xxh3-64 of the text lower-cased and with runs of white space as one blank, so that copies that differ
+in layout count as one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from nextlong.errors import CorpusError
+from nextlong.inputs.files import Part
+from nextlong.inputs.records import Record, Reject, read_records
+from nextlong.recipe import Source
+from nextlong.schemas import DOCUMENTS, REJECTS
+
+_BATCH_TEXT_BYTES: Final = 1_000_000
+_BATCH_ROWS: Final = 4096
+_ASCII: Final = bytes(range(128))
+# What str.isspace and str.lower say of ASCII, as a table over bytes.
+_LOWER_AND_BLANK: Final = bytes(
+    ord(" ") if code < 128 and chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code
+    for code in range(256)
+)
+
+
+def ingest_split(
+    out: Path, *, parts: tuple[Part, ...], source: Source, shard_bytes: int, max_document_chars: int
+) -> dict[str, Any]:
+    """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
+
+    A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
+    Returns counts, and the first reject as `example`. Raises CorpusError for a file that cannot be read to its end.
+    """
+    documents = _DocumentShards(out, source.label, shard_bytes)
+    rejects = _RejectFile(out)
+    for part in parts:
+        for item in read_records(part, source, max_document_chars=max_document_chars):
+            if isinstance(item, Reject):
+                rejects.add(item)
+            elif problem := _problem(item.text, max_document_chars):
+                rejects.add(Reject(part.file.name, item.line, problem))
+            else:
+                documents.add(item)
+    documents.close()
+    rejects.close()
+    return {
+        "documents": documents.documents,
+        "text_bytes": documents.text_bytes,
+        "chars": documents.chars,
+        "rejects": rejects.reasons.total(),
+        "reject_reasons": dict(sorted(rejects.reasons.items())),
+        "example": rejects.example,
+        "shards": documents.shards,
+    }
+
+
+def check_rejects(
+    *,
+    documents: int,
+    rejects: int,
+    reasons: Mapping[str, int],
+    max_reject_share: float,
+    example: str,
+    rejects_at: str,
+) -> None:
+    """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected.
+
+    `reasons` counts rejects by kind, `example` is the first as file:line: reason, `rejects_at` where all of them lie.
+    """
+    records = documents + rejects
+    worst = ", ".join(
+        f"{count:,} × {kind}" for kind, count in sorted(reasons.items(), key=lambda kv: (-kv[1], kv[0]))[:3]
+    )
+    evidence = f"{worst}; the first: {example}; all of them: {rejects_at}"
+    if not records:
+        raise CorpusError(
+            "ingest.sources hold no record at all: every file is empty; name files with documents in them"
+        )
+    if not documents:
+        raise CorpusError(f"none of {records:,} records is a document: {evidence}; correct ingest.sources")
+    if rejects > max_reject_share * records:
+        raise CorpusError(
+            f"{rejects:,} of {records:,} records ({rejects / records:.2%}) cannot be used, more than "
+            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files or raise the share"
+        )
+
+
+def content_hash(utf8: bytes) -> int:
+    """Return xxh3-64 of a text lower-cased, with runs of white space as one blank, stripped; in and out of UTF-8."""
+    return xxhash.xxh3_64_intdigest(_normalised(utf8))
+
+
+def _normalised(utf8: bytes) -> bytes:
+    """Return what `" ".join(text.lower().split())` gives, as UTF-8.
+
+    Where nothing outside ASCII changes case or is white space (nearly all English text), bytes do it four times faster.
+    """
+    if not utf8.isascii():
+        others = utf8.translate(None, _ASCII).decode("utf-8")
+        if others.lower() != others or others.split() != [others]:
+            return " ".join(utf8.decode("utf-8").lower().split()).encode("utf-8")
+    blanked = utf8.translate(_LOWER_AND_BLANK)
+    while len(words := blanked.split(b"  ")) > 1:
+        blanked = b" ".join(filter(None, words))
+    return blanked.strip(b" ")
+
+
+def _problem(text: str, max_document_chars: int) -> str:
+    if len(text) > max_document_chars:
+        return f"too long: {len(text):,} characters"
+    return "empty" if not text or text.isspace() else ""
+
+
+class _DocumentShards:
+    """Writes documents in order, closing a record batch every MB and a shard every `shard_bytes`."""
+
+    def __init__(self, out: Path, label: str, shard_bytes: int) -> None:
+        self._out = out
+        self._label = label
+        self._shard_bytes = shard_bytes
+        self._writer: Any = None
+        self._texts: list[bytes] = []
+        self._ids: list[str] = []
+        self._batch_bytes = 0
+        self._shard_text_bytes = 0
+        self._hashes = array("Q")
+        self._chars = array("q")
+        self.documents = self.text_bytes = self.chars = self.shards = 0
+
+    def add(self, record: Record) -> None:
+        raw = record.text.encode("utf-8")
+        self._texts.append(raw)
+        self._ids.append(record.source_id)
+        self._hashes.append(content_hash(raw))
+        self._chars.append(len(record.text))
+        self._batch_bytes += len(raw)
+        self._shard_text_bytes += len(raw)
+        if self._shard_text_bytes >= self._shard_bytes:
+            self.close()
+        elif self._batch_bytes >= _BATCH_TEXT_BYTES or len(self._texts) >= _BATCH_ROWS:
+            self._write_batch()
+
+    def close(self) -> None:
+        """Finish the shard that is being written, if any."""
+        if not self._hashes:
+            return
+        self._write_batch()
+        self._writer.close()
+        stem = self._stem()
+        np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
+        np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
+        self.documents += len(self._chars)
+        self.chars += sum(self._chars)
+        self.text_bytes += self._shard_text_bytes
+        self.shards += 1
+        self._writer = None
+        self._hashes, self._chars, self._shard_text_bytes = array("Q"), array("q"), 0
+
+    def _stem(self) -> str:
+        return f"{self._out}.{self.shards:04d}"
+
+    def _write_batch(self) -> None:
+        rows = len(self._texts)
+        if not rows:
+            return
+        if self._writer is None:
+            self._writer = _open_writer(f"{self._stem()}.documents.arrow", DOCUMENTS)
+        columns = [
+            _large_strings(self._texts),
+            pa.array(np.frombuffer(self._hashes, np.uint64)[-rows:].copy()),
+            pa.repeat(pa.scalar(self._label, pa.string()), rows),
+            pa.array(self._ids, pa.string()),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=DOCUMENTS))
+        self._texts, self._ids, self._batch_bytes = [], [], 0
+
+
+class _RejectFile:
+    """Writes rejects, opening the file with the first one."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._writer: Any = None
+        self._rows: list[Reject] = []
+        self.reasons: Counter[str] = Counter()
+        self.example = ""
+
+    def add(self, reject: Reject) -> None:
+        self.example = self.example or f"{reject.file}:{reject.line}: {reject.reason}"
+        self.reasons[reject.reason.partition(":")[0]] += 1
+        self._rows.append(reject)
+        if len(self._rows) >= _BATCH_ROWS:
+            self._write_batch()
+
+    def close(self) -> None:
+        if self._rows:
+            self._write_batch()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write_batch(self) -> None:
+        if self._writer is None:
+            self._writer = _open_writer(f"{self._out}.rejects.arrow", REJECTS)
+        columns = [
+            pa.array(values, field.type) for values, field in zip(zip(*self._rows, strict=True), REJECTS, strict=True)
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=REJECTS))
+        self._rows = []
+
+
+def _open_writer(path: str, schema: pa.Schema) -> Any:
+    codec = pa.Codec("zstd", compression_level=1)
+    return pa.ipc.new_file(path, schema, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))
+
+
+def _large_strings(raws: list[bytes]) -> Any:
+    """Return UTF-8 strings as an Arrow array; from bytes, because hashing has encoded them already."""
+    offsets = np.zeros(len(raws) + 1, np.int64)
+    np.cumsum([len(raw) for raw in raws], out=offsets[1:])
+    return pa.LargeStringArray.from_buffers(len(raws), pa.py_buffer(offsets), pa.py_buffer(b"".join(raws)))

@@ -1,0 +1,261 @@
+"""Corpus: files → documents → chunks, as steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import xxhash
+
+from nextlong.corpus.chunk import chunk_shard
+from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams
+from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
+from nextlong.corpus.ingest import check_rejects, ingest_split
+from nextlong.corpus.select import select_documents
+from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
+from nextlong.inputs.records import count_lines
+from nextlong.inputs.remembered import hash_of
+from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
+from nextlong.recipe import Recipe, Source
+
+
+def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
+    """Return how much text a shard holds; `auto` looks into the heads of a few files."""
+    if recipe.ingest.shard_mb != "auto":
+        return int(recipe.ingest.shard_mb * 1_000_000)
+    sources = recipe.ingest.sources
+    return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
+
+
+Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
+
+
+def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
+    """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
+    return [
+        split_inputs(own, source, shard_bytes=shard_bytes, part_bytes=_part_bytes(own, source, shard_bytes))
+        for source, own in zip(recipe.ingest.sources, files, strict=True)
+    ]
+
+
+def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) -> int:
+    large = [file for file in files if file.bytes > shard_bytes and can_be_parted(file, source)]
+    text_bytes = estimate_text_bytes(large, source)
+    return shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
+
+
+def lines_steps(splits: Splits) -> list[Step]:
+    """Parts of large files → how many lines end in each; no step where no file is parted."""
+    parts = [part for own in splits for split in own for part in split if part.stop is not None]
+    if not parts:
+        return []
+    config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
+    return [Step("lines", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
+
+
+def _count(_: Path, *, part: Part) -> Counts:
+    return {"lines": count_lines(part)}
+
+
+def ingest_step(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    splits: Splits,
+    lines: Sequence[Step],
+    *,
+    shard_bytes: int,
+    when_ingested: Callable[[Done], None],
+) -> Step:
+    """files → DOCUMENTS, refused afterwards if too many records were rejects; `lines` are the `lines_steps`."""
+    sources = recipe.ingest.sources
+
+    def tasks(done: Finished) -> list[Task]:
+        ended = iter([counts["lines"] for step in done.values() for counts in step.counts])
+        return [
+            partial(
+                _ingest_and_hash,
+                parts=parts,
+                source=source,
+                shard_bytes=shard_bytes,
+                max_document_chars=recipe.ingest.max_document_chars,
+            )
+            for source, own in zip(sources, splits, strict=True)
+            for parts in _numbered(own, ended)
+        ]
+
+    def check(done: Done) -> None:
+        reasons: Counter[str] = Counter()
+        for counts in done.counts:
+            reasons.update(counts["reject_reasons"])
+        check_rejects(
+            documents=done.total("documents"),
+            rejects=done.total("rejects"),
+            reasons=reasons,
+            max_reject_share=recipe.ingest.max_reject_share,
+            example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
+            rejects_at=f"{done.folder}/part-*.rejects.arrow",
+        )
+        when_ingested(done)
+
+    reading = {"label", "text", "id", "format"}
+    config = {
+        "sources": [
+            # Names below the source: a moved corpus is the same.
+            {key: getattr(source, key) for key in sorted(reading)}
+            | {"files": [[file.name, file.identity] for file in own]}
+            for source, own in zip(sources, files, strict=True)
+        ],
+        "max_document_chars": recipe.ingest.max_document_chars,
+        "shard_bytes": shard_bytes,
+    }
+    return Step("ingest", 2, config, tuple(lines), tasks, check=check)
+
+
+def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
+    """Tell each part of a file how many lines end above it; `ended` are those that end in each such part."""
+    above = 0
+    for parts in splits:
+        if parts[0].stop is None:
+            yield parts
+            continue
+        (part,) = parts
+        above = above if part.start else 0
+        yield (replace(part, lines_before=above),)
+        above += next(ended)
+
+
+def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> Counts:
+    """Ingest some files, and hash those whose first part it reads: a small one while the page cache still holds it."""
+    counts = ingest_split(out, parts=parts, **options)
+    return counts | {"input_hashes": [hash_of(part.file) for part in parts if not part.start]}
+
+
+def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
+    """Which documents stay: no exact duplicates, caps and weights."""
+    sources = recipe.ingest.sources
+    source_of_split = [place for place, own in enumerate(splits) for _ in own]
+
+    def tasks(done: Finished) -> list[Task]:
+        shard_sources = [
+            place
+            for place, counts in zip(source_of_split, done["ingest"].counts, strict=True)
+            for _ in range(counts["shards"])
+        ]
+        return [
+            partial(
+                select_documents,
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+                shard_sources=shard_sources,
+                sources=sources,
+                seed=recipe.seed,
+            )
+        ]
+
+    caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
+    drawn = any(value is not None for cap in caps for value in cap.values())
+    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks)
+
+
+def minhash_step(ingest: Step, select: Step) -> Step:
+    """Selected documents → their signatures."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
+        return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
+
+    return Step("minhash", 1, {}, (ingest, select), tasks)
+
+
+def neardup_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
+    """Signatures → which documents stay: of nearly equal ones the longest."""
+    threshold = recipe.ingest.dedup_threshold
+
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                near_duplicates,
+                signatures=done["minhash"].files(".signatures.npy"),
+                keep=done["select"].files(".keep.npy"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+                threshold=threshold,
+            )
+        ]
+
+    return Step("neardup", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
+
+
+def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
+    """DOCUMENTS → CHUNKS; `keep` is the step that says which documents stay."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
+        return [
+            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
+            for documents, keep in shards
+        ]
+
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks)
+
+
+def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+    """Return the steps between the chunks and the cleaned chunks; none if there is no evaluation file."""
+    if not recipe.decontaminate.files:
+        return []
+    evalgrams = _evalgrams_step(recipe)
+    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, evalgrams)
+    return [evalgrams, contaminated, _clean_step(chunk, contaminated)]
+
+
+def _evalgrams_step(recipe: Recipe) -> Step:
+    """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
+    files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
+
+    def tasks(_: Finished) -> list[Task]:
+        return [partial(evaluation_grams, files=files, ngram=ngram)]
+
+    config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
+    return Step("evalgrams", 1, config, (), tasks)
+
+
+def _content_hash(file: str) -> str:
+    try:
+        with fsspec.open(file, "rb") as stream:
+            return str(xxhash.xxh3_128_hexdigest(stream.read()))
+    except FileNotFoundError:
+        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; mend it or remove it") from None
+
+
+def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, evalgrams: Step) -> Step:
+    """CHUNKS → which of them share a run of words with an evaluation file."""
+
+    def tasks(done: Finished) -> list[Task]:
+        heads, grams = (done["evalgrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
+        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        return [
+            partial(contaminated_shard, documents=documents, chunks=chunks, heads=heads, grams=grams, files=files)
+            for documents, chunks in shards
+        ]
+
+    return Step("contaminated", 1, {}, (ingest, chunk, evalgrams), tasks)
+
+
+def _clean_step(chunk: Step, contaminated: Step) -> Step:
+    """CHUNKS → CHUNKS without these."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
+        return [partial(clean_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
+
+    return Step("clean", 1, {}, (chunk, contaminated), tasks)

@@ -1,0 +1,1 @@
+"""Embed: chunks → vectors. An encoder a file; `base.load_encoder` imports only the one that the recipe names."""

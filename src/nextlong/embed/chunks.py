@@ -1,0 +1,145 @@
+"""Embed: one unit vector a chunk.
+
+In:  DOCUMENTS and CHUNKS, and an encoder, which for `lsa` is first fitted on a random sample of all chunks.
+Out: VECTORS, float16 (rows, dimensions), row i for chunk row i; unit length, so that inner product is cosine.
+
+The fit's sample is drawn by keyed hash of a document's content and a chunk's place in it, and put in the order of that
+hash, so that another sharding or order of files fits the same encoder. Half precision is enough for mining: it moves a
+cosine by less than 0.001.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import recipe
+from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
+from nextlong.embed.base import Encoder, load_encoder
+from nextlong.embed.lsa import fit_lsa
+from nextlong.errors import EncoderError
+from nextlong.rng import keyed_hash, threshold_for
+from nextlong.schemas import pack_ids
+
+# Enough for an encoder to sort by length, or to keep several requests under way.
+BLOCK_CHUNKS: Final = 4096
+LENGTH_TOLERANCE: Final = 1e-2
+
+_CURES: Final = {
+    "lsa": "this is a bug in nextlong; please report it",
+    "sentence-transformers": "try encoder.sentence_transformers.dtype: float32, else another model",
+    "openai": "look at the server's log, or try another model",
+}
+
+
+def fit_encoder(
+    out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder, seed: int
+) -> dict[str, Any]:
+    """Fit the `lsa` encoder on about `encoder.lsa.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
+    options = encoder.lsa
+    shards = list(zip(documents, chunks, strict=True))
+    total_chunks = sum(_count_rows(path) for path in chunks)
+    share = options.fit_chunks / max(total_chunks, 1)
+    keys: list[NDArray[np.uint64]] = []
+    texts: list[str] = []
+    for documents_path, chunks_path in shards:
+        key_of_row = _sample_keys(documents_path, chunks_path, seed=seed)
+        rows = np.flatnonzero(key_of_row < threshold_for(share)) if share < 1 else np.arange(len(key_of_row))
+        keys.append(key_of_row[rows])
+        for batch in iter_chunk_texts(documents_path, chunks_path, rows):
+            texts += batch.texts
+    order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
+    sample = [texts[place] for place in order]
+    lsa = fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
+    lsa.save(out)
+    return {"chunks": total_chunks, "fit_chunks": len(sample), "terms": len(lsa.terms), "dimensions": lsa.dimensions}
+
+
+def embed_shard(
+    out: Path, *, documents: Path, chunks: Path, shard: int, encoder: recipe.Encoder, fitted: Path | None
+) -> dict[str, Any]:
+    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions), and returns its counts.
+
+    Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
+    """
+    model = _loaded(encoder, fitted)
+    shape = (_count_rows(chunks), model.dimensions)
+    with open(f"{out}.vectors.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+        for first_row, texts in _blocks(documents, chunks):
+            vectors = model.encode(texts)
+            if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
+                place, what = wrong
+                where = _name_chunk(documents, chunks, shard=shard, row=first_row + place)
+                raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {_CURES[encoder.kind]}")
+            file.write(vectors.astype("<f2").tobytes())
+    return {"chunks": shape[0], "dimensions": shape[1]}
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(encoder: recipe.Encoder, fitted: Path | None) -> Encoder:
+    # One worker embeds many shards; the model is loaded once.
+    return load_encoder(encoder, fitted=fitted)
+
+
+def _blocks(documents: Path, chunks: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of a shard, BLOCK_CHUNKS at a time, with the row of the first."""
+    waiting: list[str] = []
+    first_row = 0
+    for batch in iter_chunk_texts(documents, chunks):
+        waiting += batch.texts
+        while len(waiting) >= BLOCK_CHUNKS:
+            yield first_row, waiting[:BLOCK_CHUNKS]
+            first_row += BLOCK_CHUNKS
+            waiting = waiting[BLOCK_CHUNKS:]
+    if waiting:
+        yield first_row, waiting
+
+
+def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tuple[int, str] | None:
+    """Return the place of the first vector that cannot be right, and what is wrong with it."""
+    if vectors.shape != shape:
+        return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
+    lengths = np.linalg.norm(vectors, axis=1)
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) < LENGTH_TOLERANCE))  # so that NaN is wrong
+    if not len(wrong):
+        return None
+    place = int(wrong[0])
+    return place, f"a vector of length {lengths[place]:.4g} where it must be 1"
+
+
+def _name_chunk(documents: Path, chunks: Path, *, shard: int, row: int) -> str:
+    doc_row = int(read_chunks(chunks)["doc_row"][row])
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            if doc_row < batch.num_rows:
+                source, source_id = batch.column("source")[doc_row], batch.column("source_id")[doc_row]
+                break
+            doc_row -= batch.num_rows
+    chunk_id = int(pack_ids(shard, np.array([row]))[0])
+    return f"chunk {chunk_id} (document {source_id.as_py()!r} of source {source.as_py()!r})"
+
+
+def _sample_keys(documents: Path, chunks: Path, *, seed: int) -> NDArray[np.uint64]:
+    """Return one key a chunk, shape (rows,), from its document's content and its number there, never from its shard."""
+    doc_rows = read_chunks(chunks)["doc_row"]
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+        batches = [
+            reader.get_batch(number).column("content_hash").to_numpy() for number in range(reader.num_record_batches)
+        ]
+    content_hashes = np.concatenate([np.empty(0, np.uint64), *batches])[doc_rows]
+    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
+    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
+    return keyed_hash(mixed, seed=seed, stage="embed.fit")
+
+
+def _count_rows(chunks: Path) -> int:
+    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
+        return sum(int(reader.get_batch(number).num_rows) for number in range(reader.num_record_batches))

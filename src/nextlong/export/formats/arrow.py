@@ -1,0 +1,74 @@
+"""Arrow: a folder that `datasets.load_from_disk` maps into memory, with the columns of the Parquet files.
+
+In:  blocks of rows. Out: `data-00000-of-00008.arrow` (Arrow stream format) a shard, and `dataset_info.json` and `state.json`,
+as the `datasets` library's own `save_to_disk` writes them. That library saves a finished table from one process and copies
+it first; written here, shards are made at the same time, from blocks, and the core needs no `datasets`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import xxhash
+
+from nextlong.artefacts.resolved import Resolved
+from nextlong.export.formats.parquet import SCHEMA, to_table
+
+_DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's
+
+
+def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> dict[str, Any]:
+    """Write one shard beside `out`, a record batch a block; return {"rows", "file", "xxh3"}, the hash being of its content."""
+    path = out.with_name(f"data-{shard:05}-of-{shards:05}.arrow")
+    content, count = xxhash.xxh3_64(), 0
+    schema = SCHEMA.with_metadata({"huggingface": json.dumps({"info": {"features": features()}})})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for block in rows:
+            table = to_table(block)
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
+            count += len(block)
+            for buffer in _buffers(table):
+                content.update(buffer)
+    return {"rows": count, "file": path.name, "xxh3": content.hexdigest()}
+
+
+def close(folder: Path, shards: Sequence[Mapping[str, Any]]) -> None:
+    """Write `dataset_info.json` (what the columns are) and `state.json` (which files, in which order).
+
+    `_fingerprint` names the content: `datasets` keys its caches of `map` and `filter` by it.
+    """
+    info = {"citation": "", "description": "", "features": features(), "homepage": "", "license": ""}
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": shard["file"]} for shard in shards],
+        "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard["xxh3"] for shard in shards).encode()),
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    for name, content in (("dataset_info.json", info), ("state.json", state)):
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def features() -> dict[str, Any]:
+    """Return the columns as the `datasets` library describes them in JSON."""
+    return {field.name: _feature(field.type) for field in SCHEMA}
+
+
+def _feature(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "List"}
+    if pa.types.is_struct(kind):
+        return {field.name: _feature(field.type) for field in kind.fields}
+    return {"dtype": _DTYPES.get(kind, str(kind)), "_type": "Value"}
+
+
+def _buffers(table: pa.Table) -> Iterable[pa.Buffer]:
+    for column in table.columns:
+        for chunk in column.chunks:
+            yield from filter(None, chunk.buffers())

@@ -1,0 +1,1 @@
+"""Inputs: the user's files → records, on any file system; what a run remembers of them."""

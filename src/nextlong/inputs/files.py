@@ -1,0 +1,267 @@
+"""Sources: the recipe's paths → the files behind them.
+
+In:  one `Source` of the recipe: a file, a folder or a glob on any fsspec file system.
+Out: its files, sorted by path, each with a version by which a run notices that it changed; grouped into tasks.
+What a file holds is `records.py`.
+"""
+
+from __future__ import annotations
+
+import glob
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final, NoReturn
+
+import fsspec
+import orjson
+import pyarrow as pa
+
+from nextlong.errors import CorpusError
+from nextlong.inputs import file_systems
+from nextlong.recipe import Source
+
+_FORMATS: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+    ".md": "text",
+}
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_PARTED: Final = 2  # a file is parted if it holds more parts
+_KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, txt, md)"
+
+# What `datasets` and the hub put beside data: about the documents, none of them.
+_SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
+_ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
+
+# Content marks first: they agree between a listing and a look at one file, where times may differ in precision.
+_VERSION_KEYS: Final = (
+    "ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of a source.
+
+    `path` is a full URL or an absolute local path; `name` the path below the source's folder, the same on every
+    machine; `version` a string that changes when the file does, if only its time; `known_as` the version under which a
+    run directory has read the same bytes, if another.
+    """
+
+    path: str
+    bytes: int
+    version: str
+    name: str
+    known_as: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What stands for the file's content in a run directory."""
+        return self.version if self.known_as is None else self.known_as
+
+
+def list_files(source: Source, *, where: str) -> list[InputFile]:
+    """Return the files of a source, sorted by path.
+
+    Raises CorpusError, naming `where` (the recipe key, e.g. `ingest.sources[0].path`), if there is none or the file
+    system cannot be reached.
+    """
+    fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
+    try:
+        base, found, asked_for = _match(fs, root)
+    except (CorpusError, MemoryError):
+        raise
+    except Exception as error:  # each file system has errors of its own, many of them no OSError
+        raise CorpusError(
+            f"{where}={source.path!r} cannot be listed: {error}; check the path and your credentials"
+        ) from None
+    if not found:
+        _refuse_nothing(source, where, root, asked_for)
+    kept = _known_files(found, source, asked_for)
+    if not kept:
+        _refuse_unknown(source, where, found)
+    files = [
+        InputFile(_full_path(fs, path), int(info["size"] or 0), _version(info), posixpath.relpath(path, base))
+        for path, info in kept.items()
+    ]
+    return sorted(files, key=lambda file: file.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or of JSON lines those that begin in bytes [start, stop) of it, `lines_before` further up."""
+
+    file: InputFile
+    start: int = 0
+    stop: int | None = None
+    lines_before: int = 0
+
+
+def split_inputs(
+    files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
+) -> list[tuple[Part, ...]]:
+    """Group consecutive files into tasks of at most about `shard_bytes`.
+
+    A bigger file is a task of its own, or several of about `part_bytes` where a reader can begin in its midst (`can_be_parted`).
+    """
+    tasks: list[list[Part]] = []
+    held_bytes = full = shard_bytes + 1
+    for file in files:
+        if file.bytes > _PARTED * part_bytes and can_be_parted(file, source):
+            count = -(-file.bytes // part_bytes)
+            bounds = [file.bytes * number // count for number in range(count + 1)]
+            tasks += [[Part(file, start, stop)] for start, stop in pairwise(bounds)]
+            held_bytes = full
+            continue
+        if held_bytes + file.bytes > shard_bytes:
+            tasks.append([])
+            held_bytes = 0
+        tasks[-1].append(Part(file))
+        held_bytes += file.bytes
+    return [tuple(task) for task in tasks]
+
+
+def can_be_parted(file: InputFile, source: Source) -> bool:
+    """Say whether a reader can begin in the midst of a file: one of plain JSON lines on a local disk."""
+    is_plain = format_of(file.name, source) == "jsonl" and not compression_of(file.name)
+    return is_plain and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
+
+
+def _match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
+    """Return the folder that names are relative to, path → info of what the user's path reaches, and what it was."""
+    # A look at the literal path first, because a real file may be called data[1].jsonl.
+    if fs.isdir(root):
+        return root, _below(fs, root), "folder"
+    if fs.exists(root):
+        return posixpath.dirname(root), {root: fs.info(root)}, "file"
+    if not glob.has_magic(root):
+        return root, {}, "file"
+    parts = root.split("/")
+    base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
+    found: dict[str, Any] = {}
+    for path, info in fs.glob(root, detail=True).items():
+        if not posixpath.basename(path).startswith("."):
+            found.update(_below(fs, path) if info["type"] == "directory" else {path: info})
+    return base or "/", found, "glob"
+
+
+def _below(fs: Any, folder: str) -> dict[str, Any]:
+    """Return path → info of every file below a folder that is not hidden, HF dataset folders resolved."""
+    files = {
+        path: info
+        for path, info in fs.find(folder, detail=True).items()
+        if not any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/"))
+    }
+    for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
+        _resolve_saved_dataset(fs, state_path, files)
+    return files
+
+
+def _resolve_saved_dataset(fs: Any, state_path: str, files: dict[str, Any]) -> None:
+    """Leave in `files`, of a `Dataset.save_to_disk` folder, only its data: caches of later maps lie there too."""
+    folder = posixpath.dirname(state_path)
+    try:
+        state = orjson.loads(fs.cat_file(state_path))
+        data = {f"{folder}/{entry['filename']}" for entry in state["_data_files"]}
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return
+    if f"{folder}/indices.arrow" in files or any(state.get(key) for key in ("_indices_files", "_indices_data_files")):
+        raise CorpusError(
+            f"{folder} is a datasets folder with an index over its rows (indices.arrow), so its files are not the rows "
+            "that were selected; save it again: dataset.flatten_indices().save_to_disk(...)"
+        )
+    absent = sorted(data - files.keys())
+    if absent:
+        raise CorpusError(f"{state_path} names {absent[0]}, which is not there; copy the whole folder again")
+    for path in [p for p in files if posixpath.dirname(p) == folder and p not in data]:
+        del files[path]
+
+
+def _known_files(found: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:
+    """Return the files whose format is known; a format in the recipe covers every file that was named or matched."""
+    if asked_for == "file":
+        return {path: info for path, info in found.items() if format_of(posixpath.basename(path), source)}
+    data = {path: info for path, info in found.items() if posixpath.basename(path).lower() not in _SIDE_FILES}
+    if asked_for == "folder" and source.format != "auto":
+        return {path: info for path, info in data.items() if _format_by_name(path) == source.format}
+    kept = {path: info for path, info in data.items() if format_of(path, source)}
+    if any(format_of(path, source) != "text" for path in kept):
+        return {path: info for path, info in kept.items() if posixpath.basename(path).lower() not in _ABOUT_FILES}
+    return kept
+
+
+def _format_by_name(name: str) -> str:
+    """Return the format that a file's suffix names, "" if none; only lines and plain text come compressed."""
+    stem, suffix = posixpath.splitext(name.lower())
+    if suffix in _COMPRESSIONS:
+        inner = _FORMATS.get(posixpath.splitext(stem)[1], "")
+        return inner if inner in ("jsonl", "text") else ""
+    return _FORMATS.get(suffix, "")
+
+
+def format_of(name: str, source: Source) -> str:
+    """Return jsonl, parquet, arrow or text; "" where neither the recipe nor the file name says."""
+    return _format_by_name(name) if source.format == "auto" else source.format
+
+
+def compression_of(name: str) -> str:
+    """Return gzip, zstd or ""."""
+    return _COMPRESSIONS.get(posixpath.splitext(name.lower())[1], "")
+
+
+def _refuse_nothing(source: Source, where: str, root: str, asked_for: str) -> NoReturn:
+    if asked_for == "glob":
+        raise CorpusError(f"{where}={source.path!r} matches no file; check the pattern (** crosses folders)")
+    if asked_for == "folder":
+        raise CorpusError(f"{where}={source.path!r} is an empty folder; put files there ({_KNOWN})")
+    raise CorpusError(f"{where}={source.path!r} does not exist (looked for {root}); correct the path")
+
+
+def _refuse_unknown(source: Source, where: str, found: Mapping[str, Any]) -> NoReturn:
+    wanted = "known format" if source.format == "auto" else f"format {source.format!r}"
+    raise CorpusError(
+        f"{where}={source.path!r} has no file of a {wanted}, only such as {posixpath.basename(min(found))!r}; "
+        f"known are {_KNOWN}; for other names give a file or a glob and set format, e.g. format: jsonl"
+    )
+
+
+def _full_path(fs: Any, path: str) -> str:
+    return path if file_systems.is_local(fs) else str(fs.unstrip_protocol(path))
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    version = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), "")
+    # A listing may give as seconds what a look at one file gives as a date.
+    return f"{info['size']}:{version.timestamp() if isinstance(version, datetime) else version}"
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Raise CorpusError if a file is not what it was when it was listed."""
+    fs, path = fsspec.core.url_to_fs(file.path)
+    fs.invalidate_cache()
+    try:
+        version = _version(fs.info(path))
+    except OSError as error:
+        version = f"gone: {error}"
+    if version != file.version:
+        raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
+
+
+def open_file(file: InputFile, source: Source) -> Any:
+    """Open a file as an Arrow stream, decompressed where its name says so; Arrow files are mapped, not read."""
+    fs, path = fsspec.core.url_to_fs(file.path)
+    if not file_systems.is_local(fs):
+        raw = pa.PythonFile(fs.open(path, "rb"), mode="r")
+    elif format_of(file.name, source) == "arrow" and file.bytes:
+        raw = pa.memory_map(path)
+    else:
+        raw = pa.OSFile(path)
+    compression = compression_of(file.name)
+    return pa.CompressedInputStream(raw, compression) if compression else raw

@@ -1,0 +1,1 @@
+"""NExtLong: a document's chunks apart, its hard negatives between them."""

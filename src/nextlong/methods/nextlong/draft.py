@@ -1,0 +1,173 @@
+"""Draft: say which chunks may stand in each sequence, counted in characters and generous.
+
+In:  METAS and CANDIDATES of a block of meta-documents; E, the measured characters per token.
+Out: DRAFTS, in draw order; then, by `refer`, the chunk rows of each shard that any chosen draft names.
+
+Counting characters needs no tokenizer, so only the chunks that drafts name are ever tokenized, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts.resolve import Corpus
+from nextlong.methods.nextlong import rules as nextlong_rules
+from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
+from nextlong.methods.nextlong.screen import Screened, screen
+from nextlong.rng import rng_for
+from nextlong.schemas import TOO_LONG
+from nextlong.search.metas import chunk_ids_of
+from nextlong.similarity.shingles import ShingleStore
+from nextlong.tokens.fast_bpe import TextEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftRules:
+    """How candidates become drafts: the recipe's choices and E."""
+
+    target_tokens: int
+    chars_per_token: float
+    draft_factor: float
+    fit: Literal["exact", "paper"]
+    max_chars: int
+    negatives: nextlong_rules.Negatives
+    pool: int
+    near_copies: float | None
+    max_similarity: float | None
+    seed: int
+
+    def target_chars(self, meta: NDArray[Any], own_tokens: int) -> float:
+        """Return T in characters, at the E of the meta-document where that is above the corpus's.
+
+        Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
+        """
+        return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
+
+    def prefixes(self, meta: NDArray[Any], target_chars: float, offers: Candidates) -> list[int]:
+        """Return how much of each list the draft takes."""
+        return nextlong_rules.draft(
+            offers.ids,
+            offers.chars,
+            fit=self.fit,
+            needed_chars=target_chars - float(meta["chars"]),
+            drafted_chars=target_chars * self.draft_factor - float(meta["chars"]),
+            negatives=nextlong_rules.negatives_per_meta_chunk(
+                target_tokens=self.target_tokens,
+                chars_per_token=target_chars / self.target_tokens,
+                draft_factor=self.draft_factor,
+                document_chars=int(meta["chars"]),
+                meta_chunks=int(meta["chunks"]),
+                max_chars=self.max_chars,
+            ),
+        )
+
+
+def draft_block(
+    out: Path,
+    *,
+    metas: Path,
+    first: int,
+    last: int,
+    candidates: Path,
+    documents: Sequence[Path],
+    chunks: Sequence[Path],
+    vectors: Sequence[Path],
+    tokenizer: Path,
+    measure: tuple[ShingleStore, Path] | None,
+    rules: DraftRules,
+) -> dict[str, Any]:
+    """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
+
+    `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
+    """
+    drawn = np.load(metas)[first:last]
+    corpus = Corpus(tuple(documents), tuple(chunks))
+    own_tokens = np.array(_count_tokens(drawn, corpus, tokenizer), np.int64)
+    fits = own_tokens < rules.target_tokens
+    neighbourhoods = (
+        retrieved
+        for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
+        if is_in
+    )
+    screening = None if measure is None else (measure[0], np.load(measure[1]))
+    near_copies = 0
+    with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
+        for meta, tokens, retrieved in zip(drawn[fits], own_tokens[fits].tolist(), neighbourhoods, strict=True):
+            found = _draft(meta, tokens, retrieved, chunks, vectors, screening, rules)
+            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
+            near_copies += found.near_copies
+    counted = {} if measure is None else {"near_copies": near_copies}
+    return {"drafts": int(fits.sum()), "dropped": {TOO_LONG: int((~fits).sum())}} | counted
+
+
+def _draft(
+    meta: NDArray[Any],
+    own_tokens: int,
+    retrieved: Candidates,
+    chunks: Sequence[Path],
+    vectors: Sequence[Path],
+    screening: tuple[ShingleStore, NDArray[np.float16]] | None,
+    rules: DraftRules,
+) -> Screened:
+    """Return what a meta-document is offered, and the prefixes drafted of it."""
+    target_chars = rules.target_chars(meta, own_tokens)
+    offers = offer(
+        meta,
+        retrieved,
+        negatives=rules.negatives,
+        pool=rules.pool,
+        max_similarity=rules.max_similarity,
+        drafted_chars=target_chars * rules.draft_factor,
+        chunks=chunks,
+        vectors=vectors,
+        rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
+    )
+    draft = partial(rules.prefixes, meta, target_chars)
+    if screening is None or rules.near_copies is None:
+        return Screened(offers, draft(offers), np.empty((0, 2), np.int64))
+    shingles, weights = screening
+    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    return screen(own, offers, draft, shingles=shingles, weights=weights, threshold=rules.near_copies)
+
+
+def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[int]:
+    """Return how many tokens each drawn document has."""
+    if not len(drawn):
+        return []
+    texts = corpus.texts(chunk_ids_of(drawn)).tolist()
+    counts = _encoder(tokenizer).encode_batch(texts)[1]
+    of_document: list[int] = np.add.reduceat(counts, np.cumsum(drawn["chunks"]) - drawn["chunks"]).tolist()
+    return of_document
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: Path) -> TextEncoder:
+    return TextEncoder.from_file(tokenizer)
+
+
+def _draft_row(meta: NDArray[Any], drafted: Screened) -> dict[str, Any]:
+    """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
+    neighbours = drafted.offers
+    ids, roles, groups, scores = [], [], [], []
+    for group, length in enumerate(drafted.prefixes):
+        ids += [np.array([int(meta["first_chunk"]) + group]), neighbours.ids[group][:length]]
+        scores += [np.array([1.0], np.float32), neighbours.scores[group][:length]]
+        roles += [np.array([schemas.META], np.int8), np.full(length, schemas.NEGATIVE, np.int8)]
+        groups.append(np.full(length + 1, group, np.int32))
+    return {
+        "sequence_id": f"nextlong-{int(meta['content_hash']):016x}",
+        "chunk_id": np.concatenate(ids),
+        "role": np.concatenate(roles),
+        "group": np.concatenate(groups),
+        "score": np.concatenate(scores),
+        "near_copies": drafted.pairs.ravel(),
+    }

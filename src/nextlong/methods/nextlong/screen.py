@@ -1,0 +1,101 @@
+"""Screen: find the near-copies among what meta-chunks are offered.
+
+In:  the offers of a meta-document, and how to draft from them.
+Out: the offers without the candidates that repeat the meta-document, the drafted prefixes, and which chunks in these repeat
+     each other. Near-copies teach nothing: they are false negatives, or the same negative again.
+
+Of two candidates that repeat each other neither falls out here: which of them composing places, if any, is known only in
+tokens. It never places both, so that the draft counts the second one as empty.
+
+Only what a draft is likely to reach is looked at: a little more than it would take of unscreened lists, and twice that
+of each list of which too much falls out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.methods.nextlong.offers import Candidates
+from nextlong.similarity.near_copies import find
+from nextlong.similarity.shingles import ShingleStore
+
+_EXAMINED = 1.125  # times the prefix that a draft of unscreened lists takes …
+_EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
+
+Ids = NDArray[np.int64]
+
+
+class Screened(NamedTuple):
+    """What one meta-document is offered after all, and the prefixes drafted of it."""
+
+    offers: Candidates
+    prefixes: list[int]
+    pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
+    near_copies: int = 0  # distinct chunks that are passed over
+
+
+def screen(
+    own: Ids,
+    offers: Candidates,
+    draft: Callable[[Candidates], list[int]],
+    *,
+    shingles: ShingleStore,
+    weights: NDArray[np.float16],
+    threshold: float,
+) -> Screened:
+    """Return the screened offers of the meta-document of the chunks `own`; near-copies share `threshold` of their words."""
+    drafted, document = draft(offers), shingles.of(own)
+    examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
+    while True:
+        walked = _walked(offers.ids, drafted, examined)
+        found = find(shingles.of(walked), document=document, weights=weights, threshold=threshold)
+        keep = [~np.isin(ids, walked[found.of_document]) for ids in offers.ids]
+        kept = offers.picked(keep)
+        repeats = walked[_repeats(found.pairs)]
+        prefixes = draft(kept.emptied(repeats))
+        known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
+        falls_short = [length > there for length, there in zip(prefixes, known, strict=True)]
+        if not any(falls_short):
+            break
+        examined = [2 * most if short else most for most, short in zip(examined, falls_short, strict=True)]
+    reached = np.concatenate([ids[:length] for ids, length in zip(kept.ids, prefixes, strict=True)])
+    pairs = walked[found.pairs]
+    pairs = pairs[np.isin(pairs, reached).all(axis=1)]
+    passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
+    return Screened(kept, prefixes, pairs, len(passed_over))
+
+
+def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
+    """Return the distinct candidates to look at, in the order in which composing presumably walks.
+
+    Group by group, as offered: first what a draft of unscreened lists takes, then the others.
+    """
+    parts = [own[:length] for own, length in zip(offered, drafted, strict=True)]
+    parts += [own[length:most] for own, length, most in zip(offered, drafted, examined, strict=True)]
+    ids = np.concatenate(parts)
+    walked: Ids = ids[np.sort(np.unique(ids, return_index=True)[1])]
+    return walked
+
+
+def _repeats(pairs: Ids) -> list[int]:
+    """Return, ascending, which candidates repeat one before them that repeats none itself; `pairs` of places, a < b."""
+    repeats: set[int] = set()
+    for earlier, later in pairs[np.argsort(pairs[:, 1], kind="stable")].tolist():
+        if earlier not in repeats:
+            repeats.add(later)
+    return sorted(repeats)
+
+
+def _passed_over(ids: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> Ids:
+    """Return the distinct chunks that would stand in the prefixes but fell out."""
+    passed = []
+    for own, mask, length in zip(ids, keep, prefixes, strict=True):
+        places = np.flatnonzero(mask)
+        reach = places[length - 1] if length else len(own)
+        passed.append(own[:reach][~mask[:reach]])
+    return np.unique(np.concatenate(passed))

@@ -1,0 +1,1 @@
+"""Quest: documents that answer the same query, by keyword."""

@@ -1,0 +1,55 @@
+"""Keywords: the keywords of each document's queries, a shard at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nextlong.artefacts.chunks import read_chunks
+from nextlong.methods.quest import quest
+from nextlong.recipe import Quest
+
+_KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
+
+
+def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Quest) -> dict[str, Any]:
+    """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
+    wanted = np.unique(read_chunks(chunks)["doc_row"])
+    model = None if options.queries == "extractive" else quest.Doc2Query(options.queries)
+    first = found = 0
+    with (
+        pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
+        pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, _KEYWORDS) as writer,
+    ):
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+            texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
+            first += batch.num_rows
+            queries = [quest.extract_queries(text) for text in texts] if model is None else model.queries(texts)
+            keywords = [
+                quest.candidate_keywords(
+                    own, min_keyword_score=options.min_keyword_score, min_keyword_chars=options.min_keyword_chars
+                )
+                for own in queries
+            ]
+            found += sum(map(bool, keywords))
+            writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
+    return {
+        "documents": len(wanted),
+        "with_keywords": found,
+        "queries": quest.EXTRACTIVE if model is None else options.queries,
+    }
+
+
+def _read_keywords(paths: Sequence[Path]) -> pa.ListArray:
+    pieces = []
+    for path in paths:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            pieces += [reader.get_batch(number).column("keywords") for number in range(reader.num_record_batches)]
+    return pa.concat_arrays([pa.array([], _KEYWORDS.field(0).type), *pieces])

@@ -1,0 +1,42 @@
+"""Amounts: how many documents, neighbours and characters a recipe asks for."""
+
+from __future__ import annotations
+
+import math
+
+from nextlong.recipe import Recipe
+
+_LEAST_FETCH = (
+    1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
+)
+_TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
+_DOCUMENT_MARGIN = 1.2
+
+
+def draws(recipe: Recipe, attempt: int = 0) -> int | None:
+    """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
+    count = recipe.compose.sequences
+    return None if count == "all" else (count + count // 4 + 8) << attempt
+
+
+def fetch_of(recipe: Recipe) -> int:
+    """Return how many candidates each meta-chunk gets.
+
+    One meta-chunk may need as many as the whole sequence holds. `auto` doubles the paper's count for chunks that are
+    shorter than s, as most are, and rounds to a power of two.
+    """
+    if recipe.mine.fetch != "auto":
+        return recipe.mine.fetch
+    drafted_chars = recipe.compose.target_tokens * _TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
+    return max(_LEAST_FETCH, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
+
+
+def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
+    """Return how many drafts to make: a few spares for those that do not reach T after all; None for as many as there are."""
+    count = recipe.compose.sequences
+    return None if count == "all" else (count + count // 16 + 4) << attempt
+
+
+def document_chars(recipe: Recipe, chars_per_token: float) -> float:
+    """Return how much text a draft of whole documents takes: T·E and a margin, because E is a mean of the corpus."""
+    return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN

@@ -1,0 +1,64 @@
+"""Template: a recipe as commented YAML, every key with its meaning, generated from the models so that it cannot go stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+
+_COMMENT_COLUMN = 44
+
+
+def preset(name: str) -> str:
+    """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
+    inside = Path(__file__).parents[1]
+    folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
+    return known[name].read_text(encoding="utf-8")
+
+
+def commented(recipe: Recipe, *, heading: str) -> str:
+    """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe."""
+    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
+    for name in Recipe.model_fields:
+        lines += _entry(recipe, name, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(model: BaseModel, name: str, depth: int) -> list[str]:
+    field, value = type(model).model_fields[name], getattr(model, name)
+    indent = "  " * depth
+    if isinstance(value, BaseModel):
+        doc = (type(value).__doc__ or "").strip().splitlines()[0]
+        below = [line for key in type(value).model_fields for line in _entry(value, key, depth + 1)]
+        return [*([""] if depth == 0 else []), _beside(f"{indent}{name}:", doc), *below]
+    if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        return [
+            _beside(f"{indent}{name}:", field.description),
+            *(line for item in value for line in _item(item, depth + 1)),
+        ]
+    return [_beside(f"{indent}{name}: {_scalar(value)}", field.description)]
+
+
+def _item(model: BaseModel, depth: int) -> list[str]:
+    lines = [line for key in type(model).model_fields for line in _entry(model, key, depth + 1)]
+    return [f"{'  ' * depth}- {lines[0].lstrip()}", *lines[1:]]
+
+
+def _scalar(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    if isinstance(plain, str) and (not plain.isprintable() or not plain):
+        return yaml.safe_dump(plain, default_style='"', width=10_000).removesuffix("\n")
+    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+
+
+def _beside(line: str, comment: str | None) -> str:
+    return f"{line:<{_COMMENT_COLUMN}}  # {comment}" if comment else line

@@ -1,0 +1,1 @@
+"""Plan: what a run would take, before anything runs."""

@@ -1,0 +1,320 @@
+"""Plan's costs: what each step will take, from the size of the corpus and the speed of this machine.
+
+In:  a recipe, what `plan_sample` measured, and what earlier runs in the run directory took. Out: a `Cost` a step.
+Times assume that all workers are as fast as one core was on the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nextlong import pipeline
+from nextlong.embed.base import embedding_lanes
+from nextlong.engine import store
+from nextlong.export import steps as export_steps
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import document_chars, fetch_of
+from nextlong.report.plan.sample import Corpus, Rates
+
+_WORKER_MB = 130  # a worker with its libraries, measured (bench/README.md)
+_TOKENIZER_MB = 150  # a tokenizer and its cache
+_MB = 1_000_000
+_FIT_MB_PER_CHUNK = 0.012  # its rows of the term matrix, twice
+_SEARCH_BLOCK_ROWS = 32_768  # vectors a miner holds as float32
+_FILE_BYTES = 1_500  # schema, footer and headers of a shard's files; only small corpora notice
+_DOCUMENT_BYTES = 40  # hash (twice), length and id, which do not compress
+_CHUNK_BYTES = 21  # CHUNKS: 4 + 8 + 8 bytes and a bit
+_META_BYTES = 40  # METAS: five numbers of 8 bytes
+_CANDIDATE_BYTES = 12  # id and score
+_DRAFTED_BYTES = 21  # DRAFTS: id, role, group and score of a chunk, and its share of the header
+_SPAN_BYTES = 30  # SEQUENCES: the same with two places and a joint now and then
+_TOKEN_BYTES = _ID_BYTES = 4
+_ROW_S, _ROW_BYTES = 2e-5, 36  # of where a sequence lies
+_OFFSET_BYTES = 8
+_PARQUET_BYTES_PER_TOKEN = 2.2  # ids compressed, measured on English
+_JSONL_SHARE = 1.2  # JSON escapes and spans, beside the text
+_TERM_BYTES = 12  # a term in JSON
+_TERM_GROWTH = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
+_TOKENIZER_FILE_BYTES = 5e6  # of 32,000 to 128,000 entries
+_TOKENIZER_ENTRY_BYTES = 45  # of a trained one: the entry and its merge
+_COUNT_LINES_S = 3e-10  # a byte, read and searched
+_SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
+    2e-7,
+    2e-8,
+    1e-7,
+    1e-8,
+    1e-5,
+)  # a document, chunk, candidate, chunk, span
+_SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
+_SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
+_SAMPLED_CHARS = 48e6  # as stages/shingles.py has it
+# Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
+_MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
+_WORD_TABLES_S = 0.2  # once a worker
+_SIGNATURE_BYTES, _NEARDUP_S = 512, 2e-5  # a document
+_EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
+_TOKENIZER_S = 3.0  # to load one, or train on its sample
+_EXPORT_BYTES_PER_S = 100e6  # of one core
+_DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
+_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as steps/candidates has it
+_UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
+
+_TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
+# What an earlier step's seconds are divided by; of other steps the bytes that it wrote.
+_UNITS = {"ingest": "text_bytes", "chunk": "chars", "encoder": "fit_chunks", "embed": "chunks", "tokens": "chars"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step will take on so many lanes; seconds None: unknown, for the reason given."""
+
+    seconds: float | None
+    disk_bytes: float
+    memory_mb: float
+    why_unknown: str = _UNKNOWN
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step has to do: units that take `seconds` of one core in all (None: unknown) on so many lanes."""
+
+    seconds: float | None
+    disk_bytes: float
+    units: float = 0.0
+    lanes: int = 1
+    extra_mb: float = 0.0
+    why_unknown: str = _UNKNOWN
+
+
+def estimate(
+    recipe: Recipe, corpus: Corpus, rates: Rates, *, shards: int = 1, earlier: Mapping[str, float] | None = None
+) -> dict[str, Cost]:
+    """Return what each step of any route will take; `earlier` (seconds per unit of one lane, by step) beats the sample."""
+    base = _WORKER_MB * (pipeline.worker_count(recipe) + 1)
+    costs = {}
+    for name, work in _works(recipe, corpus, rates, shards).items():
+        seconds = work.seconds
+        if earlier and name in earlier and work.units:
+            seconds = earlier[name] * work.units
+        spent = None if seconds is None else seconds / work.lanes
+        costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown, work.lanes)
+    return costs
+
+
+def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
+    """Return what all steps take, of which those of a wave run side by side."""
+    waves = [wave for wave in waves if wave]
+    costs = [cost for wave in waves for cost in wave]
+    unknown = [cost.why_unknown for cost in costs if cost.seconds is None]
+    seconds = sum(
+        max(max(cost.seconds or 0 for cost in wave), sum((cost.seconds or 0) * cost.lanes for cost in wave) / workers)
+        for wave in waves
+    )
+    base = min(cost.memory_mb for cost in costs)
+    memory_mb = max(base + sum(cost.memory_mb - base for cost in wave) for wave in waves)
+    disk_bytes = sum(cost.disk_bytes for cost in costs)
+    return Cost(None, disk_bytes, memory_mb, unknown[0]) if unknown else Cost(seconds, disk_bytes, memory_mb)
+
+
+def _works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
+    drafts = _plan_drafts(recipe, corpus, rates)
+    return {
+        **_corpus_works(recipe, corpus, rates, shards),
+        **_clean_works(recipe, corpus, rates, shards),
+        **_search_works(recipe, corpus, rates, drafts.queries),
+        **_sequence_works(recipe, corpus, rates, shards, drafts),
+    }
+
+
+@dataclass(frozen=True)
+class _Drafts:
+    """How many sequences there will be, how many are drafted, from how many meta-chunks, and the chunks named."""
+
+    sequences: float
+    drafted: float
+    queries: float
+    drafted_chunks: float
+    named_chunks: float
+
+
+def _plan_drafts(recipe: Recipe, corpus: Corpus, rates: Rates) -> _Drafts:
+    compose = recipe.compose
+    sequence_chars = recipe.sequence_tokens * rates.chars_per_token
+    if compose.method == "nextlong":
+        most, factor = corpus.eligible, compose.draft_factor
+    elif compose.method == "knn" and recipe.knn.reuse == "across-sequences":
+        most, factor = corpus.kept_documents, _WHOLE_DOCUMENT_MARGIN
+    else:  # each document stands in one sequence
+        most, factor = corpus.kept_chars / sequence_chars, _WHOLE_DOCUMENT_MARGIN
+    asked = most if compose.sequences == "all" else float(compose.sequences)
+    sequences = min(asked, most)
+    drawn = min(most, asked * _DRAWN_SHARE + 8)
+    queries = drawn * corpus.meta_chunks / max(1.0, corpus.eligible) if compose.method == "nextlong" else drawn
+    if compose.method == "iclm":
+        queries = corpus.kept_documents
+    chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
+    a_draft = min(corpus.chunks, sequence_chars * factor / max(1.0, chunk_chars))
+    named_drafts = min(drawn, asked * _NAMED_SHARE + 4)
+    # Drafts share chunks: so many different ones if each were drawn from all.
+    named = corpus.chunks * -math.expm1(-named_drafts * a_draft / max(1.0, corpus.chunks))
+    return _Drafts(sequences, drawn, queries, drawn * a_draft, named)
+
+
+def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
+    """Return the steps that leave documents and chunks out."""
+    workers = pipeline.worker_count(recipe)
+    lanes = min(workers, shards)
+    hashed_s = corpus.kept_chars * rates.words_s_per_char
+    tables_s = _WORD_TABLES_S * lanes
+    chunk_bytes = corpus.chunks * _CHUNK_BYTES
+    return {
+        "minhash": Work(hashed_s * _SIGN_WORDS + tables_s, corpus.documents * _SIGNATURE_BYTES, lanes=lanes),
+        "neardup": Work(corpus.documents * _NEARDUP_S, corpus.documents),
+        "evalgrams": Work(
+            corpus.evaluation_bytes * rates.words_s_per_char * _EVALUATION_WORDS + _WORD_TABLES_S,
+            corpus.evaluation_bytes * _EVALUATION_SHARE,
+        ),
+        "contaminated": Work(hashed_s * _MATCH_WORDS + tables_s, corpus.chunks, lanes=lanes),
+        "clean": Work(corpus.chunks * _REFER_S, chunk_bytes, lanes=lanes),
+    }
+
+
+def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
+    workers = pipeline.worker_count(recipe)
+    lanes = min(workers, shards)
+    encoding = min(embedding_lanes(recipe.encoder) or workers, shards)
+    fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
+    growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
+    terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)
+    encode_s = None if rates.encode_s_per_chunk is None else corpus.chunks * rates.encode_s_per_chunk
+    ingested = corpus.text_bytes * corpus.stored_share + corpus.documents * _DOCUMENT_BYTES + shards * _FILE_BYTES
+    return {
+        "lines": Work(corpus.text_bytes * _COUNT_LINES_S, 0.0, lanes=lanes),
+        "ingest": Work(corpus.text_bytes * rates.read_s_per_byte, ingested, corpus.text_bytes, lanes),
+        "select": Work(corpus.documents * _SELECT_S, corpus.documents),
+        "chunk": Work(
+            corpus.kept_chars * rates.chunk_s_per_char, corpus.chunks * _CHUNK_BYTES, corpus.kept_chars, lanes
+        ),
+        "encoder": Work(
+            max(0.0, rates.fit_base_s + fitted * rates.fit_s_per_chunk) if fitted else 0.0,
+            terms * (_TOKEN_BYTES * (rates.dimensions + 1) + _TERM_BYTES),
+            fitted,
+            extra_mb=fitted * _FIT_MB_PER_CHUNK,
+        ),
+        "embed": Work(encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=_ENDPOINT),
+        "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
+        "documents": Work(corpus.chunks * _METAS_S, corpus.kept_documents * _META_BYTES),
+        "keywords": Work(None, corpus.kept_documents * _META_BYTES, lanes=lanes),
+    }
+
+
+def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) -> dict[str, Work]:
+    workers = pipeline.worker_count(recipe)
+    block_mb = workers * _SEARCH_BLOCK_ROWS * rates.dimensions * 4 / _MB
+    mined = queries * min(fetch_of(recipe), corpus.chunks) * _CANDIDATE_BYTES
+    near = recipe.iclm.neighbours
+    if recipe.compose.method == "knn":
+        mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
+        near = math.ceil(4 * document_chars(recipe, rates.chars_per_token) / max(1.0, mean_chars))
+    return {
+        "metas": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
+        "mine": Work(
+            queries * corpus.chunks * rates.search_s_per_pair, mined, mined * corpus.chunks, workers, block_mb
+        ),
+        "neighbours": Work(
+            queries * corpus.kept_documents * rates.search_s_per_pair,
+            queries * min(near, corpus.kept_documents) * _CANDIDATE_BYTES,
+            lanes=workers,
+            extra_mb=block_mb,
+        ),
+    }
+
+
+def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, drafts: _Drafts) -> dict[str, Work]:
+    workers = pipeline.worker_count(recipe)
+    chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
+    tokens = drafts.sequences * recipe.sequence_tokens
+    spans = tokens * rates.chars_per_token / max(1.0, chunk_chars)
+    named_chars = drafts.named_chunks * chunk_chars
+    token_bytes = named_chars / rates.chars_per_token * _TOKEN_BYTES + drafts.named_chunks * _OFFSET_BYTES
+    tokenizer_bytes = (recipe.tokenizer.train or 0) * _TOKENIZER_ENTRY_BYTES or _TOKENIZER_FILE_BYTES
+    drafted = max(drafts.drafted_chunks, drafts.queries * fetch_of(recipe))
+    is_screened = recipe.mine.screened(recipe.compose.negatives) is not None
+    compared_chars = drafts.drafted_chunks * chunk_chars if is_screened else 0.0
+    shingle_bytes = corpus.kept_chars * _SHINGLE_BYTES + corpus.chunks * _OFFSET_BYTES
+    sampled_chars = min(corpus.kept_chars, _SAMPLED_CHARS)
+    works = {
+        "tokenizer": Work(_TOKENIZER_S, tokenizer_bytes, extra_mb=_TOKENIZER_MB),
+        "shingles": Work(corpus.kept_chars * _SHINGLE_S, shingle_bytes, lanes=min(workers, shards)),
+        "weights": Work(sampled_chars * _COUNT_S, _WEIGHTS_BYTES),
+        "draft": Work(
+            drafted * _DRAFT_S + compared_chars * _COMPARE_S, drafts.drafted_chunks * _DRAFTED_BYTES, lanes=workers
+        ),
+        "refer": Work(corpus.chunks * _REFER_S, drafts.named_chunks * _OFFSET_BYTES),
+        "tokens": Work(
+            named_chars * rates.tokenize_s_per_char,
+            token_bytes,
+            named_chars,
+            min(workers, shards),
+            workers * _TOKENIZER_MB,
+        ),
+        "compose": Work(spans * _SPAN_S, spans * _SPAN_BYTES, spans * _SPAN_BYTES, workers),
+    }
+    works["rows"] = Work(drafts.sequences * _ROW_S, drafts.sequences * _ROW_BYTES)
+    shares = {"train": 1 - recipe.export.validation, "validation": recipe.export.validation}
+    for name in recipe.export.formats:
+        per_token = rates.chars_per_token * _JSONL_SHARE if name == "jsonl" else _bytes_per_token(recipe, name)
+        for split in export_steps.splits_of(recipe):
+            size = tokens * shares[split] * per_token
+            step = export_steps.step_name(name, split)
+            works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
+    return works
+
+
+def _bytes_per_token(recipe: Recipe, name: str) -> float:
+    is_parquet = name in ("parquet", "torchtitan", "axolotl")
+    if is_parquet and recipe.export.compression != "none":
+        return _PARQUET_BYTES_PER_TOKEN
+    return 2 * _ID_BYTES if name == "axolotl" else _ID_BYTES
+
+
+def earlier_rates(recipe: Recipe, run_dir: Path) -> dict[str, float]:
+    """Return seconds per unit of one lane that steps took in this run directory, by step, the latest first.
+
+    Units are those of `Work`. Encoders count only for the same model.
+    """
+    rates: dict[str, float] = {}
+    manifests = sorted(run_dir.glob("[0-9][0-9]-*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    for manifest in map(store.read_json, manifests):
+        name, parts = manifest["step"], manifest["parts"]
+        seconds = sum(part["seconds"] for part in parts)
+        units = _units_of(manifest, run_dir)
+        if units and seconds >= _TELLING_SECONDS and _same_encoder(recipe, manifest, run_dir):
+            rates[name] = seconds / units
+    return rates
+
+
+def _units_of(manifest: Mapping[str, Any], run_dir: Path) -> float:
+    if manifest["step"] in _UNITS:
+        return float(sum(part["counts"].get(_UNITS[manifest["step"]], 0) for part in manifest["parts"]))
+    if manifest["step"] == "mine":  # every query meets every chunk
+        embedded = _input_of(manifest, "embed", run_dir)
+        return float(manifest["bytes"] * (_units_of(embedded, run_dir) if embedded else 0))
+    return float(manifest["bytes"])
+
+
+def _same_encoder(recipe: Recipe, manifest: Mapping[str, Any], run_dir: Path) -> bool:
+    if manifest["step"] not in ("encoder", "embed"):
+        return True
+    encoder = manifest if manifest["step"] == "encoder" else _input_of(manifest, "encoder", run_dir)
+    return encoder is not None and encoder["config"].get("model") == recipe.encoder.model
+
+
+def _input_of(manifest: Mapping[str, Any], name: str, run_dir: Path) -> Mapping[str, Any] | None:
+    path = next(iter(run_dir.glob(f"[0-9][0-9]-{name}-{manifest['inputs'][name]}/manifest.json")), None)
+    return None if path is None else store.read_json(path)

@@ -1,0 +1,128 @@
+"""Plan: what would run, what is done, and what it will take, before anything runs.
+
+In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
+What is not done yet is estimated (`plan_costs`) from a small sample of the user's own files, read, chunked, encoded and
+tokenized here and now (`plan_sample`); nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from nextlong import pipeline
+from nextlong.artefacts.record import run_dir_of
+from nextlong.corpus import steps as corpus_steps
+from nextlong.engine import runner
+from nextlong.engine.step import Step
+from nextlong.errors import RunError
+from nextlong.inputs.files import InputFile
+from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.recipe import Recipe
+from nextlong.report import tables
+from nextlong.report.plan import costs as plan_costs
+from nextlong.report.plan import sample as plan_sample
+from nextlong.report.plan.costs import Cost
+
+_MB = 1_000_000
+
+
+def show(recipe: Recipe, console: Console) -> None:
+    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+    pipeline.check_beforehand(recipe)
+    run_dir = run_dir_of(recipe)
+    told = partial(console.print, highlight=False, soft_wrap=True)
+    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
+    steps = pipeline.route(recipe, files)
+    states = [_state(step, run_dir) for step in steps]
+    costs: dict[str, Cost] = {}
+    if any(not state.startswith("done") for state in states):
+        _check_writable(run_dir)
+        corpus, rates = plan_sample.measure(recipe, files)
+        costs = plan_costs.estimate(
+            recipe,
+            corpus,
+            rates,
+            shards=_shards(recipe, files, corpus.text_bytes),
+            earlier=plan_costs.earlier_rates(recipe, run_dir),
+        )
+        console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
+        if warning := _too_long(recipe, corpus, rates):
+            console.print(warning, style="bold red", highlight=False, soft_wrap=True)
+    _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
+
+
+def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
+    kept = (
+        f", of which {corpus.kept_documents:,.0f} stay"
+        if round(corpus.kept_documents) < round(corpus.documents)
+        else ""
+    )
+    return (
+        f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
+        f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
+        f"{rates.chars_per_token:.2f} characters per token; method {recipe.method_name}; {pipeline.worker_count(recipe)} workers"
+    )
+
+
+def _too_long(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
+    """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
+    tokens, asked = corpus.kept_chars / rates.chars_per_token, recipe.compose.target_tokens
+    # Only there may a chunk stand in a sequence twice.
+    if tokens >= asked or recipe.compose.negatives == "self-repeat":
+        return ""
+    return (
+        f"no sequence can be made: compose.target_tokens={asked:,}, but all documents together are about {tokens:,.0f} "
+        "tokens; add documents or lower it"
+    )
+
+
+def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float) -> int:
+    return max(len(files), math.ceil(text_bytes / corpus_steps.shard_bytes_of(recipe, files)))
+
+
+def _check_writable(run_dir: Path) -> None:
+    there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise RunError(f"run_dir={run_dir} cannot be written: {there} is no folder that you may write to")
+
+
+def _state(step: Step, run_dir: Path) -> str:
+    done = runner.find_done(step, run_dir)
+    if done is not None:
+        return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
+    begun = runner.begun_tasks(step, run_dir)
+    return f"begun, {begun} tasks done" if begun else "to do"
+
+
+def _print(
+    steps: Sequence[Step], states: Sequence[str], costs: Mapping[str, Cost], console: Console, *, workers: int
+) -> None:
+    table = tables.table()
+    for heading in ("step", "state", "time", "disk", "memory"):
+        table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
+    todo = {}
+    for step, state in zip(steps, states, strict=True):
+        cost = None if state.startswith("done") else costs.get(step.name)
+        if cost is not None:
+            todo[step.name] = cost
+        table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
+    if todo:
+        waves = ([todo[step.name] for step in wave.values() if step.name in todo] for wave in runner.waves(steps))
+        table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
+    tables.show(table, console)
+
+
+def _cells(cost: Cost) -> tuple[str, str, str]:
+    if cost.seconds is None:
+        told = cost.why_unknown
+    elif cost.seconds < 120:
+        told = f"{max(0.1, cost.seconds):,.1f} s"
+    else:
+        told = f"{cost.seconds / 60:,.0f} min" if cost.seconds < 7200 else f"{cost.seconds / 3600:,.1f} h"
+    return told, f"{cost.disk_bytes / _MB:,.1f} MB", f"{cost.memory_mb:,.0f} MB"

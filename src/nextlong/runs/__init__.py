@@ -1,0 +1,1 @@
+"""Runs: a finished run: open it, measure it, export it."""

@@ -1,0 +1,138 @@
+"""Export card: the facts that the data set card of an export tells, from the finished steps that made it.
+
+In:  the recipe, the runs that the rows come from, the finished steps, and which splits lie where.
+Out: `Facts` for `formats/card.py`. A card is published, so of paths and URLs it tells the last name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from nextlong.engine.step import Finished
+from nextlong.export import steps as export_steps
+from nextlong.export.card import Facts, Source, Split
+from nextlong.export.card import Format as Layout
+from nextlong.export.formats import jsonl
+from nextlong.export.write import COLUMNS, Format
+from nextlong.recipe import OpenAI, Recipe
+from nextlong.runs.opened import Run
+
+_MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
+_COLUMNS: Final[Mapping[Format, Sequence[str]]] = {
+    **COLUMNS,
+    "arrow": COLUMNS["parquet"],
+    "jsonl": jsonl.KEYS,
+    "mds": _MDS_COLUMNS,
+    "prolong": _MDS_COLUMNS,
+    "megatron": (),
+}
+# What a card calls the formats that go by the name of their trainer.
+_LAYOUTS: Final[Mapping[Format, Layout]] = {"torchtitan": "parquet", "axolotl": "parquet", "prolong": "mds"}
+_HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_NOT_PUBLISHED: Final = "(not published)"
+
+
+def facts(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    done: Finished,
+    *,
+    name: Format,
+    below: Mapping[str, str],
+    statistics: Mapping[str, str],
+) -> Facts:
+    """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
+    (rows,) = done["rows"].counts
+    splits = [
+        Split(
+            split,
+            export_steps.files_of(name, folder),
+            rows[split]["rows"],
+            rows[split]["sequences"],
+            rows[split]["documents"],
+            rows[split]["tokens"],
+            done[export_steps.step_name(name, split)].manifest["bytes"],
+        )
+        for split, folder in below.items()
+    ]
+    arranged = rows["left_out"] + sum(rows[split]["sequences"] for split in export_steps.splits_of(recipe))
+    return Facts(
+        name=Path(recipe.run_dir).name,
+        format=_LAYOUTS.get(name, name),  # type: ignore[arg-type]
+        splits=splits,
+        left_out=(rows["left_out"], arranged),
+        columns=_COLUMNS[name],
+        methods=list(dict.fromkeys(run.recipe.compose.method for run in runs)),
+        target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
+        tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
+        vocabulary=done["tokenizer"].counts[0]["vocab_size"],
+        sources=_sources(runs),
+        recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
+        runs=_shares(runs, rows, below),
+        version=done["rows"].manifest["versions"]["nextlong"],
+        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()},
+    )
+
+
+def public_recipe(recipe: Recipe) -> str:
+    """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
+    plain: dict[str, Any] = recipe.model_dump(mode="json")
+    plain["run_dir"] = public_name(plain["run_dir"])
+    for source in plain["ingest"]["sources"]:
+        source["path"] = public_name(source["path"])
+    plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
+    plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
+    if plain["encoder"]["openai"]["base_url"] != OpenAI.model_fields["base_url"].default:
+        plain["encoder"]["openai"]["base_url"] = _NOT_PUBLISHED
+    for section, key in (("tokenizer", "source"), ("quest", "queries")):
+        if plain[section][key] is not None:
+            plain[section][key] = _hub_name(plain[section][key])
+    if plain["export"]["push"] is not None:
+        plain["export"]["push"] = public_name(plain["export"]["push"])
+    return yaml.safe_dump(plain, sort_keys=False, width=120)
+
+
+def public_name(path: str) -> str:
+    """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
+    if path.startswith("hf://"):
+        return path
+    own = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    return own.rstrip("/").rpartition("/")[2]
+
+
+def _hub_name(given: str) -> str:
+    """Return a name on the hub as it is, of a path the last name."""
+    is_hub_name = _HUB_NAME.fullmatch(given) is not None and not Path(given).exists()
+    return given if is_hub_name else public_name(given)
+
+
+def _model_name(model: str) -> str:
+    """Return `encoder.model`, of a model that lies on this machine the last name."""
+    kind, colon, name = model.partition(":")
+    return f"{kind}{colon}{_hub_name(name)}" if colon else model
+
+
+def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
+    if len(runs) == 1:
+        return []
+    taken = [rows[split]["of_runs"] for split in splits]
+    return [
+        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        for number, run in enumerate(runs)
+    ]
+
+
+def _sources(runs: Sequence[Run]) -> list[Source]:
+    """Return the sources of all runs, each once."""
+    found = [
+        Source(source.name or public_name(source.path), public_name(source.path), source.license)
+        for run in runs
+        for source in run.recipe.ingest.sources
+    ]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,35 @@
+"""Card statistics: what the card of an export tells about its data, from a run's `Stats`."""
+
+from __future__ import annotations
+
+from nextlong.runs.stats import Stats
+from nextlong.runs.tally import Spread
+
+
+def statistics(stats: Stats) -> dict[str, str]:
+    """Return label → value, without what the data set has nothing to count for."""
+    told = {
+        "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
+        "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
+        "documents in a sequence": _spread(stats.documents_per_sequence, "{:,.0f}"),
+        "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens" if stats.meta_share else "",
+        "tokens between consecutive chunks of the meta-document": _spread(stats.distance_tokens, "{:,.0f}"),
+        "cosine of a negative to its meta-chunk": _spread(stats.similarity, "{:.3f}"),
+        "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most" if stats.reuse.max else "",
+        "negatives from the own document": _count(stats.own_document_negatives),
+        "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
+        "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
+        "encoder": stats.encoder or "",
+    }
+    return {label: value for label, value in told.items() if value}
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _spread(spread: Spread | None, form: str) -> str:
+    if spread is None:
+        return ""
+    mean, p10, p50, p90 = (form.format(value) for value in (spread.mean, spread.p10, spread.p50, spread.p90))
+    return f"{mean} on average, median {p50}, {p10} to {p90} (p10 to p90)"

@@ -1,0 +1,278 @@
+"""Exports: write finished runs in further formats, alone or mixed; give each export its card; publish it.
+
+In:  finished run directories, formats, and the recipe's `export` keys.
+Out: one folder a format and split, in the first run's directory, each with a data set card; the same at a destination.
+Nothing of the corpus is read but what spans refer to.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from nextlong import pipeline
+from nextlong.artefacts.record import run_dir_of
+from nextlong.engine import store
+from nextlong.engine.progress import Reporter
+from nextlong.engine.runner import run_steps
+from nextlong.engine.step import Done, Finished
+from nextlong.errors import RecipeError, RunError
+from nextlong.export import steps as export_steps
+from nextlong.export.card import card
+from nextlong.export.publish import ExportFile, publish
+from nextlong.export.rows import SPLITS
+from nextlong.export.write import Format
+from nextlong.recipe import Recipe
+from nextlong.recipe.export import unused_keys
+from nextlong.recipe.text import merge
+from nextlong.runs import card as runs_card
+from nextlong.runs import card_statistics, stats
+from nextlong.runs.opened import Run, check_mix
+from nextlong.tokens.steps import check_eod
+
+CARD = "README.md"
+MIX_FILE = "mix.json"
+
+
+class Exported(NamedTuple):
+    """What a recipe exported: the runs that its rows come from, and the finished steps by name."""
+
+    recipe: Recipe
+    runs: Sequence[Run]
+    done: Finished
+
+
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> Exported:
+    """Carry out a recipe, and complete its exports. Raises NextlongError."""
+    finished: list[Exported] = []
+    pipeline.run(
+        recipe,
+        reporter=reporter,
+        changed_inputs=changed_inputs,
+        when_done=lambda done: finished.append(complete(recipe, done)),
+    )
+    (written,) = finished
+    push(written)
+    return written
+
+
+def complete(recipe: Recipe, done: Finished) -> Exported:
+    """Put the cards to what a recipe has just exported."""
+    written = Exported(recipe, [Run(run_dir_of(recipe))], done)
+    write_cards(written)
+    return written
+
+
+def export(
+    runs: Sequence[str | Path],
+    *,
+    formats: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    mix: Sequence[float] = (),
+    by: Literal["sequences", "tokens"] = "sequences",
+    stale: Literal["refuse", "replace"] = "refuse",
+    reporter: Reporter | None = None,
+) -> Exported:
+    """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
+
+    `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens
+    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale`
+    says what to do about files of another export that lie at `export.push`. In a script, call it under
+    `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
+    """
+    check_mix([Run(run) for run in runs], mix, by=by)
+    with store.locked(Run(runs[0]).path):
+        opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
+        for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
+            store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
+        first = opened[0]
+        recipe = _recipe(first, formats, overrides)
+        _check(recipe, opened, stale)
+        others = tuple(export_steps.Other(run.recipe, run.steps) for run in opened[1:])
+        steps = export_steps.export_steps(
+            recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
+        )
+        with pipeline.executor_for(recipe, work="export") as executor:
+            done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
+        if others:
+            _describe_mix(done["rows"], opened, mix, by)
+        else:
+            _record(first, {step.name: done[step.name] for step in steps})
+        written = Exported(recipe, opened, done)
+        write_cards(written)
+    push(written, stale=stale)
+    return written
+
+
+def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
+    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault."""
+    for asked in overrides:
+        key, equals, _ = asked.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {asked!r} is not KEY=VALUE; write --set export.pack=524288")
+        if key.split(".")[0] not in ("export", "workers"):
+            raise RecipeError(
+                f"--set {asked} changes more than the export; say `nextlong run RECIPE --set {asked}`, which keeps every "
+                "step that it does not touch"
+            )
+    options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
+    if formats:
+        options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
+    try:
+        recipe = _with_options(run, options.values())
+    except RecipeError as error:
+        named = " ".join([*_at_fault(run, options)] or options)
+        told = str(error).replace(f"{run.record}: ", "")
+        raise RecipeError(f"{named}: {told}" if named not in told else told) from None
+    if recipe.sequence_tokens > run.recipe.sequence_tokens:
+        raise RunError(
+            f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
+            f"have {run.recipe.sequence_tokens:,}; say "
+            f"`nextlong run RECIPE --set export.formats=[{','.join(recipe.export.formats)}]`, "
+            "which keeps vectors and candidates and composes anew"
+        )
+    return recipe
+
+
+def _with_options(run: Run, options: Iterable[str]) -> Recipe:
+    """Return the run's recipe with `export.key=value` put in.
+
+    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
+    """
+    overrides = ["export.push=null", *options]
+    plain = merge(run.recipe.model_dump(mode="json"), overrides)
+    asked = {override.partition("=")[0] for override in overrides}
+    if isinstance(plain["export"], dict):
+        for key in unused_keys(plain["export"]):
+            if f"export.{key}" not in asked:
+                del plain["export"][key]
+    return Recipe.from_dict(plain, origin=str(run.record))
+
+
+def _at_fault(run: Run, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options without any one of which there would be no mistake."""
+    for option in options:
+        try:
+            _with_options(run, [asked for name, asked in options.items() if name != option])
+        except RecipeError:
+            continue
+        yield option
+
+
+def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
+    """Raise a user's error for what cannot work, before anything is written."""
+    if stale == "replace" and recipe.export.push is None:
+        raise RecipeError(
+            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out"
+        )
+    for run in runs:
+        if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
+            raise RecipeError(
+                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run.path}, which has "
+                f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
+            )
+    if recipe.export.validation and sum(map(len, runs)) < 2:
+        raise RecipeError(
+            f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
+        )
+    check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+
+
+def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
+    """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
+    (counts,) = rows.counts
+    splits = [split for split in SPLITS if split in counts]
+    described = {
+        "proportions": list(mix) or None,
+        "by": by,
+        "runs": [
+            {
+                "run": str(run.path.resolve()),
+                "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+                "sequences": len(run),
+                "taken": {
+                    split: dict(zip(("sequences", "tokens"), counts[split]["of_runs"][number], strict=True))
+                    for split in splits
+                },
+            }
+            for number, run in enumerate(runs)
+        ],
+    }
+    with store.explained(rows.folder):
+        store.write_json(rows.folder / MIX_FILE, described)
+
+
+def _record(run: Run, written: dict[str, Done]) -> None:
+    """Add what was written to the run's record, so that `nextlong.open` finds it."""
+    record: dict[str, Any] = store.read_json(run.record)
+    for name in written:
+        record["steps"].pop(
+            export_steps.step_name(name, "validation"), None
+        )  # of other rows than the train split that is new
+    record["steps"] |= {name: step.folder.name for name, step in written.items()}
+    with store.explained(run.record):
+        store.write_json(run.record, record)
+
+
+def write_cards(written: Exported) -> None:
+    """Put a data set card into every folder."""
+    statistics = _statistics(written)
+    for name in written.recipe.export.formats:
+        for split in export_steps.splits_of(written.recipe):
+            folder = written.done[export_steps.step_name(name, split)].folder
+            text = _card(written, name, {split: ""}, statistics)
+            if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
+                with store.explained(folder):
+                    store.write_text(folder / CARD, text)
+
+
+def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
+    """Publish what is to be published. Raises ExportError."""
+    if written.recipe.export.push is not None:
+        for name in written.recipe.export.formats:
+            _push(written, name, _statistics(written), stale)
+
+
+def _statistics(written: Exported) -> dict[str, str]:
+    """Return what a run's cards tell in numbers; kept beside its rows, because measuring reads every sequence."""
+    if len(written.runs) > 1:
+        return {}
+    path = written.done["rows"].folder / "statistics.json"
+    if not path.exists():
+        with store.explained(path):
+            store.write_json(path, card_statistics.statistics(stats.measure(written.runs[0])))
+    kept: dict[str, str] = store.read_json(path)
+    return kept
+
+
+def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+    """Publish one format: every split in a folder of its own if there are several, and one card over all."""
+    recipe = written.recipe
+    splits = export_steps.splits_of(recipe)
+    below = {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+    destination = str(recipe.export.push).rstrip("/")
+    if len(recipe.export.formats) > 1:
+        destination = f"{destination}/{name}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / CARD
+        path.write_text(_card(written, name, below, statistics), encoding="utf-8")
+        files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
+        for split in splits:
+            step = written.done[export_steps.step_name(name, split)]
+            files += [
+                ExportFile(step.folder / file, f"{below[split]}{file}", found["bytes"], found["xxh3"])
+                for part in step.manifest["parts"]
+                for file, found in part["files"].items()
+            ]
+        publish(files, destination, others=stale)
+
+
+def _card(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+    recipe, runs, done = written
+    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))

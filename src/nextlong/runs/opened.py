@@ -1,0 +1,239 @@
+"""Opened: a finished run as Python objects.
+
+    import nextlong
+
+    run = nextlong.open("runs/my")
+    for sequence in run.sequences():
+        sequence.input_ids, sequence.spans, sequence.text
+
+Sequences are looked up as you ask for them; nothing of the corpus is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts import finished
+from nextlong.artefacts.record import RUN_FILE, VARIANTS_FOLDER
+from nextlong.artefacts.resolve import Corpus, Cutting, resolve
+from nextlong.artefacts.resolved import Resolved
+from nextlong.engine import store
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Done
+from nextlong.errors import RecipeError, RunError
+from nextlong.export import steps as export_steps
+from nextlong.export.formats import jsonl
+from nextlong.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
+
+    `role` is meta, negative, document, joint, bos or eos. Joints and special tokens belong to no document: their ids and
+    character offsets are -1 and their `source_id` is empty. `score` is the cosine to the meta-chunk of the same `group`.
+    """
+
+    chunk_id: int
+    doc_id: int
+    source_id: str
+    char_start: int
+    char_end: int
+    role: str
+    group: int
+    token_start: int
+    token_end: int
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """One long sequence. `input_ids` has shape (target_tokens,); `spans` tile it."""
+
+    id: str
+    method: str
+    input_ids: NDArray[np.int32]
+    spans: tuple[Span, ...]
+    _run: Run = field(repr=False, compare=False)
+    _block: Resolved = field(repr=False, compare=False)
+    _number: int = field(repr=False, compare=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each span, from the documents themselves."""
+        own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
+        run = self._run
+        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+
+    @property
+    def text(self) -> str:
+        """The text of the whole sequence."""
+        return "".join(self.texts)
+
+
+def _stored_recipe(stored: dict[str, Any], index: Path) -> Recipe:
+    try:
+        return Recipe.from_dict(stored, origin=str(index))
+    except RecipeError as error:
+        raise RunError(
+            f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
+            "again, with the key corrected: what has not changed is kept"
+        ) from None
+
+
+class Run:
+    """A finished run directory. `len(run)` is its number of sequences."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        """Open a run directory, or one variant of a sweep by its record, `RUN/variants/NAME.json`.
+
+        Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
+        not read: that is for `nextlong verify`.
+        """
+        self.path, self.record = _locate(Path(run_dir).expanduser())
+        index = self.record
+        if not index.exists():
+            there = "holds no finished run" if self.path.is_dir() else "is no folder"
+            raise RunError(f"{self.path} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+        record: dict[str, Any] = store.read_json(index)
+        if not isinstance(record, dict) or not record.keys() >= {"recipe", "steps", "sequences_per_part"}:
+            raise RunError(f"{index} is no record of a run; name the run_dir of a recipe")
+        self.recipe = _stored_recipe(record["recipe"], index)
+        self.steps: dict[str, Done] = {
+            name: open_done(name, self.path / folder, trust="size") for name, folder in record["steps"].items()
+        }
+        self.sequences_per_part: list[int] = record["sequences_per_part"]
+
+    def __len__(self) -> int:
+        return sum(self.sequences_per_part)
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Yield every sequence, in draw order."""
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+            yield from self._read(path, 0, take)
+
+    def sequence(self, number: int) -> Sequence:
+        """Return sequence `number`, counted from 0. Raises IndexError."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"sequence {number} of {len(self)}")
+        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+            if number < take:
+                return next(self._read(path, number, number + 1))
+            number -= take
+        raise AssertionError("unreachable: number < len(self)")
+
+    def exported(self, name: str, *, split: Literal["train", "validation"] = "train") -> list[Path]:
+        """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
+        step = export_steps.step_name(name, split)
+        if step not in self.steps:
+            more = "" if split == "train" else " --set export.validation=0.01"
+            raise RunError(f"{self.path} holds no {step} files; say nextlong export {self.path} --to {name}{more}")
+        return self.steps[step].files(export_steps.SUFFIXES[name])
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The documents and chunks that spans refer to."""
+        return finished.corpus(self.steps)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made `input_ids`."""
+        from nextlong.tokens.fast_bpe import read_tokenizer
+
+        return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
+
+    @cached_property
+    def special_texts(self) -> dict[int, str]:
+        """The text of joints and special tokens, by role."""
+        ids = finished.special_ids(self.steps).by_role()
+        return {role: self.tokenizer.decode(value.tolist(), skip_special_tokens=False) for role, value in ids.items()}
+
+    def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
+        blocks = resolve(
+            path,
+            first=first,
+            take=last,
+            corpus=self.corpus,
+            tokens=finished.token_store(self.steps),
+            special=finished.special_ids(self.steps),
+            cutting=Cutting(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
+        )
+        for block in blocks:
+            yield from (self._sequence(block, number) for number in range(len(block)))
+
+    def _sequence(self, block: Resolved, number: int) -> Sequence:
+        first, last = block.span_offsets[number : number + 2].tolist()
+        ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
+        columns = (
+            block.chunk_ids,
+            block.doc_ids,
+            block.source_ids,
+            block.char_starts,
+            block.char_ends,
+            np.array(schemas.ROLES, object)[block.roles],
+            block.groups,
+            block.token_starts,
+            block.token_ends,
+            block.scores,
+        )
+        spans = tuple(map(Span, *(column[first:last].tolist() for column in columns)))
+        return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
+    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, wrong proportions."""
+    if not runs:
+        raise RecipeError("no run is named; name at least one run directory")
+    if proportions and len(proportions) != len(runs):
+        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
+    for number, share in enumerate(proportions or ()):
+        if not (isfinite(share) and share > 0):
+            raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
+    if by != "sequences" and not proportions:
+        raise RecipeError(
+            f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
+        )
+    if twice := [
+        run for place, run in enumerate(runs) if any(_composed(run) == _composed(own) for own in runs[:place])
+    ]:
+        raise RecipeError(f"{twice[0].path} stands in the mix twice, with the same sequences; name each run once")
+    for run in runs[1:]:
+        for what in ("tokenizer", "bos or eos"):
+            if _ids_of(runs[0], what) != _ids_of(run, what):
+                raise RunError(
+                    f"{runs[0].path} and {run.path} do not have the same {what}, so their token ids do not mix; run one of "
+                    "them again with the other's `tokenizer`, which keeps its vectors and candidates"
+                )
+
+
+def _composed(run: Run) -> tuple[str, int]:
+    return run.steps["compose"].manifest["fingerprint"], len(run)
+
+
+def _ids_of(run: Run, what: str) -> Any:
+    if what == "bos or eos":
+        special = finished.special_ids(run.steps)
+        return special.bos, special.eos
+    step = run.steps["tokenizer"]
+    name = step.file(".tokenizer.json").name
+    return [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]
+
+
+def _locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record in it that `named` means."""
+    if named.parent.name == VARIANTS_FOLDER and named.is_file():
+        return named.parent.parent, named
+    return named, named / RUN_FILE

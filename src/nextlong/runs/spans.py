@@ -1,0 +1,136 @@
+"""Spans: the SEQUENCES of a run as flat arrays, and what is counted in them.
+
+In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; ranks, distances, leaks of a block.
+
+Only the nextlong method has meta-chunks, whose distance it stretches, and negatives; the sequences of the other methods are
+documents as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts import lookup
+from nextlong.artefacts.resolve import Corpus
+
+_BLOCK_SPANS = 1 << 18  # read at a time
+
+
+class Block(NamedTuple):
+    """The spans of some sequences, one after the other; all arrays have shape (P,)."""
+
+    sequence: NDArray[np.int64]  # its number within the block
+    chunk_ids: NDArray[np.int64]
+    doc_ids: NDArray[np.int64]  # -1 for joints and special tokens, as chunk_ids
+    roles: NDArray[np.int8]
+    groups: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+    def of(self, *roles: int) -> Block:
+        """Return the spans of the given roles."""
+        own = np.isin(self.roles, roles)
+        kept: list[Any] = [column[own] for column in self]
+        return Block(*kept)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each span."""
+        return self.ends - self.starts
+
+    @property
+    def group_keys(self) -> NDArray[np.int64]:
+        """A number for each group of each sequence."""
+        return self.sequence << 32 | self.groups
+
+
+def read_blocks(path: Path, take: int, corpus: Corpus) -> Iterator[Block]:
+    """Yield the first `take` sequences of a SEQUENCES file."""
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        batches: list[pa.RecordBatch] = []
+        held = 0
+        for number in range(take):
+            batches.append(reader.get_batch(number))
+            held += len(batches[-1].column("role").values)
+            if held >= _BLOCK_SPANS or number == take - 1:
+                yield _block(pa.Table.from_batches(batches), corpus)
+                batches, held = [], 0
+
+
+def _block(table: pa.Table, corpus: Corpus) -> Block:
+    lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
+    sizes = np.diff(lists["role"].offsets.to_numpy())
+    chunk_ids = lists["chunk_id"].values.to_numpy()
+    is_chunk = chunk_ids != schemas.NO_CHUNK
+    doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
+    (doc_rows,) = lookup.chunk_columns(chunk_ids[is_chunk], corpus.chunks, ("doc_row",))
+    doc_ids[is_chunk] = schemas.shard_of(chunk_ids[is_chunk]) << schemas.SHARD_BITS | doc_rows
+    groups, starts, ends = (
+        lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
+    )
+    scores = lists["score"].values.to_numpy().astype(np.float64)
+    roles = lists["role"].values.to_numpy()
+    return Block(np.repeat(np.arange(len(sizes)), sizes), chunk_ids, doc_ids, roles, groups, starts, ends, scores)
+
+
+def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return rank, from 1, and cosine of each negative, and of each document but the first of its sequence, that has one."""
+    negatives, documents = block.of(schemas.NEGATIVE), block.of(schemas.DOCUMENT)
+    firsts = np.flatnonzero(_run_places(documents.group_keys) == 0)
+    ranks = np.concatenate([_run_places(negatives.group_keys) + 1, _run_places(documents.sequence[firsts])])
+    scores = np.concatenate([negatives.scores, documents.scores[firsts]])
+    known = np.isfinite(scores) & (ranks > 0)
+    return ranks[known], scores[known]
+
+
+def distances(block: Block) -> NDArray[np.int64]:
+    """Return the tokens that stand between each two consecutive meta-chunks of a sequence."""
+    metas = block.of(schemas.META)
+    order = np.lexsort((metas.starts, metas.sequence))
+    gaps = metas.starts[order][1:] - metas.ends[order][:-1]
+    within: NDArray[np.int64] = gaps[np.diff(metas.sequence[order]) == 0]
+    return within
+
+
+def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each element its place, from 0, in its run of equal keys."""
+    begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+    sizes = np.diff(begins, append=len(keys))
+    places: NDArray[np.int64] = np.arange(len(keys)) - np.repeat(begins, sizes)
+    return places
+
+
+def own_document_negatives(block: Block) -> int:
+    """Return how many negatives come from the meta-document of their sequence."""
+    metas, negatives = block.of(schemas.META), block.of(schemas.NEGATIVE)
+    keys = _pair_keys(
+        np.concatenate([metas.sequence, negatives.sequence]), np.concatenate([metas.doc_ids, negatives.doc_ids])
+    )
+    return int(np.isin(keys[len(metas.roles) :], keys[: len(metas.roles)]).sum())
+
+
+def repeated_chunks(block: Block) -> int:
+    """Return how many spans hold a chunk that an earlier span of their sequence holds too."""
+    spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+    return len(spans.roles) - len(np.unique(_pair_keys(spans.sequence, spans.chunk_ids)))
+
+
+def documents_per_sequence(block: Block) -> NDArray[np.int64]:
+    """Return how many documents each sequence takes chunks from, shape (sequences,)."""
+    spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+    _, firsts = np.unique(_pair_keys(spans.sequence, spans.doc_ids), return_index=True)
+    counts: NDArray[np.int64] = np.bincount(spans.sequence[firsts], minlength=int(block.sequence[-1]) + 1)
+    return counts
+
+
+def _pair_keys(sequence: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, dense = np.unique(ids, return_inverse=True)
+    return sequence << 32 | dense

@@ -1,0 +1,308 @@
+"""Stats: what is in a data set, in numbers.
+
+In:  a finished run; its SEQUENCES are read block by block, its text and its tokens are not.
+Out: `Stats`: yield, similarity of the negatives, distance between meta-chunks, reuse, leaks, mix.
+
+Memory grows with the distinct chunks and documents that the data set uses, at some bytes each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts import finished, lookup
+from nextlong.artefacts.resolve import Corpus
+from nextlong.artefacts.tokens import TokenStore
+from nextlong.compose.steps import dropped
+from nextlong.runs import spans
+from nextlong.runs.opened import Run
+from nextlong.runs.spans import Block
+from nextlong.runs.tally import Spread, Tally
+from nextlong.schemas import TOO_SHORT
+
+_COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
+_HUBS = 10
+
+
+@dataclass(frozen=True)
+class Yield:
+    """From documents to sequences: `drafts` = `kept` + `spare` + `untried` + all of `dropped` (reason → count).
+
+    Of the method nextlong each document that is drawn gives one draft. `spare` were composed beyond what was asked,
+    `untried` were never composed, because there were enough; `short` is the part of `dropped` that fell short of T.
+    """
+
+    documents: int
+    eligible: int
+    drawn: int
+    asked: int | str
+    drafts: int
+    kept: int
+    spare: int
+    untried: int
+    short: int
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RankMean:
+    """The mean cosine of the negatives that stand `rank`-th beside their meta-chunk (or documents behind the first)."""
+
+    rank: int
+    mean: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Uses:
+    """`chunks` chunks were used between `least` and `most` times."""
+
+    least: int
+    most: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A chunk that many sequences share, and the document that it comes from."""
+
+    chunk_id: int
+    source_id: str
+    uses: int
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted."""
+
+    distinct_chunks: int
+    mean: float | None
+    max: int | None
+    histogram: tuple[Uses, ...]
+    hubs: tuple[Hub, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
+
+    `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
+    pages name it, `queries` names the model that made those of quest. `chars_per_token` is over whole chunks. `near_copies`
+    is what the run's steps counted, None if they did not look; `contaminated` says how many chunks each evaluation file
+    had left out.
+    """
+
+    run: str
+    method: str
+    method_name: str
+    negatives: str | None
+    position: str | None
+    fit: str | None
+    max_uses: int | None
+    encoder: str | None
+    queries: str | None
+    max_chars: int
+    target_tokens: int
+    sequences: int
+    tokens: int
+    yields: Yield
+    similarity: Spread | None
+    similarity_by_rank: tuple[RankMean, ...]
+    distance_tokens: Spread | None
+    reuse: Reuse
+    own_document_negatives: int | None
+    repeated_chunks: int
+    near_copies: int | None
+    contaminated: dict[str, int] | None
+    meta_share: float | None
+    tokens_by_role: dict[str, int]
+    tokens_by_source: dict[str, int]
+    chars_per_token: float | None
+    documents_per_sequence: Spread | None
+    distinct_documents: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists."""
+        return asdict(self)
+
+
+def measure(run: Run) -> Stats:
+    """Return the statistics of a finished run."""
+    counting = _Counting()
+    tokens = finished.token_store(run.steps)
+    for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+        for block in spans.read_blocks(path, take, run.corpus):
+            counting.add(block)
+            counting.add_lengths(block, run.corpus, tokens)
+    return _stats(run, counting)
+
+
+class _Counting:
+    """The sums over all blocks so far."""
+
+    def __init__(self) -> None:
+        self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
+        self.tokens_of_document = Tally()
+        self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
+        self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
+        self.own_document = self.repeated = 0
+        self.whole_chars = self.whole_tokens = 0
+
+    def add(self, block: Block) -> None:
+        ranks, scores = spans.ranked_scores(block)
+        self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
+        self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
+        self.rank_counts = _padded_sum(self.rank_counts, np.bincount(ranks))
+        self.gaps.add(spans.distances(block))
+        self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
+        self.documents.add(spans.documents_per_sequence(block))
+        self.own_document += spans.own_document_negatives(block)
+        self.repeated += spans.repeated_chunks(block)
+        np.add.at(self.role_tokens, block.roles, block.lengths)
+
+    def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
+        own = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+        self.tokens_of_document.add(own.doc_ids, own.lengths)
+        whole = own.lengths == tokens.counts(own.chunk_ids)
+        self.whole_chars += int(lookup.chunk_chars(own.chunk_ids, corpus.chunks)[whole].sum())
+        self.whole_tokens += int(own.lengths[whole].sum())
+
+
+def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    added = longer.copy()
+    added[: len(shorter)] += shorter
+    return added
+
+
+def _stats(run: Run, counting: _Counting) -> Stats:
+    compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
+    tokens = sum(by_role.values())
+    is_nextlong = compose.method == "nextlong"
+    doc_ids, _ = counting.tokens_of_document.counted()
+    return Stats(
+        run=str(run.path if run.record.parent == run.path else run.record),
+        method=compose.method,
+        method_name=run.recipe.method_name,
+        negatives=compose.negatives if is_nextlong else None,
+        position=compose.position if is_nextlong else None,
+        fit=compose.fit if is_nextlong else None,
+        max_uses=compose.max_uses if is_nextlong else None,
+        encoder=run.recipe.encoder.model if "embed" in run.steps else None,
+        queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
+        max_chars=run.recipe.chunk.max_chars,
+        target_tokens=run.recipe.sequence_tokens,
+        sequences=len(run),
+        tokens=tokens,
+        yields=_yield(run),
+        similarity=_similarity(counting),
+        similarity_by_rank=_by_rank(counting),
+        distance_tokens=counting.gaps.spread(),
+        reuse=_reuse(run, counting),
+        own_document_negatives=counting.own_document if is_nextlong else None,
+        repeated_chunks=counting.repeated,
+        near_copies=_near_copies(run),
+        contaminated=_contaminated(run),
+        meta_share=by_role["meta"] / max(1, tokens) if is_nextlong else None,
+        tokens_by_role={role: count for role, count in by_role.items() if count},
+        tokens_by_source=_by_source(run, counting),
+        chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
+        documents_per_sequence=counting.documents.spread(),
+        distinct_documents=len(doc_ids),
+    )
+
+
+def _yield(run: Run) -> Yield:
+    draft, compose = run.steps["draft"], run.steps["compose"]
+    lost = dropped(run.steps)
+    (drawn,) = run.steps["metas" if "metas" in run.steps else "documents"].counts
+    return Yield(
+        documents=run.steps["chunk"].total("documents"),
+        eligible=drawn["eligible"],
+        drawn=drawn["drawn"],
+        asked=run.recipe.compose.sequences,
+        drafts=draft.total("drafts") + sum(draft.total_by_reason("dropped").values()),
+        kept=len(run),
+        spare=compose.total("sequences") - len(run),
+        untried=draft.total("drafts") - run.steps["refer"].total("drafts"),
+        short=lost.get(TOO_SHORT, 0),
+        dropped=lost,
+    )
+
+
+def _near_copies(run: Run) -> int | None:
+    counted = [
+        counts["near_copies"] for step in run.steps.values() for counts in step.counts if "near_copies" in counts
+    ]
+    return sum(counted) if counted else None
+
+
+def _contaminated(run: Run) -> dict[str, int] | None:
+    if "contaminated" not in run.steps:
+        return None
+    by_file: Counter[str] = Counter()
+    for counts in run.steps["contaminated"].counts:
+        by_file.update(counts["files"])
+    return dict(by_file)
+
+
+def _similarity(counting: _Counting) -> Spread | None:
+    spread = counting.cosines.spread(unit=_COSINE_UNIT)
+    return spread and replace(spread, mean=float(counting.rank_sums.sum()) / spread.count)
+
+
+def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
+    """Return the means at ranks 1, 2, 5, 10, 20, 50 … and at the last."""
+    last = len(counting.rank_counts) - 1
+    steps = [
+        digit * 10**power for power in range(math.ceil(math.log10(last + 1)) if last > 0 else 0) for digit in (1, 2, 5)
+    ]
+    ranks = [rank for rank in steps if rank <= last]
+    return tuple(
+        RankMean(rank, float(counting.rank_sums[rank]) / count, count)
+        for rank in ranks
+        if (count := int(counting.rank_counts[rank]))
+    )
+
+
+def _reuse(run: Run, counting: _Counting) -> Reuse:
+    chunk_ids, uses = counting.uses.counted()
+    most = int(uses.max(initial=0))
+    edges = [0, *(1 << power for power in range(max(0, most - 1).bit_length() + 1))] if most else [0]
+    histogram = tuple(
+        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
+    )
+    mean = float(uses.mean()) if most else None
+    return Reuse(len(uses), mean, most or None, histogram, _hubs(run, chunk_ids, uses))
+
+
+def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
+    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
+    top = top[uses[top] > 1]
+    if not len(top):
+        return ()
+    ids = chunk_ids[top]
+    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
+    names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
+    return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
+
+
+def _by_source(run: Run, counting: _Counting) -> dict[str, int]:
+    """Return tokens by source, the largest first; one shard's documents at a time."""
+    doc_ids, tokens = counting.tokens_of_document.counted()
+    total: Counter[str] = Counter()
+    shards = schemas.shard_of(doc_ids)
+    for shard in np.unique(shards).tolist():
+        own = shards == shard
+        (sources,) = lookup.document_columns(doc_ids[own], run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), tokens[own].tolist(), strict=True):
+            total[source] += count
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,1 @@
+"""Search: vectors → candidates; which documents are drawn."""

@@ -1,0 +1,104 @@
+"""Meta-documents: which documents are drawn, and where their chunks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts.chunks import read_chunks
+from nextlong.rng import keyed_hash, shuffled
+from nextlong.schemas import METAS
+
+
+def draw_metas(
+    out: Path,
+    *,
+    chunks: Sequence[Path],
+    hashes: Sequence[Path],
+    chars: Sequence[Path],
+    draws: int | None,
+    min_meta_chunks: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.metas.npy`.
+
+    A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
+    then have fewer characters than `chars`, by document row, says.
+    """
+    drawn = np.empty(0, METAS)
+    eligible = documents = 0
+    for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
+        found = metas_of(shard, chunk_path, hash_path, seed=seed)
+        documents += len(found)
+        found = found[(found["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
+        eligible += len(found)
+        drawn = np.concatenate([drawn, found])
+        if draws is not None and len(drawn) > draws:
+            drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
+    drawn = np.sort(drawn, order=["key", "first_chunk"])
+    np.save(f"{out}.metas.npy", drawn)
+    return {
+        "documents": documents,
+        "eligible": eligible,
+        "drawn": len(drawn),
+        "meta_chunks": int(drawn["chunks"].sum()),
+    }
+
+
+def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
+    """Return whether each document of a shard that has chunks has them all, in the shard's order."""
+    table = read_chunks(chunks)
+    doc_rows, first = np.unique(table["doc_row"], return_index=True)
+    if not len(first):
+        return np.empty(0, np.bool_)
+    whole: NDArray[np.bool_] = np.add.reduceat(table["end"] - table["start"], first) == np.load(chars)[doc_rows]
+    return whole
+
+
+def metas_of(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+    """Return a METAS row for every document of a shard that has chunks, in the shard's order."""
+    table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
+    doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    metas = np.empty(len(doc_rows), METAS)
+    metas["content_hash"] = hash_of[doc_rows]
+    metas["key"] = keyed_hash(metas["content_hash"], seed=seed, stage="meta")
+    metas["first_chunk"] = schemas.pack_ids(shard, first)
+    metas["chunks"] = count
+    metas["chars"] = table["end"][first + count - 1]
+    return metas
+
+
+def chunk_ids_of(metas: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the chunk ids of the given METAS rows, one after the other, shape (sum of chunks,)."""
+    counts = metas["chunks"]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    ids: NDArray[np.int64] = np.repeat(metas["first_chunk"], counts) + within
+    return ids
+
+
+def list_documents(
+    out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
+) -> dict[str, Any]:
+    """Write `{out}.docs.npy`, METAS of every document with chunks in shard order, and `{out}.queries.npy`.
+
+    The queries are the documents whose neighbours are wanted, by their ids among the document vectors: `seeds` of them
+    in the order in which they start sequences, or all (None).
+    """
+    found = [metas_of(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))]
+    docs = np.concatenate([np.empty(0, METAS), *found])
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(own)) for own in found)])
+    ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
+    order = draw_seeds(docs["content_hash"], seed=seed)[:seeds] if seeds is not None else np.arange(len(docs))
+    np.save(f"{out}.docs.npy", docs)
+    np.save(f"{out}.queries.npy", ids[order])
+    return {"documents": len(docs), "drawn": len(order), "eligible": len(docs), "chars": int(docs["chars"].sum())}
+
+
+def draw_seeds(content_hashes: NDArray[np.uint64], *, seed: int) -> NDArray[np.int64]:
+    """Return all positions, shape (n,), in the order in which they start sequences."""
+    return shuffled(content_hashes, seed=seed, stage="knn")

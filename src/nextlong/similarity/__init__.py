@@ -1,0 +1,1 @@
+"""Similarity: runs of words, one rule for near-copies and rarity."""

@@ -1,0 +1,1 @@
+"""Tokens: text → ids, exactly the reference's."""

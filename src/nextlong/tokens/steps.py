@@ -1,0 +1,123 @@
+"""Tokens, as steps: the tokenizer, the chunks that drafts name, their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nextlong.artefacts.finished import chunks_of
+from nextlong.engine import store
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.errors import RunError
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import sequence_limit
+from nextlong.tokens.named import refer
+from nextlong.tokens.tokenize import Known, tokenize_shard
+from nextlong.tokens.tokenizer import eod_id, local_path, prepare_tokenizer
+
+
+def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """The tokenizer, loaded or trained, and E."""
+    source = recipe.tokenizer.source
+    config = recipe.tokenizer.model_dump(exclude={"engine"}) | {"joint": recipe.compose.joint, "seed": recipe.seed}
+    if source is not None and (path := local_path(source)).is_file():
+        config |= {"source": store.hash_file(path), "revision": None}
+        # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
+        check_eod(recipe, path)
+
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                prepare_tokenizer,
+                tokenizer=recipe.tokenizer,
+                joint=recipe.compose.joint,
+                documents=done["ingest"].files(".documents.arrow"),
+                chunks=chunks_of(done).files(".chunks.arrow"),
+                seed=recipe.seed,
+            )
+        ]
+
+    def check(done: Done) -> None:
+        check_eod(recipe, done.file(".tokenizer.json"))
+
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks, check=check)
+
+
+def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
+    """DRAFTS → the chunks that they name."""
+    limit = sequence_limit(recipe, attempt)
+
+    def tasks(done: Finished) -> list[Task]:
+        drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
+        return [partial(refer, drafts=drafts, chunks=chunks, limit=limit)]
+
+    return Step("refer", 1, {"limit": limit}, (chunk, draft), tasks)
+
+
+def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
+    """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
+    version = 2
+    config = {"engine": recipe.tokenizer.engine}
+
+    def tasks(done: Finished) -> list[Task]:
+        inputs = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
+        earlier = _earlier_tokens(done["tokenizer"].folder.parent, inputs, version=version, config=config)
+        shards = zip(
+            done["ingest"].files(".documents.arrow"),
+            chunks_of(done).files(".chunks.arrow"),
+            done["refer"].files(".rows.npy"),
+            strict=True,
+        )
+        path = done["tokenizer"].file(".tokenizer.json")
+        return [
+            partial(
+                tokenize_shard,
+                documents=documents,
+                chunks=chunks,
+                rows=rows,
+                tokenizer=path,
+                engine=recipe.tokenizer.engine,
+                known=[files[shard] for files in earlier],
+            )
+            for shard, (documents, chunks, rows) in enumerate(shards)
+        ]
+
+    def check(done: Done) -> None:
+        wrong = {shard: counts["mismatches"] for shard, counts in enumerate(done.counts) if counts["mismatches"]}
+        if wrong:
+            told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
+            raise RunError(
+                f"the fast tokenizer gave other ids than the reference for some of the chunks that are checked ({told}); "
+                "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
+            )
+
+    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, check=check)
+
+
+def _earlier_tokens(
+    run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
+) -> list[list[Known]]:
+    """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
+    found = []
+    for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
+        try:
+            tokens = open_done("tokens", folder)
+            manifest = tokens.manifest
+            same = manifest["version"] == version and manifest["config"] == config and not tokens.total("mismatches")
+            if not same or not inputs.items() <= manifest["inputs"].items():
+                continue
+            (named,) = run_dir.glob(f"[0-9][0-9]-refer-{manifest['inputs']['refer']}")
+            rows = open_done("refer", named).files(".rows.npy")
+            found.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
+        except (RunError, ValueError):
+            continue  # unfinished, harmed or half removed: these rows are tokenized anew
+    return found
+
+
+def check_eod(recipe: Recipe, tokenizer: Path) -> None:
+    """Raise TokenizerError if `export.megatron_eod` is no token of the tokenizer."""
+    if recipe.export.megatron_eod is not None:
+        eod_id(tokenizer, recipe.export.megatron_eod)

@@ -1,0 +1,110 @@
+"""Look-ups by id: aligned with the ids whatever their order, shards and repeats."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nextlong import schemas
+from nextlong.artefacts import lookup
+
+
+def chunk_id(shard, row):
+    return (shard << 32) + row
+
+
+@pytest.fixture
+def chunks(tmp_path):
+    paths = []
+    for shard, rows in enumerate([[(0, 0, 5, False), (0, 5, 7, True)], [(3, 0, 4, True)], []]):
+        paths.append(tmp_path / f"{shard}.chunks.arrow")
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+        batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
+        with pa.OSFile(str(paths[-1]), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+            writer.write_batch(batch)
+    return paths
+
+
+@pytest.fixture
+def documents(tmp_path):
+    paths = []
+    for shard, batches in enumerate([[["a", "b"], ["c"]], [["d"]]]):
+        paths.append(tmp_path / f"{shard}.documents.arrow")
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with (
+            pa.OSFile(str(paths[-1]), "wb") as sink,
+            pa.ipc.new_file(sink, schemas.DOCUMENTS, options=options) as writer,
+        ):
+            for ids in batches:
+                hashes = [ord(name) for name in ids]
+                columns = {
+                    "text": ["long"] * len(ids),
+                    "content_hash": hashes,
+                    "source": ["s"] * len(ids),
+                    "source_id": ids,
+                }
+                writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+    return paths
+
+
+def test_ids_pack_a_shard_and_a_row():
+    ids = schemas.pack_ids(3, np.array([0, 7]))
+    assert ids.tolist() == [3 * 2**32, 3 * 2**32 + 7]
+    assert schemas.shard_of(ids).tolist() == [3, 3]
+    assert schemas.row_of(ids).tolist() == [0, 7]
+
+
+def test_by_shard_asks_each_shard_once_for_distinct_sorted_rows():
+    asked = []
+
+    def load(shard, rows):
+        asked.append((shard, rows.tolist()))
+        return [rows * 10, rows + shard]
+
+    ids = np.array([chunk_id(2, 5), chunk_id(0, 1), chunk_id(2, 5), chunk_id(2, 3)])
+    tens, sums = lookup.by_shard(ids, load)
+    assert asked == [(0, [1]), (2, [3, 5])]
+    assert tens.tolist() == [50, 10, 50, 30]
+    assert sums.tolist() == [7, 1, 7, 5]
+
+
+def test_chunk_columns_and_lengths(chunks):
+    ids = np.array([chunk_id(1, 0), chunk_id(0, 1), chunk_id(0, 0), chunk_id(0, 1)])
+    doc_row, joint = lookup.chunk_columns(ids, chunks, ("doc_row", "joint"))
+    assert doc_row.tolist() == [3, 0, 0, 0]
+    assert joint.tolist() == [True, True, False, True]
+    assert lookup.chunk_chars(ids, chunks).tolist() == [4, 2, 5, 2]
+
+
+def test_document_columns_across_record_batches(documents):
+    ids = np.array([chunk_id(1, 0), chunk_id(0, 2), chunk_id(0, 0), chunk_id(0, 2)])
+    assert lookup.source_ids(ids, documents).tolist() == ["d", "c", "a", "c"]
+    hashes, names = lookup.document_columns(ids, documents, ("content_hash", "source_id"))
+    assert hashes.tolist() == [100, 99, 97, 99]
+    assert names.tolist() == ["d", "c", "a", "c"]
+
+
+def test_document_columns_come_in_the_order_asked_for(documents):
+    names, hashes = lookup.document_columns(np.array([chunk_id(0, 1)]), documents, ("source_id", "content_hash"))
+    assert (names.tolist(), hashes.tolist()) == (["b"], [98])
+
+
+def test_documents_that_were_written_anew_are_read_anew(documents):
+    ids = np.array([chunk_id(1, 0)])
+    assert lookup.source_ids(ids, documents).tolist() == ["d"]
+    documents[0].replace(documents[1])
+    assert lookup.source_ids(ids, documents).tolist() == ["a"]
+
+
+def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
+    monkeypatch.setattr(lookup, "_HELD_BYTES", 0)
+    monkeypatch.setattr(lookup, "_held_tables", {})
+    assert lookup.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
+    assert lookup._held_tables == {}
+
+
+def test_vectors_are_read_as_float32(tmp_path):
+    for shard in range(2):
+        np.save(tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16))
+    found = lookup.vectors(np.array([chunk_id(1, 1), chunk_id(0, 0)]), [tmp_path / "0.npy", tmp_path / "1.npy"])
+    assert found.dtype == np.float32
+    assert found.tolist() == [[1, 2], [0, 1]]

@@ -1,0 +1,63 @@
+"""Random access to TOKENS: counts, places and copies by chunk id."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from nextlong.artefacts.tokens import TokenStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    shards = [([1, 4], [[7, 8, 9], [5]]), ([], []), ([0, 2, 3], [[1], [], [2, 3]])]
+    paths = {"rows": [], "offsets": [], "ids": []}
+    for number, (rows, texts) in enumerate(shards):
+        arrays = {
+            "rows": np.array(rows, np.int64),
+            "offsets": np.cumsum([0, *map(len, texts)]),
+            "ids": np.array([token for text in texts for token in text], np.uint32),
+        }
+        for name, array in arrays.items():
+            paths[name].append(tmp_path / f"{number}.{name}.npy")
+            np.save(paths[name][-1], array)
+    return TokenStore(**paths)
+
+
+IDS = np.array([(2 << 32) + 3, 4, (2 << 32) + 2, 1, 1])
+
+
+def test_counts_follow_the_ids(store):
+    assert store.counts(IDS).tolist() == [2, 1, 0, 3, 3]
+
+
+def test_bounds_are_places_in_a_shards_ids(store):
+    starts, stops = store.bounds(IDS)
+    assert starts.tolist() == [1, 3, 1, 0, 0]
+    assert stops.tolist() == [3, 4, 1, 3, 3]
+
+
+def test_copy_into_takes_the_first_tokens_of_each_chunk(store):
+    target = np.full(8, -1, np.int32)
+    starts, _ = store.bounds(IDS)
+    store.copy_into(
+        target, chunk_ids=IDS, starts=starts, at=np.array([0, 2, 3, 3, 6]), lengths=np.array([2, 1, 0, 3, 2])
+    )
+    assert target.tolist() == [2, 3, 5, 7, 8, 9, 7, 8]
+
+
+def test_ids_are_all_tokens_of_each_chunk(store):
+    starts, stops = store.bounds(IDS)
+    ids, offsets = store.ids(IDS, starts=starts, stops=stops)
+    assert ids.tolist() == [2, 3, 5, 7, 8, 9, 7, 8, 9]
+    assert offsets.tolist() == [0, 2, 3, 3, 6, 9]
+
+
+@pytest.mark.parametrize("chunk", [2, 5, 1 << 32])
+def test_a_chunk_that_was_never_tokenized_is_our_bug(store, chunk):
+    with pytest.raises((AssertionError, IndexError)):
+        store.counts(np.array([chunk]))
+
+
+def test_a_store_travels_to_a_worker(store):
+    assert pickle.loads(pickle.dumps(store)).counts(IDS).tolist() == [2, 1, 0, 3, 3]

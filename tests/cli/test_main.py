@@ -1,0 +1,343 @@
+"""The command line: exit codes, what goes where, and no traceback for a user's mistake."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nextlong
+from nextlong import pipeline
+from nextlong.cli import main
+from nextlong.recipe import Recipe
+
+TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a corpus, a recipe and its finished run."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "c.jsonl").write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
+    recipe = {
+        "run_dir": str(folder / "run"),
+        "workers": 1,
+        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
+        "chunk": {"max_chars": 128},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": None},  # its lines are few and much alike
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 5, "target_tokens": 512},
+    }
+    (folder / "r.yaml").write_text(json.dumps(recipe))
+    assert main.main(["run", str(folder / "r.yaml")]) == 0
+    return folder
+
+
+@pytest.fixture
+def call(capfd):
+    """Run one command; returns exit code, stdout and stderr."""
+
+    def call(*arguments):
+        capfd.readouterr()
+        code = main.main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"nextlong {nextlong.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
+def test_a_command_that_is_none_explains_itself(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: nextlong")
+
+
+def test_the_commands_are_listed(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n    {name} " in out for name in ("demo", "init", "plan", "run", "peek"))
+
+
+# init
+
+
+def test_init_writes_a_recipe_that_loads(call, tmp_path):
+    path = tmp_path / "my.yaml"
+    code, out, err = call("init", path)
+    assert (code, err) == (0, "")
+    wanted = "found no documents beside it: put the path of yours into ingest.sources"
+    assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
+    assert path.read_text().startswith("# A recipe of nextlong.")
+    assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
+
+
+def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "tides.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "my.yaml", "tides.jsonl")[0] == 0
+    monkeypatch.chdir(tmp_path / "sub")
+    code, out, err = call("plan", "../my.yaml", "--set", "tokenizer.train=300")
+    assert (code, err) == (0, "")
+    assert out.startswith("80 documents, ")
+    code, _, err = call("init", "other.yaml", "tides.jsonl")
+    assert code == 2
+    assert err.startswith(f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist")
+    assert call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
+    assert not (tmp_path / "sub/other.yaml").exists()
+
+
+def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("mine")
+    code, out, err = call("init", path)
+    assert (code, out) == (2, "")
+    assert err == f"error: {path} exists; choose another name, or say --force to overwrite it\n"
+    assert path.read_text() == "mine"
+    assert call("init", path, "--force")[0] == 0
+    assert path.read_text() != "mine"
+
+
+def test_init_where_nothing_can_be_written(call, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = call("init", tmp_path / "file" / "my.yaml")
+    assert code == 2
+    assert "my.yaml cannot be written" in err
+    code, _, err = call("init", tmp_path, "--force")
+    assert code == 2
+    assert "cannot be written: Is a directory" in err
+
+
+def test_init_copies_a_preset_with_its_comments(call, tmp_path):
+    path = tmp_path / "my.yaml"
+    assert call("init", path, "--preset", "paper-128k")[0] == 0
+    assert path.read_text().startswith("# NExtLong as in the paper")
+    assert Recipe.load(path).compose.target_tokens == 131_072
+    code, _, err = call("init", tmp_path / "other.yaml", "--preset", "paper")
+    assert code == 2
+    assert err == ("error: preset 'paper' is not known; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n")
+    assert not (tmp_path / "other.yaml").exists()
+
+
+# run and plan
+
+
+def test_run_tells_what_it_made(call, folder):
+    code, out, err = call("run", folder / "r.yaml")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:14] == [f"{name}: kept" for name in nextlong.open(folder / "run").steps]
+    told = dict(line.split(":", 1) for line in lines[14:])
+    assert told["documents"].strip() == "80 kept of 80"
+    assert told["sequences"].strip() == "5 of exactly 512 tokens"
+    assert told["look"].strip() == f"nextlong peek {folder}/run"
+    assert sorted(Path(told["parquet"].strip()).glob("*.parquet")) == nextlong.open(folder / "run").exported("parquet")
+
+
+@pytest.fixture
+def own_run(folder, tmp_path):
+    """A copy of the run, to run in with other keys."""
+    return shutil.copytree(folder / "run", tmp_path / "run")
+
+
+def test_run_sets_keys(call, folder, own_run):
+    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=2", "--set", f"run_dir={own_run}")
+    assert code == 0
+    assert "2 of exactly 512 tokens" in out
+    assert len(nextlong.open(own_run)) == 2
+
+
+def test_run_says_why_there_are_fewer_sequences(call, folder, own_run):
+    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=90", "--set", f"run_dir={own_run}")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("sequences:")]
+    assert "fewer than compose.sequences=90 (" in line
+    assert "documents have compose.min_meta_chunks=2 chunks or more" in line
+
+
+def test_plan_prints_a_table(call, folder):
+    code, out, err = call("plan", folder / "r.yaml")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split() == ["step", "state", "time", "disk", "memory"]
+    assert out.count(" done, ") == 14
+
+
+def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"text": "One."}\n')
+    sets = ["--set", f"run_dir={tmp_path}/run", "--set", f"ingest.sources.0.path={tmp_path}/c.jsonl"]
+    assert "none of the 1 documents has compose.min_meta_chunks=2 chunks" in call("run", folder / "r.yaml", *sets)[2]
+    (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')
+    code, _, err = call("run", folder / "r.yaml", *sets)
+    assert code == 2
+    assert f": {tmp_path}/c.jsonl has 31 bytes and had 17; put the old" in err
+    assert "--accept-changed-inputs" in err
+    assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
+
+
+# peek
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--into", ""], "--into '' names no place; give a folder or a URL, or leave it out"),
+        (
+            ["--replace"],
+            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
+        ),
+        (
+            ["--by", "sequences"],
+            "--by sequences without --mix: there are no proportions to count; say --mix 1,2 or leave it out",
+        ),
+        (["--to", "parkett"], "--to parkett: export.formats.0 must be 'parquet'"),
+        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
+    ],
+)
+def test_an_option_of_export_that_cannot_be_met_is_named(call, folder, options, message):
+    code, out, err = call("export", folder / "run", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+
+
+def test_peek_lists_shows_and_reads(call, folder):
+    opened = nextlong.open(folder / "run")
+    code, out, _ = call("peek", folder / "run")
+    assert code == 0
+    assert len(out.splitlines()) == 7
+    code, out, _ = call("peek", folder / "run", 4)
+    assert code == 0
+    assert out.startswith(f"{opened.sequence(4).id}  512 tokens\n")
+    code, out, _ = call("peek", folder / "run", 4, "--text")
+    assert (code, out) == (0, opened.sequence(4).text)
+
+
+def test_peek_lists_the_first(call, folder):
+    code, out, _ = call("peek", folder / "run", "--first", 2)
+    assert (code, out.splitlines()[-1]) == (0, "3 more; --first 0 shows all")
+    code, _, err = call("peek", folder / "run", "--first", -1)
+    assert (code, err) == (2, "error: --first -1 is negative; give how many to list, 0 for all\n")
+
+
+def test_peek_draws_a_picture(call, folder, tmp_path):
+    code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "x.svg")
+    assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
+    assert (tmp_path / "x.svg").read_text().startswith("<svg ")
+
+
+def test_a_sequence_of_whole_documents_is_not_drawn_as_an_extended_one(call, folder, tmp_path):
+    sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
+    assert call("run", folder / "r.yaml", *sets)[0] == 0
+    code, out, err = call("peek", tmp_path / "run", 0, "--svg", tmp_path / "x.svg")
+    assert (code, out) == (2, "")
+    assert err == "error: --svg draws a meta-document among its negatives; standard has none\n"
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
+    new = tmp_path / "new"
+    over = ["--over", "compose.position=head,tail"]
+    for command in (
+        ["peek", folder / "run", 0, "--svg", new / "x"],
+        ["init", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--csv", new / "x"],
+        ["sweep", folder / "r.yaml", *over, "--json", new / "x"],
+    ):
+        code, out, err = call(*command)
+        assert (code, out) == (2, "")
+        assert err == f"error: {new}/x cannot be written: {new} is no folder; create it, or choose another place\n"
+    assert not new.exists()
+    assert not (folder / "run/variants").exists()
+
+
+@pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])
+def test_pipes_get_no_colours(call, folder, arguments):
+    command, path, *rest = arguments
+    _, out, err = call(command, folder / path, *rest)
+    assert "\x1b" not in out + err
+
+
+def test_peek_of_nothing(call, folder):
+    code, out, err = call("peek", folder / "run", "--text")
+    assert (code, out) == (2, "")
+    assert err == f"error: --text and --svg need to know which sequence: nextlong peek {folder}/run 0 --text\n"
+    for number in ("5", "-1"):
+        code, _, err = call("peek", folder / "run", number)
+        assert code == 2
+        assert err == f"error: sequence {number} does not exist: {folder}/run holds 5, counted from 0\n"
+
+
+# ends that are no success
+
+
+def test_errors_are_one_line_however_long(call, tmp_path):
+    path = tmp_path / ("x" * 200 + ".yaml")
+    code, _, err = call("run", path)
+    assert code == 2
+    assert err == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe there\n"
+
+
+def test_brackets_in_a_message_are_no_markup(call, tmp_path):
+    code, _, err = call("peek", tmp_path / "[red]x[/]")
+    assert code == 2
+    assert "[red]x[/] is no folder" in err
+
+
+def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "run", interrupted)
+    code, _, err = call("run", folder / "r.yaml")
+    assert code == 130
+    assert "what is finished is kept" in err
+
+
+def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline, "run", broken)
+    with pytest.raises(ZeroDivisionError):
+        main.main(["run", str(folder / "r.yaml")])
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder):
+    command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text | head -c 5"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (len(done.stdout), done.stderr) == (5, "")
+
+
+@pytest.mark.parametrize("arguments", [["peek", "run"], ["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"]])
+def test_a_reader_that_never_reads_is_no_error(folder, arguments):
+    command, path, *rest = arguments
+    called = [sys.executable, "-m", "nextlong", command, str(folder / path), *rest]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(called, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_module_returns_the_exit_code(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "nextlong", "peek", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {tmp_path} holds no finished run")

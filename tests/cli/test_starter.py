@@ -1,0 +1,86 @@
+"""The first recipe: which sources, under which names, and that it means the same from everywhere."""
+
+import os
+
+import pytest
+
+from nextlong.cli.starter import starter
+from nextlong.errors import CorpusError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder that is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def sources_of(folder, *asked):
+    """Return name → path below the folder of the sources in a recipe for `asked`."""
+    recipe = starter(type(folder)("my.yaml"), asked)
+    return {source.label: os.path.relpath(source.path, folder) for source in recipe.ingest.sources}
+
+
+def test_it_finds_what_lies_beside_it(folder):
+    touch(folder, "a.jsonl", "data/b.parquet", "data/c.jsonl.zst", "notes.txt", "tokenizer.json")
+    assert sources_of(folder) == {"a": "a.jsonl", "c": "data/c.jsonl.zst", "b": "data/b.parquet"}
+    recipe = starter(type(folder)("my.yaml"))
+    assert recipe.tokenizer.source == str(folder / "tokenizer.json")
+    assert recipe.run_dir == str(folder / "runs/my")
+
+
+def test_with_nothing_beside_it_there_is_a_place_to_put_files(folder):
+    assert sources_of(folder) == {"data": "data/*.jsonl"}
+    assert starter(type(folder)("my.yaml")).tokenizer.train == 32_000
+
+
+def test_every_path_is_absolute(folder):
+    touch(folder, "sub/a.jsonl")
+    recipe = starter(type(folder)("sub/../sub/my.yaml"))
+    assert recipe.run_dir == str(folder / "sub/runs/my")
+    assert [source.path for source in recipe.ingest.sources] == [str(folder / "sub/a.jsonl")]
+
+
+def test_files_folders_and_globs_have_the_names_that_a_reader_expects(folder):
+    touch(folder, "web/crawl.2024.jsonl.zst", "books/part-0.parquet", "books/part-1.parquet", "notes/a.md")
+    assert sources_of(folder, "web/crawl.2024.jsonl.zst") == {"crawl.2024": "web/crawl.2024.jsonl.zst"}
+    assert sources_of(folder, "books", "notes/") == {"books": "books", "notes": "notes"}
+    assert sources_of(folder, "books/*.parquet", "**/a.md") == {"books": "books/*.parquet", folder.name: "**/a.md"}
+
+
+def test_a_url_stays_as_it_is(folder):
+    recipe = starter(folder / "my.yaml", ["s3://bucket/web/*.jsonl", "hf://datasets/owner/books"])
+    assert [(source.label, source.path) for source in recipe.ingest.sources] == [
+        ("web", "s3://bucket/web/*.jsonl"), ("books", "hf://datasets/owner/books"),
+    ]  # fmt: skip
+
+
+def test_equal_stems_are_told_apart_by_their_folders_and_formats(folder):
+    touch(folder, "en/web.jsonl", "de/web.jsonl", "x/y.jsonl", "x/y.parquet")
+    assert sources_of(folder, "en/web.jsonl", "de/web.jsonl", "en/web.jsonl") == {
+        "en/web": "en/web.jsonl", "de/web": "de/web.jsonl",
+    }  # fmt: skip
+    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == [
+        str(folder / "x/y.jsonl"),
+        str(folder / "x/y.parquet"),
+    ]
+
+
+def test_many_files_of_a_folder_are_one_source(folder):
+    shards = [f"web/part-{number}.jsonl" for number in range(9)]
+    touch(folder, *shards, "a.jsonl")
+    assert sources_of(folder, "a.jsonl", *shards) == {"a": "a.jsonl", "web": "web/*.jsonl"}
+    assert len(sources_of(folder, *shards[1:])) == 8
+    touch(folder, "web/more.jsonl")
+    assert len(sources_of(folder, *shards)) == 9  # not all that the folder holds
+
+
+def test_a_source_that_is_not_there_is_refused(folder):
+    with pytest.raises(CorpusError, match=r"^FILE='.*/none/\*\.jsonl' matches no file; check the pattern"):
+        starter(folder / "my.yaml", ["none/*.jsonl"])

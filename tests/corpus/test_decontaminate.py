@@ -1,0 +1,257 @@
+"""Decontaminate: planted texts in every format, which short texts count, borders of chunks, and a naive model."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nextlong.artefacts.chunks import read_chunks
+from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams, read_evaluation
+from nextlong.errors import CorpusError
+from nextlong.schemas import CHUNKS, DOCUMENTS
+
+LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
+QUESTION = "What is the airspeed of an unladen swallow?"
+
+
+def write_shard(stem, documents):
+    """Write documents, each a list of its chunks' texts."""
+    texts = ["".join(chunks) for chunks in documents]
+    rows, starts, ends = [], [], []
+    for row, chunks in enumerate(documents):
+        place = 0
+        for chunk in chunks:
+            rows.append(row)
+            starts.append(place)
+            place += len(chunk)
+            ends.append(place)
+    names = pa.array(["x"] * len(texts))
+    with pa.OSFile(f"{stem}.documents.arrow", "wb") as sink, pa.ipc.new_file(sink, DOCUMENTS) as writer:
+        for start in range(0, len(texts), 2):
+            columns = [pa.array(texts, pa.large_string()), pa.array(range(len(texts)), pa.uint64()), names, names]
+            writer.write_batch(pa.record_batch([c.slice(start, 2) for c in columns], schema=DOCUMENTS))
+    columns = [
+        pa.array(rows, pa.int32()),
+        pa.array(starts, pa.int64()),
+        pa.array(ends, pa.int64()),
+        pa.array([False] * len(rows)),
+    ]
+    with pa.OSFile(f"{stem}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, CHUNKS) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=CHUNKS))
+
+
+def decontaminate(folder, files, documents, *, ngram=13):
+    """Return which chunks are contaminated, document by document, and the counts."""
+    files = [str(file) for file in files]
+    evaluation_grams(folder / "grams", files=files, ngram=ngram)
+    write_shard(folder / "0", documents)
+    counts = contaminated_shard(
+        folder / "0",
+        documents=folder / "0.documents.arrow",
+        chunks=folder / "0.chunks.arrow",
+        heads=folder / "grams.heads.npy",
+        grams=folder / "grams.grams.npy",
+        files=files,
+    )
+    found = np.load(folder / "0.contaminated.npy")
+    assert found.dtype == np.bool_
+    assert counts["chunks"] == len(found)
+    assert counts["contaminated"] == found.sum()
+    ends = np.cumsum([len(chunks) for chunks in documents])
+    return [part.tolist() for part in np.split(found, ends[:-1])], counts
+
+
+def is_found(folder, evaluation, document, **options):
+    """Return whether a document of one chunk is contaminated by a JSON value."""
+    path = folder / "evaluation.json"
+    path.write_text(json.dumps(evaluation), encoding="utf-8")
+    return decontaminate(folder, [path], [[document]], **options)[0] == [[True]]
+
+
+# Files
+
+
+WRITTEN = {
+    "a.json": json.dumps({"data": [{"qas": [{"q": QUESTION, "id": 7, "ok": True, "none": None}]}]}),
+    "a.jsonl": json.dumps({"x": "no"}) + "\n\n" + json.dumps([[QUESTION]]) + "\n",
+    "a.ndjson": json.dumps(QUESTION),
+    "a.csv": f'text,label\n"{QUESTION}",speed\n',
+    "a.tsv": f"label\ttext\nspeed\t{QUESTION}\n",
+    "a.txt": f"Some other line\n{QUESTION}\nand more\n",
+    "a.md": f"# Title\n\n{QUESTION}\n",
+    "bom.json": "\ufeff" + json.dumps([QUESTION]),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+def test_a_planted_question_is_found_whatever_its_file(tmp_path, name, compression):
+    raw = WRITTEN[name].encode()
+    packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[compression]
+    path = tmp_path / (name + compression)
+    path.write_bytes(packed)
+    documents = [["Nothing here. "], ["Before it\n", f"he asked: {QUESTION} And so on."], ["Nor here."]]
+    found, counts = decontaminate(tmp_path, [path], documents)
+    assert found == [[False], [False, True], [False]]
+    assert counts["files"] == {str(path): 1}
+    assert counts["example"] == f"{path}: {QUESTION[:-1]}"
+
+
+def test_a_text_over_several_lines_is_found_in_one(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(LONG.replace(" ", "\n"), encoding="utf-8")
+    assert decontaminate(tmp_path, [path], [[LONG]])[0] == [[True]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.parquet", b"", "is of no known format; name files that end in json, jsonl"),
+        ("a", b"", "is of no known format"),
+        ("a.json", b'{"x": ', "cannot be read as json"),
+        ("a.jsonl", b'{"x": 1}\n{', "cannot be read as jsonl"),
+        ("a.txt", b"\xff\xfe", "cannot be read as txt"),
+        ("a.txt.gz", b"no gzip", "cannot be read as txt"),
+        ("a.json", b'["short text"]', "holds no text of 8 words or more and no question of 3"),
+        ("a.csv", b"", "so there is nothing to look for"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CorpusError) as error:
+        read_evaluation([str(path)], ngram=13)
+    assert str(path) in str(error.value)
+    assert words in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(CorpusError, match=r"nowhere\.json does not exist; correct the path"):
+        read_evaluation([str(tmp_path / "nowhere.json")], ngram=13)
+
+
+# What counts
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "document", "found"),
+    [
+        (LONG, " ".join(LONG.split()[:13]), True),
+        (LONG, " ".join(LONG.split()[4:]), True),
+        (LONG, " ".join(LONG.split()[5:]), False),
+        (LONG, LONG.upper().replace(" ", " – "), True),
+        (LONG, LONG.replace("lazy", "sleepy"), False),
+        ("one two three four five six seven eight", "zero one two three four five six seven eight nine", True),
+        ("one two three four five six seven eight", "one two three four five six seven", False),
+        (["one two three four five six seven", LONG], "one two three four five six seven", False),
+        (["one two three four five six seven?", LONG], "one two three four five six seven", True),
+        (["who ruled Normandy?", LONG], "ask who ruled Normandy then", True),
+        (["who ruled?", LONG], "ask who ruled Normandy then", False),
+        ([{"question": "who ruled Normandy"}, LONG], "ask who ruled Normandy then", True),
+        ([{"answer": "who ruled Normandy"}, LONG], "ask who ruled Normandy then", False),
+        ([["a54e-11-22-33-44", "b9c1-55-66-77-88"]], '"a54e-11-22-33-44": "b9c1-55-66-77-88"', True),
+        ([["a54e-11-22-33-44", "b9c1-55-66-77-88"]], '"a54e-11-22-33-44": "c000-55-66-77-88"', False),
+    ],
+)
+def test_which_texts_are_looked_for(tmp_path, evaluation, document, found):
+    assert is_found(tmp_path, evaluation, document) is found
+
+
+@pytest.mark.parametrize(("ngram", "found"), [(5, True), (6, False)])
+def test_the_length_of_a_run_is_a_choice(tmp_path, ngram, found):
+    assert is_found(tmp_path, LONG, "jumps over the lazy dog", ngram=ngram) is found
+
+
+def test_a_run_of_two_words(tmp_path):
+    assert is_found(tmp_path, "red fox", "a red fox", ngram=2)
+    assert not is_found(tmp_path, "red fox", "a red hen", ngram=2)
+
+
+# Where
+
+
+def test_a_run_that_the_chunker_cut_marks_every_chunk_it_lies_in(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(LONG), encoding="utf-8")
+    words = LONG.split(" ")
+    cut = [" ".join(words[:6]) + " ", " ".join(words[6:9]) + " ", " ".join(words[9:])]
+    documents = [["First. ", "Second. ", *cut, ". Last."], cut[:2], cut[2:]]
+    found, counts = decontaminate(tmp_path, [path], documents)
+    assert found == [[False, False, True, True, True, False], [False, False], [False]]
+    assert counts["files"] == {str(path): 3}
+
+
+def test_a_run_in_several_files_counts_for_each(tmp_path):
+    for name, texts in {"a": [LONG, QUESTION], "b": [LONG], "c": ["not a word of it is anywhere to be found"]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(texts), encoding="utf-8")
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    found, counts = decontaminate(tmp_path, files, [[LONG], [QUESTION], ["clean"], [QUESTION + "\n", LONG]])
+    assert found == [[True], [True], [False], [True, True]]
+    assert list(counts["files"].values()) == [4, 2, 0]
+
+
+def test_documents_without_chunks_are_passed_over(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(LONG), encoding="utf-8")
+    assert decontaminate(tmp_path, [path], [[], [LONG], [], [], ["clean"]])[0] == [[], [True], [], [], [False]]
+
+
+@settings(deadline=None)
+@given(
+    evaluation=st.lists(st.lists(st.sampled_from("abcd"), min_size=3, max_size=8), min_size=1, max_size=4),
+    documents=st.lists(
+        st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), max_size=4), min_size=1, max_size=5
+    ),
+    ngram=st.integers(2, 7),
+)
+def test_the_chunks_found_are_those_of_a_plain_loop(tmp_path_factory, evaluation, documents, ngram):
+    folder = tmp_path_factory.mktemp("loop")
+    path = folder / "a.jsonl"
+    path.write_text("\n".join(json.dumps(" ".join(text) + "?") for text in evaluation), encoding="utf-8")
+    runs = set()
+    for text in evaluation:
+        size = min(len(text), ngram)
+        runs |= {tuple(text[at : at + size]) for at in range(len(text) - size + 1)}
+    expected = []
+    for chunks in documents:
+        words = [(word, number) for number, chunk in enumerate(chunks) for word in chunk]
+        met = [False] * len(chunks)
+        for run in runs:
+            for at in range(len(words) - len(run) + 1):
+                if tuple(word for word, _ in words[at : at + len(run)]) == run:
+                    for _, number in words[at : at + len(run)]:
+                        met[number] = True
+        expected.append(met)
+    texts = [[" ".join(chunk) + " " for chunk in chunks] for chunks in documents]
+    assert decontaminate(folder, [path], texts, ngram=ngram)[0] == expected
+
+
+# The chunks that stay
+
+
+def test_clean_chunks_are_the_others_in_their_order(tmp_path):
+    write_shard(tmp_path / "0", [["one\n", "two\n", "three"], ["four"], ["five\n", "six"]])
+    np.save(tmp_path / "which.npy", np.array([False, True, False, True, True, False]))
+    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    assert counts == {"documents": 2, "chunks": 3, "chars": 4 + 5 + 3}
+    kept = read_chunks(tmp_path / "1.chunks.arrow")
+    assert {name: column.tolist() for name, column in kept.items()} == {
+        "doc_row": [0, 0, 2],
+        "start": [0, 8, 5],
+        "end": [4, 13, 8],
+        "joint": [False, False, False],
+    }
+
+
+@pytest.mark.parametrize("which", [[True, True], []])
+def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, which):
+    write_shard(tmp_path / "0", [["one"]] * len(which))
+    np.save(tmp_path / "which.npy", np.array(which, np.bool_))
+    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    assert counts == {"documents": 0, "chunks": 0, "chars": 0}
+    assert len(read_chunks(tmp_path / "1.chunks.arrow")["start"]) == 0

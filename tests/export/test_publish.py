@@ -1,0 +1,290 @@
+"""Publishing to a folder and to file systems of fsspec, some of which fail."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+import xxhash
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nextlong.errors import ExportError, RunError
+from nextlong.export.publish import RECORD, ExportFile, Published, publish
+
+CONTENTS = {
+    "README.md": b"# A data set\n",
+    "train/part-00000.parquet": b"first" * 1000,
+    "train/part-00001.parquet": b"second" * 1000,
+    "train/part-00002.parquet": b"third" * 1000,
+}
+
+
+class FlakyFileSystem(MemoryFileSystem):
+    """Memory that refuses some transfers, and notes the order of those that it takes."""
+
+    protocol = "flaky"
+    store, pseudo_dirs = {}, [""]
+    arrived, failures = [], []
+
+    def put_file(self, lpath, rpath, **kwargs):
+        failure = self.failures.pop(0) if self.failures else None
+        if failure:
+            raise failure
+        super().put_file(lpath, rpath, **kwargs)
+
+    def mv(self, path1, path2, **kwargs):
+        super().mv(path1, path2, **kwargs)
+        self.arrived.append(path2.rpartition("/")[2])
+
+
+@pytest.fixture
+def flaky():
+    fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
+    for held in (FlakyFileSystem.store, FlakyFileSystem.arrived, FlakyFileSystem.failures):
+        held.clear()
+    FlakyFileSystem.pseudo_dirs[:] = [""]
+    return FlakyFileSystem()
+
+
+def export(folder, contents=CONTENTS):
+    """Write files as a run leaves them and return what it recorded."""
+    files = []
+    for name, content in contents.items():
+        path = Path(folder) / "export" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        files.append(ExportFile(path, name, len(content), xxhash.xxh3_128(content).hexdigest()))
+    return files
+
+
+def held_at(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    return {path.removeprefix(root).lstrip("/"): fs.cat_file(path) for path in fs.find(root)}
+
+
+def data_at(url):
+    return {name: content for name, content in held_at(url).items() if name != RECORD}
+
+
+@pytest.fixture(params=["local", "file", "memory", "flaky"])
+def destination(request, tmp_path, flaky):
+    urls = {
+        "local": str(tmp_path / "there"),
+        "file": f"file://{tmp_path}/there",
+        "memory": f"memory:/{tmp_path}/there",
+        "flaky": "flaky://bucket/there",
+    }
+    return urls[request.param]
+
+
+def test_files_arrive_and_are_not_sent_again(destination, tmp_path):
+    files = export(tmp_path)
+    done = publish(files, destination)
+    assert (done.sent, done.sent_bytes, done.kept) == (4, sum(map(len, CONTENTS.values())), 0)
+    assert data_at(destination) == CONTENTS
+    before = held_at(destination)
+    again = publish(files, destination)
+    assert (again.sent, again.sent_bytes, again.kept) == (0, 0, 4)
+    assert held_at(destination) == before
+
+
+def test_the_record_names_every_file_and_its_hash(destination, tmp_path):
+    files = export(tmp_path)
+    publish(files, destination)
+    record = json.loads(held_at(destination)[RECORD])
+    assert record["files"] == {file.name: {"bytes": file.bytes, "xxh3": file.xxh3, "whole": True} for file in files}
+
+
+def test_what_says_that_the_rest_is_there_comes_last(flaky, tmp_path):
+    files = export(
+        tmp_path, {"README.md": b"x", "index.json": b"{}", "tokens.idx": b"i", "a.mds": b"1", "tokens.bin": b"2"}
+    )
+    publish(files, "flaky://bucket/there", threads=1)
+    assert flaky.arrived == ["a.mds", "tokens.bin", "README.md", "index.json", "tokens.idx"]
+
+
+def test_another_export_with_the_same_names_is_refused_or_replaced(destination, tmp_path):
+    publish(export(tmp_path), destination)
+    changed = {**CONTENTS, "train/part-00001.parquet": b"SECOND" * 1000}  # of the same size
+    with pytest.raises(ExportError, match="holds 1 files of another export, such as 'train/part-00001.parquet'"):
+        publish(export(tmp_path, changed), destination)
+    assert data_at(destination) == CONTENTS
+    done = publish(export(tmp_path, changed), destination, others="replace")
+    assert (done.sent, done.kept) == (2, 2)  # the card too, which says that all is there
+    assert data_at(destination) == changed
+
+
+def test_a_card_told_anew_is_sent_again(destination, tmp_path):
+    publish(export(tmp_path), destination)
+    changed = {**CONTENTS, "README.md": b"# The same data\n"}
+    assert publish(export(tmp_path, changed), destination).sent == 1
+    assert data_at(destination) == changed
+
+
+def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path):
+    url = "flaky://bucket/there"
+    publish(export(tmp_path), url)
+    changed = {name: content + b"!" for name, content in CONTENTS.items()}
+    flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
+    with pytest.raises(ExportError, match="gone; try again"):
+        publish(export(tmp_path, changed), url, others="replace", threads=1, attempts=1)
+    assert "README.md" not in data_at(url)
+    flaky.failures.clear()
+    publish(export(tmp_path, changed), url, others="replace")
+    assert data_at(url) == changed
+
+
+def test_a_file_of_another_size_or_gone_is_sent_again(tmp_path):
+    files = export(tmp_path)
+    publish(files, str(tmp_path / "there"))
+    (tmp_path / "there/train/part-00000.parquet").write_bytes(b"cut")
+    (tmp_path / "there/train/part-00001.parquet").unlink()
+    assert publish(files, str(tmp_path / "there")).sent == 2
+    assert data_at(str(tmp_path / "there")) == CONTENTS
+
+
+def test_a_push_that_failed_goes_on_where_it_was(flaky, tmp_path):
+    files = export(tmp_path)
+    url = "flaky://bucket/there"
+    for arrived in (1, 2, 3):  # each push sends one more before the network is gone; the README comes last
+        flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
+        with pytest.raises(ExportError, match=r"could not be sent to flaky://bucket/there: gone; try again"):
+            publish(files, url, threads=1, attempts=1)
+        assert len(data_at(url)) == arrived
+        assert "README.md" not in data_at(url)
+    flaky.failures.clear()
+    assert publish(files, url) == Published(1, len(CONTENTS["README.md"]), 3)
+    assert data_at(url) == CONTENTS
+
+
+def test_transient_errors_are_tried_again(flaky, tmp_path):
+    flaky.failures[:] = [ConnectionError("reset"), TimeoutError("slow"), OSError("500")]
+    assert publish(export(tmp_path), "flaky://bucket/there", first_pause_s=0.001).sent == 4
+    assert data_at("flaky://bucket/there") == CONTENTS
+
+
+def test_lasting_errors_are_not_tried_again(flaky, tmp_path):
+    flaky.failures[:] = [PermissionError("Access Denied")]
+    with pytest.raises(ExportError, match=r"Access Denied; check your credentials"):
+        publish(export(tmp_path), "flaky://bucket/there", threads=1, first_pause_s=3600)
+
+
+def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
+    content = b"x" * (1 << 24)
+    files = export(tmp_path, {"big.parquet": content})
+    target, sizes, over = tmp_path / "there/big.parquet", set(), threading.Event()
+
+    def watch():
+        while not over.is_set():
+            if target.exists():
+                sizes.add(target.stat().st_size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        publish(files, str(tmp_path / "there"))
+    finally:
+        over.set()
+        watcher.join()
+    assert sizes <= {len(content)}
+    assert [path.name for path in (tmp_path / "there").iterdir() if path.name != RECORD] == ["big.parquet"]
+
+
+def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
+    publish(export(tmp_path), destination)
+    fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
+    with pytest.raises(ExportError, match=r"holds 1 files of another export, such as 'train/part-00002.parquet'"):
+        publish(export(tmp_path, fewer), destination)
+    assert data_at(destination) == CONTENTS
+    assert publish(export(tmp_path, fewer), destination, others="replace").sent == 1  # the card
+    assert data_at(destination) == fewer
+
+
+def test_files_that_no_push_put_there_are_left_alone(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "mine.parquet").write_bytes(b"mine")
+    for others in ("refuse", "replace"):
+        with pytest.raises(ExportError, match=r"1 files that no push put there, such as 'mine.parquet'"):
+            publish(export(tmp_path), str(there), others=others)
+    assert held_at(str(there)) == {"mine.parquet": b"mine"}
+    (there / "mine.parquet").rename(there / "README.md")
+    with pytest.raises(ExportError, match="would be overwritten"):
+        publish(export(tmp_path), str(there))
+
+
+def test_a_licence_and_hidden_files_may_lie_there(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "LICENSE").write_bytes(b"all rights")
+    (there / ".gitattributes").write_bytes(b"*")
+    assert publish(export(tmp_path), str(there)).sent == 4
+    assert (there / "LICENSE").read_bytes() == b"all rights"
+
+
+def test_an_altered_file_is_not_published(tmp_path):
+    files = export(tmp_path)
+    files[1].path.write_bytes(b"fIrst" * 1000)
+    with pytest.raises(RunError, match=r"part-00000.parquet is not what was exported"):
+        publish(files, str(tmp_path / "there"))
+    assert "train/part-00000.parquet" not in data_at(str(tmp_path / "there"))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nosuch://x/y", r"the destination 'nosuch://x/y': .*use a local path or a URL that fsspec knows"),
+        ("FILE", r"is a file; name a folder"),
+        ("UNDER", r"could not be reached: .*check the path"),
+        ("DAMAGED", r"holds a damaged \.nextlong-push\.json; delete that file"),
+    ],
+)
+def test_a_destination_that_cannot_be_is_refused(url, message, tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / RECORD).write_text("[1]")
+    names = {"FILE": tmp_path / "file", "UNDER": tmp_path / "file/below", "DAMAGED": tmp_path / "damaged"}
+    with pytest.raises(ExportError, match=message):
+        publish(export(tmp_path), str(names.get(url, url)))
+
+
+def test_progress_counts_what_was_sent(tmp_path):
+    told = []
+    publish(export(tmp_path), str(tmp_path / "there"), threads=1, progress=lambda *counts: told.append(counts))
+    assert [files for files, _ in told] == [1, 2, 3, 4]
+    assert told[-1][1] == sum(map(len, CONTENTS.values()))
+
+
+def test_threads_change_nothing(tmp_path):
+    contents = {f"part-{number:05}.parquet": bytes([number]) * 999 for number in range(40)}
+    files = export(tmp_path, contents)
+    for threads in (1, 4):
+        publish(files, str(tmp_path / str(threads)), threads=threads)
+    assert held_at(str(tmp_path / "1")) == held_at(str(tmp_path / "4"))
+
+
+def test_a_killed_push_goes_on(tmp_path):
+    files = export(tmp_path)
+    plain = [(str(file.path), file.name, file.bytes, file.xxh3) for file in files]
+    script = f"""
+import os, signal
+from pathlib import Path
+from nextlong.export.publish import ExportFile, publish
+files = [ExportFile(Path(path), *rest) for path, *rest in {plain!r}]
+publish(files, {str(tmp_path / "there")!r}, threads=1, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    assert "README.md" not in data_at(str(tmp_path / "there"))
+    publish(files, str(tmp_path / "there"))
+    assert data_at(str(tmp_path / "there")) == CONTENTS
+
+
+def test_replacing_leaves_no_empty_folder(tmp_path):
+    there = tmp_path / "there"
+    publish(export(tmp_path, {"a/b/part.bin": b"1", "a/kept.bin": b"2", "c/d/part.bin": b"3"}), str(there))
+    publish(export(tmp_path, {"a/kept.bin": b"2", "part.bin": b"1"}), str(there), others="replace")
+    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == [RECORD, "a", "a/kept.bin", "part.bin"]

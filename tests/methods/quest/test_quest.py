@@ -1,0 +1,223 @@
+"""Quest: RAKE, queries, keywords and the sequences they give."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.errors import EncoderError
+from nextlong.methods.quest import quest
+from nextlong.methods.quest.rake import key_phrases
+
+
+def lists(*rows):
+    return pa.array(rows, pa.list_(pa.string()))
+
+
+def hashes_of(count):
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def test_rake_scores_by_hand():
+    # deep: in phrases of 3 and 2, (3 + 2) / 2; learning 3; models (3 + 1) / 2; networks 2
+    assert key_phrases("Deep learning models and deep networks, models.") == [
+        ("deep learning models", 7.5),
+        ("deep networks", 4.5),
+        ("models", 2.0),
+    ]
+
+
+def test_rake_knows_no_alphabet_and_gives_nothing_for_numbers():
+    assert key_phrases("величина дома") == [("величина дома", 4.0)]
+    assert key_phrases("growth rate 2023. 1999") == [("growth rate 2023", 4.0), ("1999", 0.0)]
+    assert key_phrases("It's the one that isn't.\n \u2014") == []
+
+
+def test_rake_takes_other_stop_words():
+    assert key_phrases("Haus und Hof", stop_words=frozenset(["und"])) == [("haus", 1.0), ("hof", 1.0)]
+
+
+def test_uninformative_keywords_are_dropped():
+    queries = ["What is the best way to bake sourdough bread?", "oven", "la mi"]
+    assert quest.candidate_keywords(queries) == ["bake sourdough bread"]
+    assert quest.candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
+    assert quest.candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
+    assert quest.candidate_keywords(["la mi"]) == []
+    assert quest.candidate_keywords(["bread"], min_keyword_score=1) == []
+    assert quest.candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
+
+
+def test_extracted_queries_are_the_first_line_and_the_central_sentences_in_reading_order():
+    text = (
+        "Rye bread\nNothing here counts. Rye flour makes rye bread dense. See example.org for 3.5 more! Bread of rye."
+    )
+    assert quest.extract_queries(text, max_queries=3) == [
+        "Rye bread",
+        "Rye flour makes rye bread dense.",
+        "Bread of rye.",
+    ]
+    assert quest.extract_queries(text, max_queries=1) == ["Rye bread"]
+    assert "See example.org for 3.5 more!" in quest.extract_queries(text, max_queries=9)
+    assert quest.extract_queries(" \n\t") == []
+
+
+def test_a_document_gets_one_keyword_that_others_share():
+    index = quest.draw_keywords(
+        lists(["rye bread", "only here"], ["north sea"], [], ["rye bread"], ["north sea"], ["only there"]),
+        hashes_of(6),
+        seed=0,
+        max_keyword_share=0.5,
+    )
+    assert index.keywords == ["north sea", "rye bread"]
+    assert index.keyword_of.tolist() == [1, 0, -1, 1, 0, -1]
+
+
+def test_rare_and_common_keywords_are_not_drawn():
+    candidates = lists(["all", "pair"], ["all", "pair"], ["all", "one"], ["all"])
+    common = quest.draw_keywords(candidates, hashes_of(4), seed=0, max_keyword_share=0.5)
+    assert (common.keywords, common.keyword_of.tolist()) == (["pair"], [0, 0, -1, -1])
+    alone = quest.draw_keywords(candidates, hashes_of(4), seed=0, min_keyword_documents=1, max_keyword_share=0.25)
+    assert (alone.keywords, alone.keyword_of.tolist()) == (["one"], [-1, -1, 0, -1])
+
+
+def test_the_draw_among_a_documents_keywords_is_even():
+    candidates = lists(*[["first", "second", "third"]] * 3000)
+    index = quest.draw_keywords(candidates, hashes_of(3000), seed=1, max_keyword_share=1)
+    assert all(900 < count < 1100 for count in np.bincount(index.keyword_of))
+
+
+def test_documents_of_a_keyword_stand_together():
+    index = quest.Index(["a", "b", "c"], np.array([0, 1, 2, 0, 1, 2, -1]))
+    drafts = quest.draft(index, hashes_of(7), np.full(7, 10), drafted_chars=20, sequences=None, seed=0, split_ratio=0)
+    assert sorted(sorted(draft.tolist()) for draft in drafts) == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_keyword_that_does_not_fill_a_sequence_is_followed_by_another():
+    index = quest.Index(["a", "b"], np.array([0, 0, 1, 1]))
+    (draft,) = quest.draft(index, hashes_of(4), np.full(4, 10), drafted_chars=40, sequences=None, seed=0, split_ratio=0)
+    assert index.keyword_of[draft].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize(("split_ratio", "rare"), [(0, ()), (0.5, (4, 5)), (1, (0, 1, 2, 3, 4, 5))])
+def test_the_rarer_keywords_are_oversampled(split_ratio, rare):
+    index = quest.Index(["four", "two"], np.array([0, 0, 0, 0, 1, 1]))
+    drafts = quest.draft(
+        index,
+        hashes_of(6),
+        np.full(6, 10),
+        drafted_chars=10,
+        sequences=None,
+        seed=0,
+        split_ratio=split_ratio,
+        oversample=3,
+    )
+    assert Counter(np.concatenate(drafts).tolist()) == {place: 3 if place in rare else 1 for place in range(6)}
+
+
+def test_no_keyword_no_sequence():
+    index = quest.draw_keywords(lists([], []), hashes_of(2), seed=0)
+    assert index.keyword_of.tolist() == [-1, -1]
+    assert quest.draft(index, hashes_of(2), np.full(2, 10), drafted_chars=5, sequences=None, seed=0) == []
+    empty = quest.draw_keywords(lists(), hashes_of(0), seed=0)
+    assert (empty.keywords, len(empty.keyword_of)) == ([], 0)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefg"), max_size=3, unique=True), max_size=25),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 300),
+    st.integers(1, 3),
+)
+def test_no_document_twice_in_a_sequence_and_the_order_of_documents_does_not_matter(rows, seed, needed, oversample):
+    rng = np.random.default_rng(seed)
+    hashes, chars = rng.integers(0, 2**63, len(rows)).astype(np.uint64), rng.integers(0, 100, len(rows))
+    sequences = []
+    for order in (np.arange(len(rows)), rng.permutation(len(rows))):
+        own = [rows[place] for place in order]
+        index = quest.draw_keywords(lists(*own), hashes[order], seed=seed, max_keyword_share=0.8)
+        assert all(code < 0 or index.keywords[code] in row for code, row in zip(index.keyword_of, own, strict=True))
+        drafts = quest.draft(
+            index,
+            hashes[order],
+            chars[order],
+            drafted_chars=needed,
+            sequences=None,
+            seed=seed,
+            split_ratio=0.5,
+            oversample=oversample,
+        )
+        assert all(len(set(draft.tolist())) == len(draft) for draft in drafts)
+        assert all(chars[order][draft].sum() >= needed for draft in drafts)
+        if oversample == 1:
+            used = np.concatenate([*drafts, np.empty(0, np.int64)]).tolist()
+            assert len(set(used)) == len(used)
+        sequences.append([hashes[order][draft].tolist() for draft in drafts])
+    assert sequences[0] == sequences[1]
+
+
+def test_missing_transformers_names_the_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(EncoderError, match=r"quest.queries=some/model: .*pip install 'nextlong\[quest\]'"):
+        quest.Doc2Query("some/model")
+
+
+WORDS = ["bread", "flour", "moon", "rye", "sea", "star", "tide", "wave"]
+
+
+@pytest.fixture(scope="module")
+def tiny_t5(tmp_path_factory):
+    """The folder of a small T5 over a vocabulary of words, taught in two seconds to say the first in the alphabet that it reads."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = str(tmp_path_factory.mktemp("t5"))
+    vocabulary = {word: place for place, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=len(vocabulary), d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2,
+        decoder_start_token_id=0, dropout_rate=0.0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    for _ in range(200):
+        texts = torch.randint(3, len(vocabulary), (64, 4))
+        lengths = torch.randint(1, 4, (64, 1))
+        places = torch.arange(4)
+        first = torch.where(places < lengths, texts, len(vocabulary)).amin(1, keepdim=True)
+        texts = torch.where(places < lengths, texts, torch.where(places == lengths, 1, 0))
+        labels = torch.cat([first, torch.ones(64, 1, dtype=torch.int64)], dim=1)
+        model(input_ids=texts, attention_mask=(places <= lengths).long(), labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.heavy
+def test_doc2query_gives_a_query_a_segment(tiny_t5):
+    texts = ["rye bread sea tide star", "moon", "", "wave star flour flour moon bread sea", "sea tide sea sea wave"]
+    # Segments of three words, at most two of them; equal queries of a document count once.
+    expected = [["bread", "star"], ["moon"], [], ["flour", "bread"], ["sea"]]
+    for batch_size in (1, 2, 100):
+        options = {"segment_tokens": 4, "max_segments": 2, "query_tokens": 6, "batch_size": batch_size}
+        assert quest.Doc2Query(tiny_t5, device="cpu", **options).queries(texts) == expected
+
+
+@pytest.mark.heavy
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(
+        EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the path of a folder with a T5"
+    ):
+        quest.Doc2Query(str(tmp_path))

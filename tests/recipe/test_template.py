@@ -1,0 +1,74 @@
+"""Recipes as commented YAML: nothing is lost, and no key is left without a word."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from nextlong.cli.starter import starter
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+from nextlong.recipe.template import commented, preset
+
+
+def reload(tmp_path, text):
+    (tmp_path / "again.yaml").write_text(text, encoding="utf-8")
+    return Recipe.load(tmp_path / "again.yaml")
+
+
+def keys_of(model):
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        yield name
+        if isinstance(value, BaseModel):
+            yield from keys_of(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield from (key for item in value for key in keys_of(item))
+
+
+def test_the_starter_loads_back_equal(tmp_path):
+    recipe = starter(tmp_path / "my.yaml")
+    assert reload(tmp_path, commented(recipe, heading="A recipe.")) == recipe
+
+
+def test_every_key_is_there_with_a_comment(tmp_path):
+    recipe = starter(tmp_path / "my.yaml")
+    lines = [line for line in commented(recipe, heading="A\n\nheading").splitlines() if line]
+    assert lines[:3] == ["# A", "#", "# heading"]
+    assert [line.lstrip(" -").partition(":")[0] for line in lines[3:]] == list(keys_of(recipe))
+    assert [line for line in lines[3:] if "  # " not in line] == []
+
+
+@pytest.mark.parametrize(
+    "joint", ["", "\n", 'a"\n', "# x", "'", "---", "\u2028é\n", "\x00\x7f", "null", "1", " ", ": "]
+)
+def test_odd_joints_come_back(tmp_path, joint):
+    recipe = starter(tmp_path / "my.yaml")
+    recipe = recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"joint": joint})})
+    assert reload(tmp_path, commented(recipe, heading="")) == recipe
+
+
+@settings(max_examples=40)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
+def test_any_name_comes_back(tmp_path_factory, text):
+    plain = {
+        "run_dir": text,
+        "ingest": {"sources": [{"path": text, "name": text}]},
+        "tokenizer": {"source": text, "eos": text},
+    }
+    recipe = Recipe.from_dict(plain)
+    folder = tmp_path_factory.mktemp("names")
+    assert reload(folder, commented(recipe, heading="x")) == recipe
+    assert reload(folder, recipe.dump()) == recipe
+
+
+@pytest.mark.parametrize("name", ["quickstart", "paper-64k", "paper-128k", "paper-512k"])
+def test_every_preset_is_a_recipe(tmp_path, name):
+    text = preset(name)
+    assert text.startswith("# ")
+    assert reload(tmp_path, text).run_dir == f"runs/{name}"
+
+
+def test_a_preset_that_is_none():
+    with pytest.raises(RecipeError, match="choose one of: paper-128k, paper-512k, paper-64k, quickstart"):
+        preset("../pyproject")

@@ -1,0 +1,326 @@
+"""Exports of finished runs: packed, split, mixed, and never made twice."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import nextlong
+from nextlong import pipeline
+from nextlong.errors import NextlongError
+from nextlong.runs import export as runs_export
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.mixes import check_mixes
+
+T = 2048
+
+
+def export(runs, **asked):
+    """Export and return the finished steps."""
+    return runs_export.export(runs, **asked).done
+
+
+def rows_of(folder):
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def ids_by_name(rows):
+    """Return the tokens of each sequence by its id, rows taken apart at their boundaries."""
+    found = {}
+    for row in rows:
+        pieces = np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1])
+        found |= dict(zip(row["sequence_id"].split(), (piece.tolist() for piece in pieces), strict=True))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sequences(shared_run):
+    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
+
+
+@pytest.fixture(scope="module")
+def shorter_run(recipe_for, tmp_path_factory):
+    """A run of half the length, of the same corpus and tokenizer."""
+    run_dir = tmp_path_factory.mktemp("shorter") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
+    return run_dir
+
+
+def test_what_a_run_exported_is_not_written_again(own_run):
+    before = {path.name for path in own_run.iterdir()}
+    export([own_run], formats=["parquet"])
+    assert {path.name for path in own_run.iterdir()} == before
+
+
+def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, sequences):
+    done = export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
+    rows = rows_of(done["parquet"].folder)
+    assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
+    assert [row["length"] for row in rows] == [3 * T] * 4
+    assert ids_by_name(rows) == sequences
+    spans = rows[0]["spans"]
+    assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
+    assert all(a["token_end"] == b["token_start"] for a, b in pairwise(spans))
+    assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
+
+
+def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
+    done = export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
+    (path,) = done["jsonl"].files(".jsonl")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
+    documents = {span["doc_id"] for row in rows for span in row["spans"]} - {-1}
+    assert done["rows"].counts[0]["train"] == {
+        "rows": 3,
+        "sequences": 12,
+        "documents": len(documents),
+        "tokens": 12 * T,
+        "short_rows": 1,
+    }
+    texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
+    assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
+
+
+def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, sequences):
+    split = ["export.validation=0.4", "workers=1"]
+    done = export([own_run], formats=["parquet"], overrides=split)
+    train, validation = (ids_by_name(rows_of(done[name].folder)) for name in ("parquet", "parquet-validation"))
+    assert train
+    assert validation
+    assert train | validation == sequences
+    done = export([shorter_run], formats=["parquet"], overrides=split)
+    shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
+    common = sequences.keys() & (shorter | ids_by_name(rows_of(done["parquet"].folder))).keys()
+    assert common
+    assert all((name in validation) == (name in shorter) for name in common)
+
+
+def test_chunks_of_validation_are_left_out_of_train(own_run):
+    done = export(
+        [own_run],
+        formats=["parquet"],
+        overrides=["export.validation=0.15", "export.shared_chunks=leave-out", "workers=1"],
+    )
+    used = [
+        {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}
+        for name in ("parquet", "parquet-validation")
+    ]
+    assert used[0]
+    assert used[1]
+    assert not used[0] & used[1]
+    counts = done["rows"].counts[0]
+    assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
+    assert counts["left_out"] > 0
+    told = f"{counts['left_out']} of 12 sequences"
+    for name in ("parquet", "parquet-validation"):
+        page = (done[name].folder / "README.md").read_text("utf-8")
+        assert f"{told} stand in neither split, because they share a chunk with validation" in page
+
+
+def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
+    shorter = {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shorter_run).sequences()}
+    done = export([own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"])
+    rows = rows_of(done["parquet"].folder)
+    pieces = [
+        (name, piece.tolist())
+        for row in rows
+        for name, piece in zip(
+            row["sequence_id"].split(),
+            np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1]),
+            strict=True,
+        )
+    ]
+    long = [(name, ids) for name, ids in pieces if len(ids) == T]
+    short = [(name, ids) for name, ids in pieces if len(ids) == 1024]
+    assert (len(long), len(short), len(pieces)) == (12, 24, 36)
+    assert all(sequences[name] == ids for name, ids in long)
+    assert all(shorter[name] == ids for name, ids in short)
+    assert all(row["length"] <= 4096 for row in rows)
+    assert "mixed" not in nextlong.open(own_run).steps
+    by_tokens = export([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
+    assert by_tokens["rows"].counts[0]["train"]["sequences"] == 24
+    texts = {
+        (sequence.id, len(sequence.input_ids)): sequence.text
+        for run in (own_run, shorter_run)
+        for sequence in nextlong.open(run).sequences()
+    }
+    mixed = [
+        json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.read_text("utf-8").splitlines()
+    ]
+    assert len(mixed) == by_tokens["rows"].counts[0]["train"]["rows"]
+    assert all(row["text"] == texts[row["sequence_id"], row["length"]] for row in mixed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"formats": ["parkett"]}, r"^--to parkett: export\.formats\.0 must be 'parquet'.*\(it is 'parkett'\)$"),
+        ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be a valid integer"),
+        (
+            {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
+            r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'pack'\?$",
+        ),
+        (
+            {"formats": ["axolotl"], "overrides": ["workers=1", "export.pack=4096"]},
+            r"^--to axolotl --set export\.pack=4096: export: pack is 4096 but axolotl",
+        ),
+        (
+            {"overrides": ["export.pck=1", "export.shard_mb=0"]},
+            r"^--set export\.pck=1 --set export\.shard_mb=0: export\.shard_mb must be greater than 0[^\n]*\nunknown key",
+        ),
+        ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
+        (
+            {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
+            "export.megatron_eod='nope' is no token",
+        ),
+        (
+            {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
+            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: parquet, torchtitan",
+        ),
+        ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
+        ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
+        ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
+        (
+            {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
+            r"leaves no sequence for train of 12(: \d share a chunk with validation and are left out; compose.max_uses|;)",
+        ),
+        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
+        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 tokens a row cannot hold a sequence, which has 2048"),
+        (
+            {"overrides": ["export.validation=0.00001"]},
+            "export.validation=1e-05 leaves no sequence for validation of 12",
+        ),
+        ({"mix": [1, 2]}, "the mix has 2 proportions for 1 runs"),
+    ],
+)
+def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
+    before = sorted(own_run.rglob("*"))
+    with pytest.raises(NextlongError, match=message):
+        export([own_run], **asked)
+    assert sorted(own_run.rglob("*")) == before
+
+
+def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
+    other = tmp_path / "other"
+    pipeline.run(recipe_for(other, "tokenizer.train=600", "compose.sequences=2", "workers=1"))
+    with pytest.raises(NextlongError, match="do not have the same tokenizer, so their token ids do not mix"):
+        export([own_run, other])
+
+
+def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
+    written = runs_export.export([own_run], overrides=["export.validation=0.4", "workers=1"])
+    (counts,) = written.done["rows"].counts
+    for name, split in (("parquet", "train"), ("jsonl-validation", "validation")):
+        text = (written.done[name].folder / "README.md").read_text("utf-8")
+        own = counts[split]
+        assert f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |" in text
+        assert f"{own['sequences']} sequences of 2,048 tokens" in text
+        matter = yaml.safe_load(text.split("---\n")[1])
+        assert [own["split"] for own in matter["configs"][0]["data_files"]] == [split]
+        assert "2,048 tokens" in text
+        assert "| small | `corpus` |" in text
+        assert str(own_run.parent) not in text
+        assert "run_dir: run\n" in text
+
+
+def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_path):
+    there = tmp_path / "there"
+    asked = {"formats": ["parquet"], "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"]}
+    done = export([own_run], **asked)
+    assert sorted(path.name for path in there.iterdir()) == [".nextlong-push.json", "README.md", "train", "validation"]
+    for name, split in (("parquet", "train"), ("parquet-validation", "validation")):
+        files = done[name].files(".parquet")
+        assert files
+        assert [(there / split / path.name).read_bytes() for path in files] == [path.read_bytes() for path in files]
+    data_files = yaml.safe_load((there / "README.md").read_text("utf-8").split("---\n")[1])["configs"][0]["data_files"]
+    assert [(own["split"], own["path"]) for own in data_files] == [
+        ("train", "train/*.parquet"),
+        ("validation", "validation/*.parquet"),
+    ]
+    (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
+    export([own_run], **asked)
+    assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
+    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+        export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
+
+
+def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
+    with pytest.raises(NextlongError, match=r"wants sequences of compose.target_tokens \+ 1 = 2,049 tokens, those of"):
+        export([own_run], formats=["torchtitan"])
+    embedded = {path.name for path in own_run.glob("*-embed-*")}
+    done = pipeline.run(recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3"))
+    rows = rows_of(done["torchtitan"].folder)
+    assert [row["seq_lengths"] for row in rows] == [[T + 1]] * 3
+    assert [len(row["input_ids"]) for row in rows] == [T + 1] * 3
+    assert {path.name for path in own_run.glob("*-embed-*")} == embedded
+    assert [len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()] == [T + 1] * 3
+
+
+def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, sequences):
+    done = export([own_run], formats=["axolotl"])
+    rows = rows_of(done["axolotl"].folder)
+    assert [row["input_ids"] for row in rows] == list(sequences.values())
+    assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
+    assert all(row["attention_mask"] == [1] * T for row in rows)
+    with pytest.raises(NextlongError, match="axolotl takes a packed row for one document"):
+        export([own_run], formats=["axolotl"], overrides=["export.pack=4096"])
+
+
+def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
+    record = json.loads((own_run / "run.json").read_text())
+    record["recipe"]["export"] |= {"compression": "lz4", "row_group_mb": 1.0}
+    (own_run / "run.json").write_text(json.dumps(record))
+    written = runs_export.export([own_run], formats=["mds"])
+    assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
+    kept = runs_export.export([own_run], formats=["mds", "parquet"]).recipe.export
+    assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
+
+
+def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
+    done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
+    mix = json.loads((done["rows"].folder / "mix.json").read_text())
+    assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
+    assert [run["run"] for run in mix["runs"]] == [str(own_run), str(shorter_run)]
+    assert [run["sequences"] for run in mix["runs"]] == [12, len(nextlong.open(shorter_run))]
+    assert [run["taken"] for run in mix["runs"]] == [
+        {"train": {"sequences": 12, "tokens": 12 * T}},
+        {"train": {"sequences": 6, "tokens": 6 * 1024}},
+    ]
+    composed = [nextlong.open(run).steps["compose"].manifest["fingerprint"] for run in (own_run, shorter_run)]
+    assert [run["steps"]["compose"] for run in mix["runs"]] == composed
+    keys = {span["doc_id"] for row in rows_of(done["parquet"].folder) for span in row["spans"]} - {-1}
+    assert done["rows"].counts[0]["train"]["documents"] == len(keys)
+
+
+def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
+    assert check_mixes(Artefacts(own_run)) == []
+    done = export([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
+    assert "hashes only" in outcome.note
+    assert outcome.note.endswith(f"Verify each run: {own_run}, {shorter_run}")
+    path = done["parquet"].files(".parquet")[0]
+    path.write_bytes(path.read_bytes() + b"!")
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert outcome.breaches == 1
+    assert f"{path.parent.name}/{path.name} has" in outcome.examples[0]
+    (done["rows"].folder / "manifest.json").write_text("{}")
+    (outcome,) = check_mixes(Artefacts(own_run))
+    assert outcome.breaches == 2
+    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is no manifest of a step"
+
+
+def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
+    tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
+    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
+    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
+        pipeline.run(recipe_for(tmp_path / "run", *asked))
+    assert list((tmp_path / "run").glob("[0-9]*")) == []
+    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
+        pipeline.run(recipe_for(tmp_path / "trained", *asked[1:]))
+    made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
+    assert made >= {"ingest", "chunk", "tokenizer"}
+    assert made.isdisjoint({"embed", "draft", "rows"})  # what waits for the tokenizer, or for what runs beside it

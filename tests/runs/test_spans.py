@@ -1,0 +1,101 @@
+"""What is counted in a block of spans, by hand."""
+
+import numpy as np
+
+from nextlong.runs import spans
+from nextlong.runs.spans import Block
+from nextlong.schemas import BOS, DOCUMENT, JOINT, META, NEGATIVE, NO_CHUNK
+
+NAN = float("nan")
+
+
+def block(*rows):
+    """Rows: sequence, chunk, document, role, group, start, end, score."""
+    sequence, chunk, doc, role, group, start, end, score = map(np.array, zip(*rows, strict=True))
+    return Block(sequence, chunk, doc, role.astype(np.int8), group, start, end, score.astype(np.float64))
+
+
+# Document 1 (chunks 10, 11, 12) is the meta-document of both sequences; in the second, 11 stands behind its negative.
+EXTENDED = block(
+    (0, NO_CHUNK, -1, BOS, -1, 0, 1, 0.0),
+    (0, 10, 1, META, 0, 1, 4, 1.0),
+    (0, 20, 2, NEGATIVE, 0, 4, 9, 0.9),
+    (0, NO_CHUNK, -1, JOINT, 0, 9, 10, 0.0),
+    (0, 30, 3, NEGATIVE, 0, 10, 12, 0.8),
+    (0, 11, 1, META, 1, 12, 15, 1.0),
+    (0, 31, 3, NEGATIVE, 1, 15, 20, 0.7),
+    (0, 12, 1, META, 2, 20, 21, 1.0),
+    (1, 10, 1, META, 0, 0, 4, 1.0),
+    (1, 20, 2, NEGATIVE, 1, 4, 10, 0.6),
+    (1, 11, 1, META, 1, 10, 20, 1.0),
+)
+
+# Documents 4, 5 and 6 of chunks 40-42, 50 and 60-61; then 5 alone, and 6 whose cosine is unknown.
+CONCATENATED = block(
+    (0, 40, 4, DOCUMENT, 0, 0, 5, 1.0),
+    (0, NO_CHUNK, -1, JOINT, 0, 5, 6, 0.0),
+    (0, 41, 4, DOCUMENT, 0, 6, 9, 1.0),
+    (0, 42, 4, DOCUMENT, 0, 9, 11, 1.0),
+    (0, 50, 5, DOCUMENT, 1, 11, 13, 0.5),
+    (0, 60, 6, DOCUMENT, 2, 13, 15, 0.25),
+    (0, 61, 6, DOCUMENT, 2, 15, 20, 0.25),
+    (1, 50, 5, DOCUMENT, 0, 0, 7, NAN),
+    (1, 60, 6, DOCUMENT, 1, 7, 20, NAN),
+)
+
+
+def ranked(rows):
+    ranks, scores = spans.ranked_scores(rows)
+    return list(zip(ranks.tolist(), scores.tolist(), strict=True))
+
+
+def test_a_negative_has_the_rank_of_its_place_beside_its_meta_chunk():
+    assert ranked(EXTENDED) == [(1, 0.9), (2, 0.8), (1, 0.7), (1, 0.6)]
+
+
+def test_a_document_has_the_rank_of_its_place_behind_the_first_once_however_many_chunks():
+    assert ranked(CONCATENATED) == [(1, 0.5), (2, 0.25)]
+
+
+def test_distances_are_the_tokens_between_meta_chunks():
+    assert spans.distances(EXTENDED).tolist() == [12 - 4, 20 - 15, 10 - 4]
+
+
+def test_whole_documents_have_no_distances():
+    assert spans.distances(CONCATENATED).tolist() == []
+
+
+def test_own_document_negatives_are_found():
+    assert spans.own_document_negatives(EXTENDED) == 0
+    leaky = block(
+        (0, 10, 1, META, 0, 0, 4, 1.0),
+        (0, 12, 1, NEGATIVE, 0, 4, 9, 0.9),
+        (0, 30, 3, NEGATIVE, 0, 9, 10, 0.9),
+        (1, 30, 3, META, 0, 0, 5, 1.0),
+        (1, 10, 1, NEGATIVE, 0, 5, 8, 0.9),  # the meta-document of another sequence is a document like any other
+    )
+    assert spans.own_document_negatives(leaky) == 1
+
+
+def test_repeated_chunks_are_found_within_a_sequence_only():
+    assert spans.repeated_chunks(EXTENDED) == 0
+    repeated = block(
+        (0, 10, 1, META, 0, 0, 4, 1.0),
+        (0, 20, 2, NEGATIVE, 0, 4, 9, 0.9),
+        (0, 20, 2, NEGATIVE, 0, 9, 12, 0.9),
+        (0, 10, 1, NEGATIVE, 0, 12, 20, 0.9),
+        (1, 20, 2, META, 0, 0, 20, 1.0),
+    )
+    assert spans.repeated_chunks(repeated) == 2
+
+
+def test_documents_of_a_sequence_are_counted_once():
+    assert spans.documents_per_sequence(EXTENDED).tolist() == [3, 2]
+    assert spans.documents_per_sequence(CONCATENATED).tolist() == [3, 2]
+
+
+def test_a_sequence_of_nothing_but_negatives_counts():
+    alone = block((0, 20, 2, NEGATIVE, 0, 0, 20, 0.5))
+    assert ranked(alone) == [(1, 0.5)]
+    assert spans.distances(alone).tolist() == []
+    assert spans.own_document_negatives(alone) == 0

@@ -1,0 +1,252 @@
+"""The numbers of a real run against the same numbers counted span by span in plain Python, and the page that shows them."""
+
+import io
+import json
+from collections import Counter
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import nextlong
+from nextlong import pipeline
+from nextlong.report import compare, stats_page
+from nextlong.runs import card_statistics, stats
+
+CHUNKY = ("meta", "negative", "document")
+
+
+@pytest.fixture(scope="module")
+def run(shared_run):
+    return nextlong.open(shared_run)
+
+
+@pytest.fixture(scope="module")
+def measured(run):
+    return stats.measure(run)
+
+
+@pytest.fixture(scope="module")
+def sequences(run):
+    """The chunk spans of every sequence, as objects."""
+    return [[span for span in sequence.spans if span.role in CHUNKY] for sequence in run.sequences()]
+
+
+def test_yield(run, measured):
+    told = measured.yields
+    (drawn,) = run.steps["metas"].counts
+    assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
+    assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
+    assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    assert told.kept + told.spare == run.steps["compose"].total("sequences") == 16
+    assert told.untried == 7
+
+
+def test_similarity(measured, sequences):
+    negatives = [span.score for spans in sequences for span in spans if span.role == "negative"]
+    assert measured.similarity.count == len(negatives)
+    assert measured.similarity.mean == pytest.approx(fmean(negatives), rel=1e-9)
+    assert measured.similarity.max == pytest.approx(max(negatives), abs=6e-5)
+    expected = np.quantile(negatives, [0.1, 0.5, 0.9], method="inverted_cdf")
+    own = [measured.similarity.p10, measured.similarity.p50, measured.similarity.p90]
+    assert own == pytest.approx(expected.tolist(), abs=6e-5)
+
+
+def test_similarity_by_rank(measured, sequences):
+    by_rank = {}
+    for spans in sequences:
+        for group in range(spans[-1].group + 1):
+            own = [span.score for span in spans if span.group == group and span.role == "negative"]
+            for rank, score in enumerate(own, start=1):
+                by_rank.setdefault(rank, []).append(score)
+    assert [one.rank for one in measured.similarity_by_rank] == [rank for rank in (1, 2, 5, 10, 20) if rank in by_rank]
+    for one in measured.similarity_by_rank:
+        assert one.count == len(by_rank[one.rank])
+        assert one.mean == pytest.approx(fmean(by_rank[one.rank]), rel=1e-9)
+
+
+def test_distance(measured, sequences):
+    gaps = []
+    for spans in sequences:
+        metas = [span for span in spans if span.role == "meta"]
+        gaps += [after.token_start - before.token_end for before, after in pairwise(metas)]
+    own = measured.distance_tokens
+    assert (own.count, own.max) == (len(gaps), max(gaps))
+    assert own.mean == pytest.approx(fmean(gaps))
+    assert own.p50 == sorted(gaps)[(len(gaps) - 1) // 2]
+
+
+def test_reuse(measured, sequences):
+    uses = Counter(span.chunk_id for spans in sequences for span in spans if span.role == "negative")
+    names = {span.chunk_id: span.source_id for spans in sequences for span in spans}
+    reuse = measured.reuse
+    assert (reuse.distinct_chunks, reuse.max) == (len(uses), max(uses.values()))
+    assert reuse.mean == pytest.approx(fmean(uses.values()))
+    assert [(own.least, own.most) for own in reuse.histogram][:4] == [(1, 1), (2, 2), (3, 4), (5, 8)]
+    for own in reuse.histogram:
+        assert own.chunks == sum(own.least <= count <= own.most for count in uses.values())
+    best = sorted(uses, key=lambda chunk: (-uses[chunk], chunk))[:10]
+    assert [(hub.chunk_id, hub.source_id, hub.uses) for hub in reuse.hubs] == [
+        (chunk, names[chunk], uses[chunk]) for chunk in best
+    ]
+
+
+def test_leaks(measured):
+    assert (measured.own_document_negatives, measured.repeated_chunks) == (0, 0)
+
+
+def test_mix(run, measured, sequences):
+    roles = Counter()
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            roles[span.role] += span.token_end - span.token_start
+    assert measured.tokens_by_role == roles
+    assert measured.meta_share == roles["meta"] / measured.tokens
+    assert measured.tokens_by_source == {"small": roles["meta"] + roles["negative"]}
+    per_sequence = [len({span.doc_id for span in spans}) for spans in sequences]
+    assert measured.documents_per_sequence.mean == pytest.approx(fmean(per_sequence))
+    assert measured.documents_per_sequence.max == max(per_sequence)
+    assert measured.distinct_documents == len({span.doc_id for spans in sequences for span in spans})
+
+
+def test_characters_per_token_of_whole_chunks(run, measured, sequences):
+    chars = tokens = 0
+    for spans in sequences:
+        for span in spans:
+            (text,) = run.corpus.texts(np.array([span.chunk_id]))
+            length = len(run.tokenizer.encode(text, add_special_tokens=False).ids)
+            if length == span.token_end - span.token_start:
+                chars += len(text)
+                tokens += length
+    assert measured.chars_per_token == pytest.approx(chars / tokens)
+
+
+def test_sources_are_told_apart_the_largest_first(recipe_for, small_corpus, tmp_path):
+    sources = [{"path": str(small_corpus / f"{number}.jsonl"), "name": name} for number, name in enumerate("abcd")]
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources={json.dumps(sources)}")
+    pipeline.run(recipe)
+    run = nextlong.open(tmp_path / "run")
+    letters = {
+        json.loads(line)["id"]: name
+        for number, name in enumerate("abcd")
+        for line in (small_corpus / f"{number}.jsonl").read_text().splitlines()
+    }
+    tokens = Counter()
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.doc_id >= 0:
+                tokens[letters[span.source_id]] += span.token_end - span.token_start
+    assert list(stats.measure(run).tokens_by_source.items()) == tokens.most_common()
+
+
+def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):
+    monkeypatch.setattr("nextlong.runs.spans._BLOCK_SPANS", 1)
+    again = stats.measure(run)
+    assert again.similarity.mean == pytest.approx(measured.similarity.mean, rel=1e-12)
+    close = {"similarity", "similarity_by_rank"}  # sums of floats, in another order
+    assert {key: value for key, value in again.as_json().items() if key not in close} == {
+        key: value for key, value in measured.as_json().items() if key not in close
+    }
+
+
+def test_sequences_too_short_are_counted(recipe_for, own_run):
+    pipeline.run(recipe_for(own_run, "mine.fetch=12", "compose.sequences=all", "compose.target_tokens=4096"))
+    run = nextlong.open(own_run)
+    told = stats.measure(run).yields
+    assert told.asked == "all"
+    assert told.kept == len(run)
+    assert told.short > 0
+    assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
+    page = printed(stats.measure(run), terminal=False)
+    block = page.partition("Yield\n")[2].splitlines()
+    rows = dict(line.strip().split("  ", 1) for line in block[:8])
+    assert list(rows) == [
+        "asked", "documents", "eligible", "drawn", "kept", "more than asked", "not needed",
+        "dropped: too few negatives to reach target_tokens",
+    ]  # fmt: skip
+    drawn, *parts = [int(value.removesuffix(", which are")) for value in list(rows.values())[3:]]
+    assert drawn == sum(parts) > parts[0]
+
+
+def printed(measured, *, terminal):
+    file = io.StringIO()
+    stats_page.show(measured, Console(file=file, force_terminal=terminal, width=100))
+    return file.getvalue()
+
+
+def test_the_page_tells_every_block(measured):
+    lines = printed(measured, terminal=False).splitlines()
+    assert lines[0] == f"12 sequences of 2,048 tokens in {measured.run}"
+    told = {" ".join(line.split()) for line in lines}
+    assert told >= {
+        "method nextlong", "Yield", "kept 12", "tokens 24,576", "own-document negatives 0", "chunks repeated 0",
+        f"rank 1 {measured.similarity_by_rank[0].mean:.4f} (mean of {measured.similarity_by_rank[0].count})",
+        f"p50 {measured.distance_tokens.p50:,.0f}", f"used 1 {measured.reuse.histogram[0].chunks:,} chunks",
+        f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id}, chunk {measured.reuse.hubs[0].chunk_id}",
+    }  # fmt: skip
+
+
+def test_pipes_get_plain_text_and_terminals_colour(measured):
+    assert "\x1b" not in printed(measured, terminal=False)
+    assert "\x1b[1m" in printed(measured, terminal=True)
+
+
+def test_json_is_plain_and_whole(measured):
+    plain = measured.as_json()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
+        "similarity_by_rank": list(plain["similarity_by_rank"]),
+        "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
+    }
+    assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}
+
+
+# other settings and methods
+
+
+def test_the_cap_on_uses_shows_in_the_reuse(recipe_for, own_run, measured):
+    pipeline.run(recipe_for(own_run, "compose.max_uses=2"))
+    capped = stats.measure(nextlong.open(own_run))
+    assert measured.reuse.max > 2
+    assert (capped.reuse.max, capped.max_uses) == (2, 2)
+    assert [(own.least, own.most) for own in capped.reuse.histogram] == [(1, 1), (2, 2)]
+
+
+def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
+    pipeline.run(recipe_for(own_run, "compose.negatives=self-repeat"))
+    repeated = stats.measure(nextlong.open(own_run))
+    assert repeated.own_document_negatives == repeated.similarity.count > 0
+    assert repeated.repeated_chunks > 0
+    assert f"own-document negatives {repeated.own_document_negatives:,} (by design)" in " ".join(
+        printed(repeated, terminal=False).split()
+    )
+
+
+@pytest.mark.parametrize("method", ["standard", "knn"])
+def test_methods_of_whole_documents(recipe_for, own_run, method):
+    pipeline.run(recipe_for(own_run, f"compose.method={method}"))
+    run = nextlong.open(own_run)
+    measured = stats.measure(run)
+    assert measured.method == method
+    assert (measured.negatives, measured.position, measured.own_document_negatives) == (None, None, None)
+    assert (measured.distance_tokens, measured.meta_share, measured.repeated_chunks) == (None, None, 0)
+    assert measured.encoder == ("lsa" if method == "knn" else None)
+    assert (measured.similarity is None) == (method == "standard")
+    neighbours = sum(
+        len({span.group for span in sequence.spans if span.role == "document"}) - 1 for sequence in run.sequences()
+    )
+    assert measured.similarity is None or measured.similarity.count == neighbours
+    told = measured.yields
+    assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    assert f"drafts {told.drafts}, which are" in " ".join(printed(measured, terminal=False).split())
+    json.dumps(measured.as_json(), allow_nan=False)
+    page = printed(measured, terminal=False)
+    assert "Tokens between" not in page
+    assert "own-document negatives" not in page
+    assert "chunks repeated" in page
+    numbers = compare.row(measured)
+    assert {key for key, value in numbers.items() if value is None} >= {
+        "distance_mean", "distance_p50", "distance_p90", "distance_max", "meta_share", "own_document_negatives",
+    }  # fmt: skip
+    assert "negatives from the own document" not in card_statistics.statistics(measured)

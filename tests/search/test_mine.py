@@ -1,0 +1,192 @@
+"""Mining: the draw of meta-documents, and the nearest chunks against a search by hand."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong import schemas
+from nextlong.schemas import METAS
+from nextlong.search import exact
+from nextlong.search.exact import nearest
+from nextlong.search.metas import chunk_ids_of, draw_metas
+from nextlong.search.mine import mine_block
+
+
+def unit_rows(count, dimensions=8, seed=0):
+    rows = np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+
+
+def save_shards(folder, *shards):
+    paths = [Path(folder) / f"{number}.vectors.npy" for number in range(len(shards))]
+    for path, rows in zip(paths, shards, strict=True):
+        np.save(path, rows)
+    return paths
+
+
+def packed(sizes):
+    return np.concatenate([schemas.pack_ids(shard, np.arange(size)) for shard, size in enumerate(sizes)])
+
+
+def brute_force(queries, vectors, ids, *, fetch, own_first, own_last):
+    """Score all, drop the own document, sort; ties by id."""
+    found = []
+    for query, first, last in zip(queries, own_first, own_last, strict=True):
+        scores = vectors.astype(np.float32) @ query
+        foreign = (ids < first) | (ids >= last)
+        order = np.lexsort((ids[foreign], -scores[foreign]))[:fetch]
+        found.append((ids[foreign][order], scores[foreign][order]))
+    return found
+
+
+@pytest.mark.parametrize("overfetch", [2, 6, 64], ids=["long", "mixed", "ordinary"])
+@pytest.mark.parametrize("block_rows", [7, 16, 1000])
+@pytest.mark.parametrize("fetch", [1, 5, 30, 500])
+def test_nearest_is_brute_force(tmp_path, monkeypatch, block_rows, fetch, overfetch):
+    monkeypatch.setattr(exact, "_BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(exact, "_OVERFETCH", overfetch)
+    monkeypatch.setattr(exact, "_HEAP_CELLS", 100)  # a few queries at a time
+    sizes = (20, 0, 33, 5)
+    shards = [unit_rows(size, seed=size) for size in sizes]
+    ids, vectors = packed(sizes), np.concatenate(shards)
+    own_first = np.repeat([ids[0], ids[25]], [10, 4])  # documents of 10 chunks and of 4
+    own_last = np.repeat([ids[10], ids[29]], [10, 4])
+    queries = np.concatenate([vectors[:10], vectors[25:29]]).astype(np.float32)
+    paths = save_shards(tmp_path, *shards)
+    found_ids, found_scores = nearest(queries, paths, fetch=fetch, own_first=own_first, own_last=own_last)
+    expected = brute_force(queries, vectors, ids, fetch=fetch, own_first=own_first, own_last=own_last)
+    for got_ids, got_scores, (want_ids, want_scores) in zip(found_ids, found_scores, expected, strict=True):
+        assert got_ids.tolist() == want_ids.tolist()
+        assert got_scores == pytest.approx(want_scores, abs=1e-5)
+
+
+def test_a_document_that_is_its_own_nearest_still_gets_all_it_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(exact, "_OVERFETCH", 1)
+    # 40 chunks of one document, all alike, before 6 others further away: 2 + 1 are far too few.
+    same, others = np.tile([1.0, 0.0], (40, 1)), np.array([[np.cos(a), np.sin(a)] for a in np.arange(1, 7) / 7])
+    paths = save_shards(tmp_path, np.concatenate([same, others]).astype(np.float16))
+    found, _ = nearest(
+        same.astype(np.float32), paths, fetch=2, own_first=np.zeros(40, np.int64), own_last=np.full(40, 40)
+    )
+    assert [ids.tolist() for ids in found] == [[40, 41]] * 40
+
+
+def test_a_corpus_of_one_document_has_no_candidates(tmp_path):
+    paths = save_shards(tmp_path, unit_rows(3))
+    found, scores = nearest(
+        unit_rows(3).astype(np.float32), paths, fetch=4, own_first=np.zeros(3, np.int64), own_last=np.full(3, 3)
+    )
+    assert [len(ids) for ids in found] == [len(values) for values in scores] == [0, 0, 0]
+
+
+def test_equal_cosines_stand_in_the_order_of_their_ids(tmp_path):
+    paths = save_shards(tmp_path, np.ones((3, 1), np.float16), np.ones((2, 1), np.float16))
+    found, _ = nearest(np.ones((1, 1), np.float32), paths, fetch=9, own_first=np.array([1]), own_last=np.array([2]))
+    assert found[0].tolist() == [0, 2, 1 << 32, (1 << 32) + 1]
+
+
+def test_opposite_vectors_are_candidates_too(tmp_path):
+    paths = save_shards(tmp_path, np.array([[1], [-1]], np.float16))
+    found, scores = nearest(
+        np.ones((1, 1), np.float32), paths, fetch=2, own_first=np.array([0]), own_last=np.array([1])
+    )
+    assert (found[0].tolist(), scores[0].tolist()) == ([1], [-1.0])
+
+
+# the draw
+
+
+def write_shard(folder, number, chunks_per_document, hashes, chars=10):
+    """Write CHUNKS of documents with so many chunks each (0: not kept), and their hashes."""
+    rows = [(row, at * chars, (at + 1) * chars, False) for row, n in enumerate(chunks_per_document) for at in range(n)]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+    batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
+    path = Path(folder) / f"{number}.chunks.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        writer.write_batch(batch)
+    np.save(Path(folder) / f"{number}.hashes.npy", np.array(hashes, np.uint64))
+    return path, Path(folder) / f"{number}.hashes.npy"
+
+
+def draw(folder, shards, **options):
+    paths = [write_shard(folder, number, *shard) for number, shard in enumerate(shards)]
+    chars = []
+    for number, (counts, *_) in enumerate(shards):
+        chars.append(Path(folder) / f"{number}.chars.npy")
+        np.save(chars[-1], np.array(counts) * 10)
+    settings = {"draws": None, "min_meta_chunks": 2, "seed": 0, "chars": chars} | options
+    counts = draw_metas(
+        Path(folder) / "out", chunks=[chunks for chunks, _ in paths], hashes=[hashes for _, hashes in paths], **settings
+    )
+    return counts, np.load(Path(folder) / "out.metas.npy")
+
+
+def test_the_draw_knows_each_documents_chunks(tmp_path):
+    counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])])
+    assert counts == {"documents": 4, "eligible": 3, "drawn": 3, "meta_chunks": 7}
+    assert metas.dtype == METAS
+    by_hash = {int(meta["content_hash"]): meta for meta in metas}
+    assert [(hash_, int(by_hash[hash_]["first_chunk"]), int(by_hash[hash_]["chunks"]), int(by_hash[hash_]["chars"]))
+            for hash_ in sorted(by_hash)] == [(11, 0, 3, 30), (14, 4, 2, 20), (15, 1 << 32, 2, 20)]  # fmt: skip
+    assert metas["key"].tolist() == sorted(metas["key"].tolist())
+    assert chunk_ids_of(metas[metas["content_hash"] == 14]).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize(("min_meta_chunks", "eligible"), [(1, 4), (2, 3), (3, 1), (4, 0)])
+def test_documents_with_fewer_chunks_are_no_meta_documents(tmp_path, min_meta_chunks, eligible):
+    counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])], min_meta_chunks=min_meta_chunks)
+    assert counts["eligible"] == len(metas) == eligible
+
+
+DOCUMENTS = [(2 + number % 3, 1000 + number) for number in range(40)]
+
+
+@given(order=st.permutations(range(40)), cuts=st.lists(st.integers(0, 40), max_size=4), draws=st.integers(1, 50))
+def test_the_draw_does_not_depend_on_shards_or_order(tmp_path_factory, order, cuts, draws):
+    documents = [DOCUMENTS[place] for place in order]
+    bounds = [0, *sorted(cuts), 40]
+    shards = [
+        tuple(map(list, zip(*documents[first:last], strict=True))) if first < last else ([], [])
+        for first, last in pairwise(bounds)
+    ]
+    _, metas = draw(tmp_path_factory.mktemp("draw"), shards, draws=draws, seed=5)
+    _, whole = draw(tmp_path_factory.mktemp("whole"), [tuple(map(list, zip(*DOCUMENTS, strict=True)))], seed=5)
+    for name in ("key", "content_hash", "chunks", "chars"):
+        assert metas[name].tolist() == whole[name][:draws].tolist()
+
+
+def test_another_seed_draws_others(tmp_path):
+    shards = [tuple(map(list, zip(*DOCUMENTS, strict=True)))]
+    drawn = [draw(tmp_path, shards, draws=10, seed=seed)[1]["content_hash"].tolist() for seed in (0, 1)]
+    assert set(drawn[0]) != set(drawn[1])
+
+
+def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
+    shards = [([2, 1], [21, 22]), ([3], [23])]
+    _, metas = draw(tmp_path, shards, min_meta_chunks=2)
+    vectors = save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))
+    first = int(np.flatnonzero(metas["content_hash"] == 21)[0])
+    counts = mine_block(
+        tmp_path / "b", metas=tmp_path / "out.metas.npy", first=first, last=first + 1, vectors=vectors, fetch=3
+    )
+    with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
+        table = reader.read_all()
+    assert table.schema == schemas.CANDIDATES
+    assert table.column("chunk_id").to_pylist() == [0, 1]
+    for ids, scores in zip(table.column("neighbour_ids").to_pylist(), table.column("scores").to_pylist(), strict=True):
+        assert len(ids) == 3
+        assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
+        assert scores == sorted(scores, reverse=True)
+    assert counts == {"queries": 2, "candidates": 6, "fewest": 3}
+
+
+def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
+    np.save(tmp_path / "longer.npy", np.array([30, 41, 20]))
+    counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
+    assert counts["documents"] == 3
+    assert sorted(metas["content_hash"].tolist()) == [11, 13]

@@ -1,0 +1,218 @@
+"""TOKENS of a shard: the wanted chunks, in order, with the ids that the tokenizer itself gives."""
+
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from nextlong import pipeline, schemas
+from nextlong.artefacts.chunks import iter_chunk_texts
+from nextlong.corpus.chunk import chunk_shard
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Done, Step
+from nextlong.errors import RunError
+from nextlong.tokens import tokenize as stage
+from nextlong.tokens.fast_bpe import TextEncoder, read_tokenizer
+from nextlong.tokens.steps import tokens_step
+from nextlong.tokens.tokenize import tokenize_shard
+from nextlong.tokens.tokenizer import train_bpe
+
+TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
+TEXTS[4] = "A name of a token <|endoftext|> in the text.\n"
+
+
+@pytest.fixture
+def shard(tmp_path):
+    documents = tmp_path / "documents.arrow"
+    with pa.OSFile(str(documents), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+        for first in range(0, len(TEXTS), 4):
+            texts = TEXTS[first : first + 4]
+            columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+    np.save(tmp_path / "keep.npy", np.ones(len(TEXTS), bool))
+    chunk_shard(
+        tmp_path / "s", documents=documents, keep=tmp_path / "keep.npy", max_chars=32, length="slice", oversize="split"
+    )
+    train_bpe(TEXTS, vocab_size=320).save(str(tmp_path / "tokenizer.json"))
+    return {
+        "documents": documents,
+        "chunks": tmp_path / "s.chunks.arrow",
+        "tokenizer": tmp_path / "tokenizer.json",
+        "rows": tmp_path / "rows.npy",
+    }
+
+
+def chunk_texts(shard):
+    return [text for batch in iter_chunk_texts(shard["documents"], shard["chunks"]) for text in batch.texts]
+
+
+def run(shard, out, rows, **options):
+    np.save(shard["rows"], np.array(rows, np.int64))
+    counts = tokenize_shard(out, **shard, **options)
+    return counts, np.load(f"{out}.ids.npy", mmap_mode="r"), np.load(f"{out}.offsets.npy", mmap_mode="r")
+
+
+def test_wanted_rows_in_order(shard, tmp_path):
+    texts = chunk_texts(shard)
+    assert len(texts) == 18
+    rows = [0, 3, 4, 11, 17]
+    counts, ids, offsets = run(shard, tmp_path / "out", rows)
+    tokenizer = read_tokenizer(shard["tokenizer"])
+    expected = [tokenizer.encode(texts[row]).ids for row in rows]
+    assert [ids[start:end].tolist() for start, end in pairwise(offsets)] == expected
+    assert (ids.dtype, offsets.dtype, offsets.shape) == (np.uint32, np.int64, (6,))
+    assert counts == {
+        "chunks": 5,
+        "tokens": sum(map(len, expected)),
+        "chars": sum(len(texts[row]) for row in rows),
+        "copied_chunks": 0,
+        "fallback_chunks": 0,
+        "mismatches": 0,
+    }
+
+
+def test_all_rows_decode_to_the_documents(shard, tmp_path):
+    counts, ids, _ = run(shard, tmp_path / "out", range(len(chunk_texts(shard))))
+    tokenizer = tokenizers.Tokenizer.from_file(str(shard["tokenizer"]))
+    assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == "".join(TEXTS)
+    assert counts["fallback_chunks"] == 0
+    assert (ids == 0).sum() == 0  # a special token's name in the text is text
+
+
+def test_no_rows(shard, tmp_path):
+    counts, ids, offsets = run(shard, tmp_path / "out", [])
+    assert (len(ids), offsets.tolist()) == (0, [0])
+    assert counts == dict.fromkeys(["chunks", "tokens", "chars", "copied_chunks", "fallback_chunks", "mismatches"], 0)
+
+
+def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
+    run(shard, tmp_path / "out", [0, 1])
+    with open(tmp_path / "out.ids.npy", "rb") as file:
+        assert np.lib.format.read_magic(file) == (1, 0)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        assert file.tell() == 128
+        rest = file.read()
+    assert (len(shape), fortran_order, dtype) == (1, False, np.dtype("<u4"))
+    assert len(rest) == 4 * shape[0] > 0
+
+
+def test_the_encoder_is_read_once_a_process(shard, tmp_path):
+    run(shard, tmp_path / "first", [0])
+    shard["tokenizer"].unlink()
+    run(shard, tmp_path / "second", [0])
+    assert (tmp_path / "first.ids.npy").read_bytes() == (tmp_path / "second.ids.npy").read_bytes()
+
+
+def test_differences_are_counted_whatever_shard_the_process_had_before(shard, tmp_path):
+    rows = range(len(chunk_texts(shard)))
+    clean, *_ = run(shard, tmp_path / "clean", rows)
+    stage._encoder.cache_clear()
+    encoder = stage._encoder(shard["tokenizer"], "auto")
+    # Of the texts with this piece, one is the 17th or later of its shard and so unchecked.
+    encoder._cutter._ids_of.__self__["8"] = np.array([7, 7], np.uint32).tobytes()
+    texts = chunk_texts(shard)
+    pieces = [encoder._cutter._classes.cut(text) for text in texts]
+    expected = sum("8" in piece for piece in pieces[:16])
+    assert clean["mismatches"] == 0
+    assert expected > 0
+    for name in ("first", "second"):
+        counts, *_ = run(shard, tmp_path / name, rows)
+        assert counts["mismatches"] == expected
+    counts, *_ = run(shard, tmp_path / "reference", rows, engine="reference")
+    assert counts["mismatches"] == 0
+    stage._encoder.cache_clear()
+    for name in ("ids", "offsets"):
+        assert (tmp_path / f"clean.{name}.npy").read_bytes() == (tmp_path / f"reference.{name}.npy").read_bytes()
+
+
+def known_rows(shard, folder, rows):
+    folder.mkdir()
+    run(shard, folder / "t", rows)
+    np.save(folder / "rows.npy", np.array(rows, np.int64))
+    return folder / "rows.npy", folder / "t.offsets.npy", folder / "t.ids.npy"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "copied"),
+    [([[]], 0), ([[1, 5]], 1), ([[0, 3, 4], [4, 11, 16]], 4), ([range(18)], 5), ([[0, 3], [], [4, 11, 17]], 5)],
+)
+@pytest.mark.parametrize("rows_at_a_time", [2, 4096])
+def test_rows_known_before_are_copied_and_the_bytes_the_same(
+    shard, tmp_path, monkeypatch, earlier, copied, rows_at_a_time
+):
+    monkeypatch.setattr(stage, "_COPIED_ROWS", rows_at_a_time)
+    known = [known_rows(shard, tmp_path / f"earlier-{number}", rows) for number, rows in enumerate(earlier)]
+    rows = [0, 3, 4, 5 if copied == 1 else 11, 17]
+    counts, *_ = run(shard, tmp_path / "anew", rows)
+    folder = tmp_path / "result"
+    folder.mkdir()
+    assert run(shard, folder / "out", rows, known=known)[0] == counts | {"copied_chunks": copied}
+    assert sorted(path.name for path in folder.iterdir()) == ["out.ids.npy", "out.offsets.npy"]
+    for name in ("ids", "offsets"):
+        assert (folder / f"out.{name}.npy").read_bytes() == (tmp_path / f"anew.{name}.npy").read_bytes()
+
+
+def test_a_known_row_is_not_encoded_again(shard, tmp_path):
+    rows_path, offsets_path, ids_path = known_rows(shard, tmp_path / "earlier", [3, 4])
+    np.save(ids_path, np.full(len(np.load(ids_path)), 9, np.uint32))
+    _, ids, offsets = run(shard, tmp_path / "out", [0, 3], known=[(rows_path, offsets_path, ids_path)])
+    assert set(ids[offsets[1] :].tolist()) == {9}
+    assert set(ids[: offsets[1]].tolist()) != {9}
+
+
+def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
+    words = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "Second": 5, "line": 7}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "words.json"))
+    shard["tokenizer"] = tmp_path / "words.json"
+    second_line = next(row for row, text in enumerate(chunk_texts(shard)) if text.startswith("Second"))
+    counts, ids, _ = run(shard, tmp_path / "out", [second_line])
+    assert TextEncoder.from_file(tmp_path / "words.json").engine == "reference"
+    assert ids[:3].tolist() == [5, 7, 0]
+    assert counts["chunks"] == 1
+
+
+# the step
+
+
+def run_at_another_length(recipe_for, run_dir):
+    """Run with another length; return the TOKENS of that."""
+    before = set(run_dir.glob("*-tokens-*"))
+    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024"))
+    (folder,) = set(run_dir.glob("*-tokens-*")) - before
+    return open_done("tokens", folder)
+
+
+def test_another_length_copies_what_an_intact_earlier_one_tokenized(recipe_for, own_run, tmp_path):
+    harmed = shutil.copytree(own_run, tmp_path / "harmed")
+    copied = run_at_another_length(recipe_for, own_run)
+    next(harmed.glob("*-tokens-*/*.ids.npy")).write_bytes(b"")
+    anew = run_at_another_length(recipe_for, harmed)
+    assert 0 < copied.total("copied_chunks") <= copied.total("chunks")
+    assert anew.total("copied_chunks") == 0
+    for suffix in (".ids.npy", ".offsets.npy"):
+        pairs = list(zip(copied.files(suffix), anew.files(suffix), strict=True))
+        assert [first.read_bytes() for first, _ in pairs] == [second.read_bytes() for _, second in pairs]
+
+
+def test_another_tokenizer_copies_nothing(recipe_for, own_run):
+    before = set(own_run.glob("*-tokens-*"))
+    pipeline.run(recipe_for(own_run, "tokenizer.engine=reference"))
+    (folder,) = set(own_run.glob("*-tokens-*")) - before
+    made, (kept,) = open_done("tokens", folder), before
+    assert made.total("copied_chunks") == 0
+    for path in kept.glob("*.npy"):
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_differences_stop_the_run_and_name_the_shards(recipe_for, tmp_path):
+    inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "refer")]
+    step = tokens_step(recipe_for(tmp_path), *inputs)
+    parts = [{"counts": {"mismatches": count}} for count in (0, 3, 0, 1)]
+    step.check(Done("tokens", tmp_path, {"parts": parts[:1]}))
+    with pytest.raises(RunError, match=r"\(3 of shard 1, 1 of shard 3\); .* --set tokenizer\.engine=reference"):
+        step.check(Done("tokens", tmp_path, {"parts": parts}))
