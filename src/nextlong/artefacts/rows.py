@@ -92,7 +92,9 @@ class Rows:
             own["sequence"] = sequence
             for name in ("chunk_id", "role", "group"):
                 own[name] = batch.column(name).values.to_numpy()
-            own["first"], own["last"] = (batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end"))
+            own["first"], own["last"] = (
+                batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end")
+            )
             spans.append(own)
             at += length
         return np.concatenate(spans)

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · export · peek · verify · stats · compare · sweep.
+"""Command line: demo · init · plan · run · export · train · peek · verify · stats · compare · sweep.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nextlong
 from nextlong.cli import export as cli_export
+from nextlong.cli import train as cli_train
 from nextlong.cli.run import run_and_tell
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reports(commands)
 
     cli_export.add(commands)
+    cli_train.add(commands)
 
     verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
     verify.add_argument("run", type=Path)

@@ -12,5 +12,5 @@ The engine is theirs. Ours is what packed rows of 128K tokens need and they lack
     5. loop.py         steps, exact under accumulation, over ranks, and after a kill
     6. held_out.py     loss by position, by role, and by distance to the meta-chunk before
 
-Recipes, presets, plans and configs for other trainers need no PyTorch; what trains says `pip install 'nextlong[train]'` where it is missing.
+Recipes, presets and configs for other trainers need no PyTorch; what trains says where it's missing: pip install 'nextlong[train]'.
 """

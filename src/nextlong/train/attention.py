@@ -41,9 +41,7 @@ def register(kernel: Kernel = "auto") -> str:
     return name
 
 
-def _no_mask(
-    *, batch_size: int, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **_: Any
-) -> None:
+def _no_mask(*, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **_: Any) -> None:
     """Return None, which is what transformers takes for "no mask"; refuse what would need one."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("a padding mask was given, but documents lie end to end without padding; leave the mask out")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.stages.deal import epoch_order
+from nextlong.torch.ranks import epoch_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def plan_batches(
     at_once = world_size * micro_batch_rows
     if rows_per_step % at_once:
         raise RecipeError(
-            f"a step of {rows_per_step} rows cannot be shared by {world_size} ranks that take {micro_batch_rows} rows at once; change "
-            "training.tokens_per_step, training.micro_batch_rows or the number of ranks"
+            f"a step of {rows_per_step} rows cannot be shared by {world_size} ranks that take {micro_batch_rows} rows at once; "
+            "change training.tokens_per_step, training.micro_batch_rows or the number of ranks"
         )
     if rows < rows_per_step:
         raise CorpusError(

@@ -8,6 +8,7 @@ it is on the disk, so a kill leaves the checkpoints before it untouched.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -46,7 +47,9 @@ def latest(out: Path) -> Path | None:
     return max(found, key=lambda path: int(path.name[5:]), default=None)
 
 
-def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int, rank: int) -> None:
+def save(
+    out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int, rank: int
+) -> None:
     """Write a checkpoint and delete those beyond the last `keep_last`; called by all ranks, written by the first.
 
     Raises RunError where the disk refuses; the checkpoints before it stay.
@@ -99,12 +102,16 @@ def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
                 f"{path} is missing or was altered since it was saved; delete {checkpoint}, and training goes on from the one before"
             )
     weights = {
-        name: tensor for path in sorted(checkpoint.glob("*model*.safetensors")) for name, tensor in load_file(path).items()
+        name: tensor
+        for path in sorted(checkpoint.glob("*model*.safetensors"))
+        for name, tensor in load_file(path).items()
     }
     weights = _named_as_in(model, weights)
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
     states = _read_optimizer(checkpoint / _OPTIMIZER)
-    set_optimizer_state_dict(model, optimizer, states, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True))
+    set_optimizer_state_dict(
+        model, optimizer, states, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True)
+    )
     return Progress(**record["progress"])
 
 
@@ -163,31 +170,22 @@ def _write_optimizer(path: Path, states: Mapping[str, Any]) -> None:
         f"{name}/{key}": value.contiguous() for name, held in states["state"].items() for key, value in held.items()
     }
     groups = [{key: value for key, value in group.items() if key != "lr"} for group in states["param_groups"]]
-    save_file(tensors, path, metadata={"param_groups": store_json(groups)})
+    save_file(tensors, path, metadata={"param_groups": json.dumps(groups)})
 
 
 def _read_optimizer(path: Path) -> dict[str, Any]:
-    import json
-
     from safetensors import safe_open
 
     state: dict[str, dict[str, torch.Tensor]] = {}
     with safe_open(path, framework="pt") as file:
         groups = json.loads(file.metadata()["param_groups"])
-        for name in file.keys():  # noqa: SIM118: safe_open is no mapping
+        for name in file.keys():  # noqa: SIM118
             parameter, _, key = name.rpartition("/")
             state.setdefault(parameter, {})[key] = file.get_tensor(name)
     for group in groups:
         group["lr"] = 0.0  # set anew at every step
         group["betas"] = tuple(group["betas"])
     return {"state": state, "param_groups": groups}
-
-
-def store_json(value: Any) -> str:
-    """Return JSON in one line."""
-    import json
-
-    return json.dumps(value)
 
 
 def _named_as_in(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

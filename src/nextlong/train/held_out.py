@@ -3,8 +3,8 @@
 In:  a model, held-out rows with their spans.
 Out: mean loss and number of tokens of each group.
 
-Loss of meta-chunks that falls at long distances, and not of negatives alone, is what the method is for: a meta-chunk depends on the one
-before it, thousands of tokens back.
+Loss of meta-chunks that falls at long distances, and not of negatives alone, is what the method is for: a meta-chunk depends
+on the one before it, thousands of tokens back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def measure(model: Any, rows: TrainingRows, *, most: int, rank: int, world_size:
     with torch.no_grad():
         for first in range(0, count, world_size):
             number = first + rank
-            row = rows[min(number, count - 1)]  # ranks of FSDP compute together, so one without a row computes the last again
+            row = rows[
+                min(number, count - 1)
+            ]  # ranks of FSDP compute together, so one without a row computes the last again
             batch = {name: column.to(device) for name, column in flat([row]).items()}
             losses = model(**batch, per_token=True).loss.double().cpu().numpy()
             if number < count:

@@ -3,8 +3,8 @@
 In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
-A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from the number,
-so a training that was killed goes on bit for bit where its last checkpoint is (on a CPU, with the same number of threads and ranks).
+A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from
+the number, so a training that was killed goes on bit for bit where its last checkpoint is (on a CPU, with as many threads and ranks).
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | No
         if value != value or value in (float("inf"), float("-inf")):
             return f"the {name} of step {number} is {value}"
     if spike is not None and len(engine.recent) == _SPIKE_WINDOW and loss > spike * median(engine.recent):
-        return f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
+        return (
+            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
+        )
     return None
 
 

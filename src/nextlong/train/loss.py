@@ -3,8 +3,8 @@
 In:  the decoder's last hidden states (1, T, width), labels (1, T), not shifted, −100 where nothing is to be predicted.
 Out: the sum of the tokens' losses divided by `num_items_in_batch`, float32.
 
-At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a time: each block is checkpointed, so the backward
-pass makes its logits anew. Cross entropy is in float32 whatever the model computes in (`torch.nn.functional.linear_cross_entropy`
+At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a time: each block is checkpointed, so the
+backward pass makes its logits anew. Cross entropy is in float32 whatever the model computes in (`torch.nn.functional.linear_cross_entropy`
 was 2 to 4 % off in bfloat16).
 """
 

@@ -92,7 +92,9 @@ class _TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise RecipeError("watch.tensorboard=on needs tensorboard; pip install tensorboard, or set it to off") from None
+            raise RecipeError(
+                "watch.tensorboard=on needs tensorboard; pip install tensorboard, or set it to off"
+            ) from None
         self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=first_step + 1)
 
     def show(self, step: int, values: dict[str, float]) -> None:

@@ -93,7 +93,10 @@ def _with_adapters(model: Any, recipe: TrainRecipe) -> Any:
         raise RecipeError("model.lora_rank needs peft; pip install peft, or leave lora_rank at null") from None
     torch.manual_seed(recipe.seed)
     adapters = LoraConfig(
-        r=recipe.model.lora_rank, lora_alpha=recipe.model.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=recipe.model.lora_rank or 0,
+        lora_alpha=recipe.model.lora_alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
     )
     if recipe.memory.checkpointing != "none":
         model.enable_input_require_grads()

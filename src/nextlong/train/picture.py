@@ -65,7 +65,9 @@ def _draw_distances(axis: Any, measured: list[dict[str, Any]]) -> None:
         shade = 0.25 + 0.75 * (place + 1) / len(measured)
         label = f"step {row['step']}" if place in (0, len(measured) - 1) else None
         losses = [row["distance"][name][0] for name in known]
-        axis.plot([names.index(name) for name in known], losses, color="#b5472f", alpha=shade, marker="o", ms=3, label=label)
+        axis.plot(
+            [names.index(name) for name in known], losses, color="#b5472f", alpha=shade, marker="o", ms=3, label=label
+        )
     axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axis.set(title="Held-out meta-chunks, by distance", xlabel="tokens since the meta-chunk before")
     axis.legend(frameon=False)

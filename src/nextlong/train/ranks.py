@@ -46,7 +46,9 @@ def accelerator_for(recipe: TrainRecipe) -> Any:
                 "without it, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
             )
     if sharding is not None and accelerator.num_processes == 1:
-        raise RecipeError("memory.shard=fsdp2 shares weights among ranks, and there is one; use torchrun, or set it to none")
+        raise RecipeError(
+            "memory.shard=fsdp2 shares weights among ranks, and there is one; use torchrun, or set it to none"
+        )
     return accelerator
 
 

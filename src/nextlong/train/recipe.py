@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe_text import UniqueKeys, explain, merge
+from nextlong.recipe.text import UniqueKeys, explain, merge
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -148,9 +148,9 @@ class Memory(Section):
     def _keeps_documents_apart(self) -> Self:
         if self.context_parallel > 1:
             raise ValueError(
-                f"memory.context_parallel={self.context_parallel}: accelerate's context parallelism drops the document mask in silence, so "
-                "documents of a packed row would see each other; train with memory.shard=fsdp2 and memory.checkpointing=offload, or "
-                "hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
+                f"memory.context_parallel={self.context_parallel}: accelerate's context parallelism drops the document "
+                "mask in silence, so documents of a packed row would see each other; train with memory.shard=fsdp2 and "
+                "memory.checkpointing=offload, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
             )
         if self.offload == "cpu" and self.shard == "none":
             raise ValueError("memory.offload=cpu works with memory.shard=fsdp2; set it, or leave offload at none")
@@ -196,8 +196,8 @@ class TrainRecipe(Section):
     model: Model
     attention: Attention = Field(
         "sequence",
-        description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the whole row; a "
-        "NExtLong sequence is one document in any case",
+        description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
+        "whole row; a NExtLong sequence is one document in any case",
     )
     attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
     training: Training = Training()

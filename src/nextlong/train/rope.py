@@ -1,7 +1,7 @@
 """RoPE: the base that was asked for is the one that the model computes with, is saved with, and is loaded with.
 
-transformers 5 keeps it in `config.rope_parameters["rope_theta"]` and ignores `config.rope_theta = …` and `from_pretrained(rope_theta=…)` in
-silence; so it is set there before the model is made, and afterwards the model's own `inv_freq` is compared with it.
+transformers 5 keeps it in `config.rope_parameters["rope_theta"]` and ignores `config.rope_theta = …` and
+`from_pretrained(rope_theta=…)` in silence; so it is set there before the model is made, and afterwards the model's own `inv_freq` is compared with it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def set_base(config: Any, *, base: float | None, max_tokens: int, scaling: Scali
     if max_tokens > longest:
         if base is None and parameters["rope_type"] == "default":
             raise RecipeError(
-                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; set model.rope_base (the paper: 200,000,000 "
-                "for 131,072 tokens), or use shorter rows"
+                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; set model.rope_base (the paper: "
+                "200,000,000 for 131,072 tokens), or use shorter rows"
             )
         config.max_position_embeddings = max_tokens
         said.append(f"longest row: {max_tokens:,} tokens (the model's was {longest:,})")

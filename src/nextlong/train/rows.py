@@ -24,7 +24,7 @@ from nextlong.train.recipe import Attention, Data
 
 @dataclass(frozen=True)
 class Row:
-    """T tokens: `input_ids`, `labels`, `position_ids` int64 (T,); `bounds` int32 (documents + 1,); `spans`, if known, as Rows.spans."""
+    """T tokens: `input_ids`, `labels`, `position_ids` int64 (T,); `bounds` int32 (documents + 1,); `spans` as Rows.spans, or None."""
 
     input_ids: torch.Tensor
     labels: torch.Tensor
@@ -36,8 +36,13 @@ class Row:
 class Source(Protocol):
     """Where rows come from."""
 
-    fingerprint: str
-    row_tokens: int  # of the longest
+    @property
+    def fingerprint(self) -> str:
+        """Hash of which sequences stand in which row."""
+
+    @property
+    def row_tokens(self) -> int:
+        """The tokens of the longest row."""
 
     def __len__(self) -> int: ...
     def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
@@ -58,11 +63,15 @@ class RunRows:
         self._dataset = SequenceDataset(
             list(data.runs), mix=data.mix, by=data.by, pack=data.pack, columns=["input_ids", "seq_lengths"], **splitting
         )
-        self.fingerprint = self._dataset.rows.fingerprint
         self._check_lengths(data)
 
     def __len__(self) -> int:
         return len(self._dataset)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of which sequences stand in which row."""
+        return self._dataset.rows.fingerprint
 
     @cached_property
     def row_tokens(self) -> int:
@@ -84,7 +93,7 @@ class RunRows:
         found = self._dataset[row]
         return found["input_ids"].numpy(), found["seq_lengths"].numpy(), self._dataset.rows.spans(row)
 
-    def is_target(self, row: int) -> None:
+    def is_target(self, row: int) -> None:  # noqa: ARG002
         return None
 
 
@@ -106,8 +115,7 @@ class TrainingRows:
         if target is not None:
             labels[~target] = IGNORED
         positions -= np.repeat(bounds[:-1], np.diff(bounds))
-        tensors = (torch.from_numpy(column.astype(np.int64)) for column in (ids, labels, positions))
-        return Row(*tensors, torch.from_numpy(bounds.astype(np.int32)), spans)
+        return Row(_tensor(ids), _tensor(labels), _tensor(positions), torch.from_numpy(bounds.astype(np.int32)), spans)
 
 
 def flat(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
@@ -120,6 +128,10 @@ def flat(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         "position_ids": torch.cat([row.position_ids for row in rows])[None],
         "cu_seq_lens_q": torch.cat([torch.zeros(1, dtype=torch.int32), *bounds]).to(torch.int32),
     }
+
+
+def _tensor(column: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(column.astype(np.int64))
 
 
 def source_of(data: Data, *, split: str, tokenizer: Any) -> Source:

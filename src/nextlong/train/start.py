@@ -18,7 +18,7 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.opened import Run
+from nextlong.runs.opened import Run
 from nextlong.train import checkpoint, costs, loop, model, ranks
 from nextlong.train.batches import plan_batches
 from nextlong.train.metrics import Metrics
