@@ -33,7 +33,7 @@ class ChatRows:
             raise TokenizerError(
                 "data.chat needs a chat template, and the model's tokenizer has none; use a model that has"
             )
-        self.row_tokens = data.pack
+        self.row_tokens = self.sequence_tokens = data.pack
         self.left_out = 0
         self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
         room = data.pack

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -136,20 +135,13 @@ def _gradients(engine: Engine, number: int) -> tuple[float, int]:
     share = items / accelerator.num_processes  # ranks' gradients are averaged, and are to be summed
     total = 0.0
     for place, batch in enumerate(batches, start=1):
-        with ranks.without_sync(accelerator, engine.model, is_last=place == len(batches)), _offloading(engine.recipe):
+        with ranks.without_sync(accelerator, engine.model, is_last=place == len(batches)):
             on_device = {name: column.to(accelerator.device) for name, column in batch.items()}
             loss = engine.model(**on_device, num_items_in_batch=share).loss
             accelerator.backward(loss)
         total += float(loss.detach())
     tokens = sum(batch["labels"].shape[1] for batch in batches)
     return ranks.total(accelerator, total / accelerator.num_processes), round(ranks.total(accelerator, tokens))
-
-
-def _offloading(recipe: TrainRecipe) -> Any:
-    """Keep what the backward pass needs in the main memory, if the recipe says so."""
-    if recipe.memory.checkpointing == "offload" and torch.accelerator.is_available():
-        return torch.autograd.graph.save_on_cpu(pin_memory=True)
-    return nullcontext()
 
 
 def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | None:

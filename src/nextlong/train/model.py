@@ -50,16 +50,18 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
     )
 
 
-def make(recipe: TrainRecipe, *, row_tokens: int, vocabulary: int | None) -> Made:
-    """Load the weights of `model.path`, or draw those of `model.scratch` from the seed."""
+def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None) -> Made:
+    """Load the weights of `model.path`, or draw those of `model.scratch` from the seed, for documents of up to `longest` tokens."""
     config = config_of(recipe, vocabulary=vocabulary)
-    said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=row_tokens, scaling=recipe.model.rope_scaling)
+    said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
     config.use_cache = False
     model = _weights(recipe, config)
     rope.check_base(model)
     loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
     if recipe.memory.checkpointing != "none":
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable(
+            activation_checkpointing_kwargs={"use_reentrant": False}, offload=recipe.memory.checkpointing == "offload"
+        )
     if recipe.model.lora_rank is not None:
         model = _with_adapters(model, recipe)
     return Made(model, said)

@@ -62,8 +62,16 @@ class ParquetRows:
     @cached_property
     def row_tokens(self) -> int:
         """The tokens of the longest row; all have as many, or training tells of it."""
-        lengths = {len(self.read(row)[0]) for row in range(min(len(self), 64))}
-        return max(lengths)
+        return max(int(lengths.sum()) for lengths in self._lengths)
+
+    @cached_property
+    def sequence_tokens(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(int(lengths.max()) for lengths in self._lengths)
+
+    @cached_property
+    def _lengths(self) -> list[NDArray[np.int64]]:
+        return [self.read(row)[1] for row in np.argsort(self._rows[:, 0], kind="stable").tolist()]
 
     def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
         """Return ids, lengths of the sequences, and spans if the file has them."""

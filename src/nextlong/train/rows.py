@@ -44,6 +44,10 @@ class Source(Protocol):
     def row_tokens(self) -> int:
         """The tokens of the longest row."""
 
+    @property
+    def sequence_tokens(self) -> int:
+        """The tokens of the longest sequence."""
+
     def __len__(self) -> int: ...
     def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
         """Return ids (T,), the lengths of the row's sequences, and its spans if they are known."""
@@ -78,6 +82,11 @@ class RunRows:
         """The tokens of the longest row."""
         return max(int(self._dataset.rows.lengths(row).sum()) for row in range(len(self)))
 
+    @property
+    def sequence_tokens(self) -> int:
+        """The tokens of the longest sequence."""
+        return self._dataset.rows.longest
+
     def _check_lengths(self, data: Data) -> None:
         if data.pack is not None:
             return
@@ -105,6 +114,11 @@ class TrainingRows:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def longest_document(self) -> int:
+        """The tokens of the longest document, at most; positions count to it."""
+        return self.source.row_tokens if self._attention == "row" else self.source.sequence_tokens
 
     def __getitem__(self, row: int) -> Row:
         ids, lengths, spans = self.source.read(row)

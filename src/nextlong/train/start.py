@@ -29,6 +29,9 @@ from nextlong.train.watch import Watcher
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Train as the recipe says, from the last checkpoint if there is one; return the folder of the finished model."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     out = Path(recipe.out).expanduser()
     with _alone(out):
         accelerator = ranks.accelerator_for(recipe)
@@ -89,7 +92,8 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         world_size=accelerator.num_processes,
         seed=recipe.seed,
     )
-    made = model.make(recipe, row_tokens=row_tokens, vocabulary=vocabulary)
+    training_rows = TrainingRows(rows, attention=recipe.attention)
+    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary)
     optimizer = ranks.optimizer_for(made.model, recipe)
     prepared, optimizer = accelerator.prepare(made.model, optimizer)
     sizes = costs.sizes_of(config)
@@ -107,7 +111,7 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         model=prepared,
         optimizer=optimizer,
         tokenizer=tokenizer,
-        rows=TrainingRows(rows, attention=recipe.attention),
+        rows=training_rows,
         held_out_rows=kept_out,
         plan=plan,
         data=_fingerprint(recipe.data, rows),
