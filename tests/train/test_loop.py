@@ -101,7 +101,8 @@ def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_
 
 
 def _files(out):
-    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(out) for name in names)
+    """As `rglob`, but for folders that come and go meanwhile."""
+    return sorted((folder, name) for folder, _, names in os.walk(out) for name in names)
 
 
 @pytest.mark.parametrize(("shard", "checkpointing"), [("none", "none"), ("fsdp2", "layers")])

@@ -1,7 +1,8 @@
 """The loss in blocks is the loss: in value, in gradients, and however rows are shared out."""
 
 import pytest
-from test_attention import BOUNDS, llama, packed
+
+from packed_llama import BOUNDS, llama, packed
 
 pytestmark = pytest.mark.heavy
 

@@ -200,7 +200,7 @@ def test_a_second_trainer_in_one_folder(train_recipe, quiet):
 
 
 def test_a_rank_that_dies(train_recipe, command, tmp_path):
-    """One of two ranks gets another recipe's rows, so it ends with an error; the other does not wait for ever, and both are told of."""
+    """One of two ranks ends; the other does not wait for ever and says so, and afterwards both go on."""
     recipe = train_recipe({"memory.shard": "none"})
     (tmp_path / "recipe.yaml").write_text(recipe.dump())
     dying = tmp_path / "dying.py"

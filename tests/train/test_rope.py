@@ -1,9 +1,9 @@
 """The RoPE base that is asked for is computed with, saved and loaded again."""
 
 import pytest
-from test_attention import llama
 
 from nextlong.errors import RecipeError
+from packed_llama import llama
 
 pytestmark = pytest.mark.heavy
 

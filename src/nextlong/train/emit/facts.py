@@ -65,7 +65,9 @@ class Facts:
         """Return config.json of the model. Raises RecipeError if it is no folder here."""
         path = Path(self.recipe.model.path or "") / "config.json"
         if not path.is_file():
-            raise RecipeError(f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes; name a folder here")
+            raise RecipeError(
+                f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes; name a folder here"
+            )
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
@@ -76,7 +78,9 @@ class Facts:
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind in ("default", "llama3") or self.recipe.model.rope_scaling == "replace":
             return kind == "llama3" and self.recipe.model.rope_scaling == "keep"
-        raise RecipeError(f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace")
+        raise RecipeError(
+            f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
+        )
 
     def rope_base(self) -> float:
         """Return the base to train with: the recipe's, or the model's own."""

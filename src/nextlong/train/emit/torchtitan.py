@@ -45,7 +45,7 @@ def _values(facts: Facts) -> dict[str, Any]:
         "betas": (training.beta1, training.beta2),
         "eps": training.eps,
         "weight_decay": training.weight_decay,
-        "clip": training.clip or float("inf"),
+        "clip": repr(training.clip) if training.clip else 'float("inf")',
         "context": facts.shared_by,
         "interval": recipe.checkpoints.every_steps,
         "keep": recipe.checkpoints.keep_last,
@@ -138,7 +138,7 @@ def nextlong():
     config.training.local_batch_size = 1
     config.training.global_batch_size = {rows}
     config.training.steps = {steps}
-    config.training.max_norm = float({clip!r})
+    config.training.max_norm = {clip}
     config.parallelism.context_parallel_degree = {context}
     config.activation_checkpoint = FullAC.Config()
     config.checkpoint.enable = True
