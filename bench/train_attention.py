@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 SIZES = {
     "vocab_size": 8192,
@@ -28,7 +29,7 @@ SIZES = {
 }
 
 
-def rows(row: int, documents: int, steps: int):
+def rows(row: int, documents: int, steps: int) -> list[dict[str, Any]]:
     """Return one row a step: ids, labels without the first token of a document, positions that begin anew in each."""
     import torch
 
@@ -79,7 +80,7 @@ def stock(row: int, documents: int, steps: int) -> float:
     class Clock(TrainerCallback):
         ends: list[float] = []  # noqa: RUF012
 
-        def on_step_end(self, *_, **__):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
             self.ends.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,8 @@
 In:  JSON lines with `messages` (role and content each), as UltraChat has them; the chat template of the model's tokenizer.
 Out: rows of `data.pack` tokens with whole conversations end to end; each sees itself alone.
 
-Which tokens are an answer is found by writing the conversation up to each turn: what the template adds for an answer is one. A template
-that writes earlier turns differently later on is refused.
+Which tokens are an answer is found by writing the conversation up to each turn: what the template adds for an answer is one.
+A template that writes earlier turns differently later on is refused.
 """
 
 from __future__ import annotations

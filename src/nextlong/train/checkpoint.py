@@ -99,7 +99,8 @@ def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
         path = checkpoint / name
         if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
             raise RunError(
-                f"{path} is missing or was altered since it was saved; delete {checkpoint}, and training goes on from the one before"
+                f"{path} is missing or was altered since it was saved; delete {checkpoint}, and training goes on from the "
+                "one before"
             )
     weights = {
         name: tensor

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -108,7 +109,7 @@ def _tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np
 def _means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
     sums, counts = totals
     edges = [longest * place // POSITION_BINS for place in range(POSITION_BINS + 1)]
-    positions = [f"{first}–{last}" for first, last in zip(edges, edges[1:], strict=False)]
+    positions = [f"{first}–{last}" for first, last in pairwise(edges)]
 
     def named(names: Sequence[str], at: int) -> dict[str, tuple[float, int]]:
         return {

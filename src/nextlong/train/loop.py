@@ -4,7 +4,7 @@ In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
 A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from
-the number, so a training that was killed goes on bit for bit where its last checkpoint is (on a CPU, with as many threads and ranks).
+the number, so a training that was killed goes on bit for bit where its last checkpoint is (a CPU, as many threads and ranks).
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _step(engine: Engine, number: int) -> Step:
         engine.optimizer.zero_grad(set_to_none=True)
         save(engine, number - 1, reason=reason)
         raise RunError(
-            f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in {engine.out / checkpoint.FOLDER}; "
-            "lower training.lr, raise training.warmup_steps, or raise watch.spike if this is no harm"
+            f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in "
+            f"{engine.out / checkpoint.FOLDER}; lower training.lr, raise training.warmup_steps, or, if this is no harm, watch.spike"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
@@ -127,7 +127,7 @@ def _step(engine: Engine, number: int) -> Step:
 
 
 def _gradients(engine: Engine, number: int) -> tuple[float, int]:
-    """Compute the gradient of the mean over all predicted tokens of the step, of all ranks; return that mean, and the tokens read."""
+    """Compute the gradient of the mean over the step's predicted tokens of all ranks; return that mean, and the tokens read."""
     accelerator = engine.accelerator
     numbers = engine.plan.micro_batches(number - 1, rank=accelerator.process_index)
     batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
@@ -173,7 +173,10 @@ def _measure(engine: Engine, metrics: Metrics, step: int) -> None:
 
 
 def resume(engine: Engine) -> int:
-    """Go on from the latest checkpoint, if there is one; return how many steps are done. Raises RunError if it is another training's."""
+    """Go on from the latest checkpoint, if there is one; return how many steps are done.
+
+    Raises RunError if it is of another recipe, or of data that have changed.
+    """
     found = checkpoint.latest(engine.out)
     if found is None:
         return 0
@@ -192,8 +195,8 @@ def _check_same(engine: Engine, record: dict[str, Any], found: Path) -> None:
         raise RunError(f"{found} is of another recipe: {told}; put that back, or choose another `out`")
     if record["data"] != engine.data:
         raise RunError(
-            f"what is trained on has changed since {found} was saved: the runs hold other sequences; make them as they were, or choose "
-            "another `out` to start anew"
+            f"what is trained on has changed since {found} was saved: the runs hold other sequences; make them as they were, or "
+            "choose another `out` to start anew"
         )
 
 

@@ -4,8 +4,8 @@ In:  the decoder's last hidden states (1, T, width), labels (1, T), not shifted,
 Out: the sum of the tokens' losses divided by `num_items_in_batch`, float32.
 
 At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a time: each block is checkpointed, so the
-backward pass makes its logits anew. Cross entropy is in float32 whatever the model computes in (`torch.nn.functional.linear_cross_entropy`
-was 2 to 4 % off in bfloat16).
+backward pass makes its logits anew. Cross entropy is in float32 whatever the model computes in
+(`torch.nn.functional.linear_cross_entropy` was 2 to 4 % off in bfloat16).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def install(model: Any, *, block_tokens: int = BLOCK_TOKENS) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
-    all labels where n is left out; each token's own, float32 (T,), with `per_token=True`. Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
+    all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
+    Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
     """
     stock = model.forward
 

@@ -3,9 +3,9 @@
 In:  a training recipe and the lengths of its rows; no weights.
 Out: what `nextlong train RECIPE --dry-run` prints.
 
-Hours, of a GPU by its data sheet: every step waits for the rank whose rows take longest (with rows of 512K tokens beside rows of eight 64K
-sequences nearly every step has a long one somewhere), at a share of the peak that was fitted once, to both times that the paper
-gives; of this machine: measured, on one and two layers of the model and rows of the recipe.
+Hours, of a GPU by its data sheet: every step waits for the rank whose rows take longest (with rows of 512K tokens beside rows
+of eight 64K sequences nearly every step has a long one somewhere), at a share of the peak that was fitted once, to both times
+that the paper gives; of this machine: measured, on one and two layers of the model and rows of the recipe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PROBE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training will take. `device_seconds_per_step`: of the rank that others wait for."""
+    """What a training will take, and what the seconds are based on."""
 
     sizes: costs.Sizes
     memory: costs.Memory
@@ -50,7 +50,7 @@ def plan(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[int]]) -
     groups, rest = divmod(hardware.count, hardware.ranks_per_row)
     if rest or rows_per_step % groups:
         raise RecipeError(
-            f"hardware: {hardware.count} devices, {hardware.ranks_per_row} to a row, cannot share {rows_per_step} rows a step evenly; "
+            f"hardware: {hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows_per_step} rows a step evenly; "
             "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
         )
     of_rows = [costs.flops(sizes, list(lengths)) for lengths in documents]
@@ -62,7 +62,7 @@ def plan(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[int]]) -
         waited_for = _slowest(of_rows, groups=groups, rows=rows_per_step // groups, seed=recipe.seed)
         peak = costs.DEVICES[hardware.device][0] * 1e12
         seconds = waited_for / hardware.ranks_per_row / (peak * UTILISATION) * recipe.training.steps
-        basis = f"{UTILISATION:.1%} of {hardware.count} {hardware.device}'s peak, as the paper's two trainings had; steps wait for the longest row"
+        basis = f"{UTILISATION:.1%} of their peak, as the paper's two trainings had; steps wait for the longest row"
     return Plan(sizes, costs.memory(sizes, recipe, row_tokens=row_tokens, ranks=hardware.count), total, seconds, basis)
 
 
@@ -76,10 +76,8 @@ def measure_step(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[
     """Return the seconds of a step on this machine: one and two layers with random weights train on a row; the rest is a line."""
     lengths = list(documents[0])
     one, two = (_seconds_of_row(recipe, config, lengths, layers=layers) for layers in (1, 2))
-    of_row = one + max(two - one, 0.0) * (config.num_hidden_layers - 1)
-    if config.num_hidden_layers == 1:
-        of_row = one
-    return of_row * rows_per_step
+    layers: int = config.num_hidden_layers
+    return (one + max(two - one, 0.0) * (layers - 1)) * rows_per_step
 
 
 def _seconds_of_row(recipe: TrainRecipe, config: Any, lengths: list[int], *, layers: int) -> float:
@@ -150,7 +148,8 @@ def lines(recipe: TrainRecipe, found: Plan, *, rows: int, documents: Sequence[Se
         f"rows:        {rows:,} of up to {row_tokens:,} tokens; {tokens:,} tokens in {training.steps} steps, "
         f"{training.tokens_per_step // row_tokens} rows each",
         f"memory:      {memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
-        f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, {memory.loss_block / 1e9:.1f} loss",
+        f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
+        f"{memory.loss_block / 1e9:.1f} loss",
         f"operations:  {found.flops:.2e} FLOPs, {found.flops / tokens:.2e} a token",
         f"time:        {hours:.1f} h on {where} ({found.basis})"
         if hours >= 1

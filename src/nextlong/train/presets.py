@@ -95,14 +95,14 @@ PRESETS: Final[Mapping[str, Mapping[str, Sourced]]] = {
             {"hidden_size": 96, "intermediate_size": 256, "layers": 2, "heads": 3, "key_value_heads": 1}, DEMO
         ),
         "training.lr": Sourced(3e-3, DEMO),
-        "training.steps": Sourced(40, DEMO),
+        "training.steps": Sourced(60, DEMO),
         "training.warmup_steps": Sourced(4, DEMO),
-        "training.tokens_per_step": Sourced(32_768, DEMO),
+        "training.tokens_per_step": Sourced(8_192, DEMO),
         "training.precision": Sourced("fp32", DEMO),
         "data.validation": Sourced(0.15, DEMO),
         "memory.checkpointing": Sourced("none", DEMO),
-        "checkpoints.every_steps": Sourced(10, DEMO),
-        "held_out.every_steps": Sourced(10, DEMO),
+        "checkpoints.every_steps": Sourced(20, DEMO),
+        "held_out.every_steps": Sourced(15, DEMO),
         "held_out.rows": Sourced(4, DEMO),
     },
 }

@@ -102,8 +102,8 @@ def explained(recipe: TrainRecipe, accelerator: Any) -> Iterator[None]:
             raise RunError(f"there is no memory left ({told.splitlines()[0][:120]}); {memory_knob(recipe)}") from None
         if accelerator.num_processes > 1 and any(word in told for word in ("Connection", "peer", "gloo", "NCCL")):
             raise RunError(
-                f"rank {accelerator.process_index} lost another rank ({told.splitlines()[0][:120]}); look for the first error above, "
-                "then start all ranks again: training goes on from the last checkpoint"
+                f"rank {accelerator.process_index} lost another rank ({told.splitlines()[0][:120]}); look for the first error "
+                "above, then start all ranks again: training goes on from the last checkpoint"
             ) from None
         raise
 

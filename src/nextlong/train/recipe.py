@@ -150,7 +150,8 @@ class Memory(Section):
             raise ValueError(
                 f"memory.context_parallel={self.context_parallel}: accelerate's context parallelism drops the document "
                 "mask in silence, so documents of a packed row would see each other; train with memory.shard=fsdp2 and "
-                "memory.checkpointing=offload, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
+                "memory.checkpointing=offload, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong "
+                "or megatron"
             )
         if self.offload == "cpu" and self.shard == "none":
             raise ValueError("memory.offload=cpu works with memory.shard=fsdp2; set it, or leave offload at none")

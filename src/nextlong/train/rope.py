@@ -1,7 +1,8 @@
 """RoPE: the base that was asked for is the one that the model computes with, is saved with, and is loaded with.
 
 transformers 5 keeps it in `config.rope_parameters["rope_theta"]` and ignores `config.rope_theta = …` and
-`from_pretrained(rope_theta=…)` in silence; so it is set there before the model is made, and afterwards the model's own `inv_freq` is compared with it.
+`from_pretrained(rope_theta=…)` in silence; so it is set there before the model is made, and afterwards the model's own
+`inv_freq` is compared with it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from nextlong.train.recipe import Attention, Data
 
 @dataclass(frozen=True)
 class Row:
-    """T tokens: `input_ids`, `labels`, `position_ids` int64 (T,); `bounds` int32 (documents + 1,); `spans` as Rows.spans, or None."""
+    """T tokens: `input_ids`, `labels`, `position_ids` int64 (T,), `bounds` int32 (documents + 1,), `spans` (Rows.spans) or None."""
 
     input_ids: torch.Tensor
     labels: torch.Tensor

@@ -24,7 +24,7 @@ def arguments(facts: Facts) -> list[str]:
     """Return the arguments of pretrain_gpt.py."""
     recipe, training, sizes = facts.recipe, facts.recipe.training, facts.architecture()
     _check_slices(facts)
-    found = [
+    return [
         f"--train-data-path {' '.join(prefixes(facts, 'train'))}",
         *([f"--valid-data-path {' '.join(prefixes(facts, 'validation'))}"] if recipe.data.validation else []),
         f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {recipe.model.path}",
@@ -45,7 +45,6 @@ def arguments(facts: Facts) -> list[str]:
         *(["--reset-position-ids --reset-attention-mask"] if _keeps_apart(facts) else []),
         f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
     ]
-    return found
 
 
 def neox(facts: Facts) -> dict[str, Any]:

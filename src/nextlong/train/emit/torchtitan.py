@@ -24,8 +24,8 @@ def _values(facts: Facts) -> dict[str, Any]:
     flavour = _FLAVOURS.get((sizes["num_hidden_layers"], sizes["hidden_size"]))
     if sizes.get("model_type") != "llama" or flavour is None:
         raise RecipeError(
-            f"model.path={recipe.model.path!r} is no Llama 3 of {', '.join(_FLAVOURS.values())}, which torchtitan is told by name; use "
-            "axolotl, prolong or megatron"
+            f"model.path={recipe.model.path!r} is no Llama 3 of {', '.join(_FLAVOURS.values())}, which torchtitan is told by name; "
+            "use axolotl, prolong or megatron"
         )
     decay = {"cosine": "cosine", "linear": "linear", "constant": "linear"}[training.schedule]
     return {
