@@ -97,7 +97,7 @@ def trec(draw, count):
 
 
 def labelled(draw, count):
-    return [(sentences(draw, 1)[0], f"label-{n % 9}") for n in range(count)]
+    return [(" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}") for n in range(count)]
 
 
 def longbench(draw):

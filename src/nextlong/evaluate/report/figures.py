@@ -73,7 +73,7 @@ def _drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
         if not draw(figure):
             return None
         svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
     text = svg.getvalue()
     return text[text.index("<svg") :], png.getvalue()
