@@ -5,9 +5,9 @@ import random
 from itertools import islice
 
 import pytest
+
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer, fact, word_tokenizer, write
-
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
@@ -25,7 +25,9 @@ def scored(name, sample, answer):
     return task.score(answer, sample)[task.metric]
 
 
-@pytest.mark.parametrize(("length", "keys"), [(8192, 105), (16_384, 220), (32_768, 440), (65_536, 900), (131_072, 1800)])
+@pytest.mark.parametrize(
+    ("length", "keys"), [(8192, 105), (16_384, 220), (32_768, 440), (65_536, 900), (131_072, 1800)]
+)
 def test_json_kv_has_helmets_keys_and_two_shots(length, keys):
     samples = made("json_kv", None, length=length)
     assert [sample.details["depth"] for sample in samples] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -45,7 +47,14 @@ def Oracle_key(sample):  # noqa: N802
 
 def test_helmets_own_json_kv_is_read_where_it_is(tmp_path):
     rows = [
-        {"context": '{"a": "b", "c": "d", "e": "f"}', "question": "e", "answer": "f", "demos": [["a", "b"], ["c", "d"]], "depth": 0.5, "num_kvs": 3}
+        {
+            "context": '{"a": "b", "c": "d", "e": "f"}',
+            "question": "e",
+            "answer": "f",
+            "demos": [["a", "b"], ["c", "d"]],
+            "depth": 0.5,
+            "num_kvs": 3,
+        }
     ]
     write(tmp_path / "helmet/json_kv/test_k105_dep6.jsonl", json.dumps(rows[0]) + "\n")
     (sample,) = made("json_kv", tmp_path)
@@ -97,14 +106,28 @@ def test_icl_shots_are_helmets():
 
 def write_kilt(folder, *, questions=130):
     draw = random.Random(3)
-    for name, key in (("nq-dev-multikilt_1000_k50_dep6", "id"), ("nq-train-multikilt_1000_k3_dep6", "id"), ("popqa_test_1000_k50_dep6", "id"), ("popqa_test_1000_k3_dep6", "id")):
+    for name, key in (
+        ("nq-dev-multikilt_1000_k50_dep6", "id"),
+        ("nq-train-multikilt_1000_k3_dep6", "id"),
+        ("popqa_test_1000_k50_dep6", "id"),
+        ("popqa_test_1000_k3_dep6", "id"),
+    ):
         rows = []
         for number in range(questions):
             text, question, answer = fact(draw, number)
             for depth in (0.0, 1.0):
                 passages = [{"title": f"T{n}", "text": fact(draw, 5000 + n)[0]} for n in range(3)]
                 passages[int(depth * 2)] = {"title": "gold", "text": text}
-                rows.append({key: f"q{number}", "question": question, "answers": [answer], "ctxs": passages, "depth": depth, "s_pop": 10 ** (number % 5)})
+                rows.append(
+                    {
+                        key: f"q{number}",
+                        "question": question,
+                        "answers": [answer],
+                        "ctxs": passages,
+                        "depth": depth,
+                        "s_pop": 10 ** (number % 5),
+                    }
+                )
         write(folder / f"helmet/kilt/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -131,7 +154,10 @@ def test_rerank_prompts_and_scores(tmp_path):
         for number in range(30):
             ctxs = [{"id": str(n), "text": fact(draw, n)[0], "label": n % 4} for n in draw.sample(range(100), 4)]
             rows.append({"qid": f"q{number}", "query": f"what {number}", "ctxs": ctxs})
-        write(tmp_path / f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write(
+            tmp_path / f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl",
+            "".join(json.dumps(row) + "\n" for row in rows),
+        )
     samples = made("msmarco", tmp_path, samples=30)
     assert len(samples) == 30
     for sample in samples:
@@ -166,11 +192,15 @@ def test_multiple_choice_by_letter_or_whole_option(data_folder):
 
 
 def test_a_helmet_file_that_is_missing_is_named_with_its_source(tmp_path):
-    with pytest.raises(EvaluateError, match=r"nq-dev-multikilt_1000_k50_dep6\.jsonl is missing; it comes with HELMET's data"):
+    with pytest.raises(
+        EvaluateError, match=r"nq-dev-multikilt_1000_k50_dep6\.jsonl is missing; it comes with HELMET's data"
+    ):
         made("nq", tmp_path)
 
 
 def test_a_file_of_another_form_is_told(tmp_path):
     write(tmp_path / "icl/banking77/train.csv", "sentence,category\nhello,greeting\n")
-    with pytest.raises(EvaluateError, match=r"icl/banking77/train\.csv: a record has no 'text' \(it has sentence, category\)"):
+    with pytest.raises(
+        EvaluateError, match=r"icl/banking77/train\.csv: a record has no 'text' \(it has sentence, category\)"
+    ):
         made("banking77", tmp_path)

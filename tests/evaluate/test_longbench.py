@@ -3,8 +3,8 @@
 from itertools import islice
 
 import pytest
-from evaluation_data import bpe_tokenizer
 
+from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.task import Request, all_tasks
@@ -39,7 +39,10 @@ def test_a_longer_one_is_cut_in_its_middle_between_tokens(data_folder):
         assert tokenizer.backend.decode(ids[:half]) + tokenizer.backend.decode(ids[-half:]) == sample.prompt
 
 
-@pytest.mark.parametrize(("answer", "accuracy", "parsed"), [("The correct answer is ({})", 1, 1), ("{}", 0, 0), ("The correct answer is (E)", 0, 0)])
+@pytest.mark.parametrize(
+    ("answer", "accuracy", "parsed"),
+    [("The correct answer is ({})", 1, 1), ("{}", 0, 0), ("The correct answer is (E)", 0, 0)],
+)
 def test_an_answer_without_a_letter_is_wrong(answer, accuracy, parsed, data_folder):
     _, (sample, *_) = made(data_folder, 131_072)
     assert TASK.score(answer.format(sample.references[0]), sample) == {"accuracy": accuracy, "parsed": parsed}

@@ -24,7 +24,12 @@ def write_results(folder, scores, *, label):
         for number, length in enumerate(LENGTHS):
             if task.category in scores:
                 samples = [{"details": {"shots": 100 * (number + 1)}, "scores": {}}]
-                values = {"task": task.name, "length": length, "score": scores[task.category] - number, "samples": samples}
+                values = {
+                    "task": task.name,
+                    "length": length,
+                    "score": scores[task.category] - number,
+                    "samples": samples,
+                }
                 path = results.place_of(folder, task.name, length)
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(json.dumps({"format": 1, **values}))
@@ -66,12 +71,16 @@ def test_reports_in_every_form(two, tmp_path):
     assert "<td><b>60.00</b></td>" in html
     assert "first &amp; best" in html
     assert html.count("<svg") == 3
-    assert "http" not in html.replace("http://www.w3.org/", "").replace("http://creativecommons.org", "").replace("http://purl.org", "")
+    assert "http" not in html.replace("http://www.w3.org/", "").replace("http://creativecommons.org", "").replace(
+        "http://purl.org", ""
+    )
     assert "| first & best | **60.00** | **80.00** |" in markdown
     assert r"first \& best & \textbf{60.00} & \textbf{80.00} & 58.00" in latex
     assert len(json.loads(rows)) == 2 * 5 * 30
     made = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert made == [f"{name}.{suffix}" for name in ("icl-by-shots", "score-by-length", "task-types") for suffix in ("png", "svg")]
+    assert made == [
+        f"{name}.{suffix}" for name in ("icl-by-shots", "score-by-length", "task-types") for suffix in ("png", "svg")
+    ]
 
 
 @pytest.mark.heavy
@@ -85,7 +94,9 @@ def test_the_same_results_give_the_same_bytes(two, tmp_path):
 def test_a_setting_in_the_labels_makes_curves(tmp_path):
     from nextlong.evaluate.report import figures
 
-    folders = [write_results(tmp_path / str(size), SCORES, label=f"chunk.max_chars={size}") for size in (512, 1024, 2048)]
+    folders = [
+        write_results(tmp_path / str(size), SCORES, label=f"chunk.max_chars={size}") for size in (512, 1024, 2048)
+    ]
     made = {figure.name: figure for figure in figures.all_figures([results.read_results(folder) for folder in folders])}
     assert "chunk.max_chars" in made["by-setting"].svg
     assert made["by-setting"].png.startswith(b"\x89PNG")
