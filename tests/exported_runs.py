@@ -7,7 +7,7 @@ from nextlong.verify.exports import check_exports
 
 SEQUENCES, TOKENS = 12, 512
 EOD = "<|endoftext|>"
-FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
+FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "axolotl", "prolong"]  # of sequences of one length
 OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
 
 

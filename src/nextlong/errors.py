@@ -31,6 +31,10 @@ class RunError(NextlongError):
     """The run directory is locked, unwritable, incomplete or altered."""
 
 
+class PluginError(NextlongError):
+    """A method or a format that another distribution brings cannot be loaded, or is none."""
+
+
 class ExportError(NextlongError):
     """An export could not be written or published where it was asked for."""
 

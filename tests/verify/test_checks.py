@@ -131,6 +131,16 @@ def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):
     assert "could not be checked" in found["vectors"]
 
 
+@pytest.mark.parametrize("damaged", [b"{", b'{"version": "1.0"}', b""])
+def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    path.write_bytes(damaged)
+    rehash(path)
+    assert "is no tokenizer.json" in breaches(run)["tokens"]
+    assert main(["verify", str(run), "--sample", "5"]) == 1
+    assert "is no tokenizer.json" in capsys.readouterr().out
+
+
 def test_a_step_that_was_made_from_others_is_found(run):
     path = files(run, "compose", "manifest.json")[0]
     manifest = json.loads(path.read_text())
@@ -288,7 +298,7 @@ def test_a_meta_document_that_stands_in_two_sequences(run):
 
 def test_a_sequence_under_a_false_name(run):
     change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids"]
+    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids and keys"]
 
 
 def test_a_chunk_used_more_often_than_allowed(run):

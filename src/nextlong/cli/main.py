@@ -15,13 +15,15 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import share
+from nextlong.cli import verify as cli_verify
 from nextlong.cli.run import run_and_tell
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.report.tables import PipeConsole as Console
 
-_BREACH, _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
+_USER_MISTAKE, _INTERRUPTED, _TERMINATED = 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--accept-changed-inputs", action="store_true", help="read input files anew that have changed since"
             )
+            share.add(sub)
 
     peek = commands.add_parser("peek", help="look at the sequences of a run")
     peek.add_argument("run", type=Path)
@@ -100,18 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_export.add(commands)
     cli_evaluate.add(commands)
 
-    verify = commands.add_parser("verify", help="check a finished run from its files alone; exit code 1 on any breach")
-    verify.add_argument("run", type=Path)
-    verify.add_argument(
-        "--sample",
-        type=int,
-        default=100,
-        metavar="N",
-        help="meta-chunks searched and vectors encoded again (default: 100)",
-    )
-    verify.add_argument("--seed", type=int, default=0, help="of that sample (default: 0)")
-    verify.add_argument("--json", action="store_true", help="print JSON")
-    verify.set_defaults(command=_verify)
+    cli_verify.add(commands)
     return parser
 
 
@@ -204,13 +196,17 @@ def _plan(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-
     recipe = Recipe.load(asked.recipe, overrides=asked.overrides)
+    if share.is_asked(asked):
+        share.run(recipe, asked, Console())
+        return
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
 
 
 def _peek(asked: argparse.Namespace) -> None:
+    from nextlong.methods.base import described, method_of
     from nextlong.report import peek, picture
+    from nextlong.schemas import Layout
 
     run = nextlong.open(asked.run)
     console = Console()
@@ -224,8 +220,8 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
-        if run.recipe.compose.method != "nextlong":
-            raise NextlongError(f"--svg draws a meta-document among its negatives; {run.recipe.method_name} has none")
+        if method_of(run.recipe).layout != Layout.EXTENDED:
+            raise NextlongError(f"--svg draws a meta-document among its negatives; {described(run.recipe)} has none")
         _write(asked.svg, picture.svg(run.sequence(asked.number)))
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
@@ -280,19 +276,6 @@ def _sweep(asked: argparse.Namespace) -> None:
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
-
-
-def _verify(asked: argparse.Namespace) -> int:
-    from nextlong.verify import checks, show
-
-    if asked.sample < 0:
-        raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
-    outcomes = list(checks.verify(asked.run, sample=asked.sample, seed=asked.seed))
-    if asked.json:
-        print(show.as_json(outcomes, asked.run))
-    else:
-        show.show(outcomes, asked.run, Console())
-    return 0 if show.passed(outcomes) else _BREACH
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
@@ -142,7 +143,7 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished], object] = lambda *_: None,
+    when_done: Callable[[Recipe, Finished, pipeline.CarryOut], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
@@ -164,7 +165,7 @@ def _run_each(
     found: Sequence[Variant],
     reporter: Reporter | None,
     changed_inputs: Literal["refuse", "accept"],
-    when_done: Callable[[Recipe, Finished], object],
+    when_done: Callable[[Recipe, Finished, pipeline.CarryOut], object],
 ) -> Iterator[Outcome]:
     for variant in found:
         run_dir = run_dir_of(variant.recipe)
@@ -224,9 +225,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield what a line of the table has no room for: what made the queries of quest, and why a variant failed."""
-    made = {own.variant.recipe.method_name for own in outcomes if own.variant.recipe.compose.method == "quest"}
-    yield from sorted(made)
+    """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
+    recipes = [own.variant.recipe for own in outcomes]
+    yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 

@@ -26,13 +26,13 @@ from nextlong import schemas
 from nextlong.artefacts import finished
 from nextlong.artefacts.record import RUN_FILE, VARIANTS_FOLDER
 from nextlong.artefacts.resolve import Corpus, Cutting, resolve
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine import store
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.formats import jsonl
+from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Sequence:
         """The text of each span, from the documents themselves."""
         own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:
@@ -122,14 +122,14 @@ class Run:
 
     def sequences(self) -> Iterator[Sequence]:
         """Yield every sequence, in draw order."""
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             yield from self._read(path, 0, take)
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} of {len(self)}")
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             if number < take:
                 return next(self._read(path, number, number + 1))
             number -= take
@@ -141,7 +141,7 @@ class Run:
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
             raise RunError(f"{self.path} holds no {step} files; say nextlong export {self.path} --to {name}{more}")
-        return self.steps[step].files(export_steps.SUFFIXES[name])
+        return self.steps[step].files(format_of(name).suffixes)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -151,7 +151,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.tokens.fast_bpe import read_tokenizer
+        from nextlong.tokens.encode import read_tokenizer
 
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
@@ -217,6 +217,21 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                     f"{runs[0].path} and {run.path} do not have the same {what}, so their token ids do not mix; run one of "
                     "them again with the other's `tokenizer`, which keeps its vectors and candidates"
                 )
+        _check_lengths(runs[0], run)
+
+
+def _check_lengths(first: Run, other: Run) -> None:
+    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
+    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
+        return
+    told = " and ".join(
+        f"{run.recipe.sequence_tokens:,} tokens of {run.path} (for {', '.join(run.recipe.export.formats)})"
+        for run in (first, other)
+    )
+    raise RunError(
+        f"sequences of {told} do not mix: one of them has a token more than compose.target_tokens; run it again with the formats "
+        "of the other (--set export.formats=…), which keeps vectors and candidates"
+    )
 
 
 def _composed(run: Run) -> tuple[str, int]:

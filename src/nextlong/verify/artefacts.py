@@ -78,9 +78,33 @@ class Artefacts:
         return str(self.setting("compose", "method", "nextlong"))
 
     @property
+    def layout(self) -> str:
+        """How the documents of a sequence stand in it, as the step that drafted promised."""
+        return str(self._promised("layout"))
+
+    @property
+    def repeats_documents(self) -> bool:
+        """Whether a document may make up several sequences, as the step that drafted promised."""
+        return bool(self._promised("repeats_documents"))
+
+    def _promised(self, key: str) -> Any:
+        config = self.steps["draft"].manifest["config"]
+        if key not in config:
+            raise RunError(
+                f"{self.steps['draft'].folder} does not say its {key}: it is of an earlier version; run the recipe again: "
+                "what has not changed is kept"
+            )
+        return config[key]
+
+    @property
     def strategy(self) -> str:
         """The recipe's `compose.negatives`."""
         return str(self.setting("compose", "negatives", "top"))
+
+    @cached_property
+    def extra_tokens(self) -> int:
+        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
 
     @property
     def is_filtered(self) -> bool:
@@ -93,7 +117,10 @@ class Artefacts:
         from tokenizers import Tokenizer
 
         (path,) = self.files("tokenizer", ".tokenizer.json")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+            raise ValueError(f"{path} is no tokenizer.json: {error}") from None
         tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -312,7 +339,8 @@ _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
 def _stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
     columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
-    return Stored(number, batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py(), *columns)
+    names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
+    return Stored(number, *names, *columns)
 
 
 def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:

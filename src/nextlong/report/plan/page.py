@@ -23,11 +23,13 @@ from nextlong.engine.step import Step
 from nextlong.errors import RunError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import sample as plan_sample
 from nextlong.report.plan.costs import Cost
+from nextlong.tokens import lost
 
 _MB = 1_000_000
 
@@ -54,6 +56,8 @@ def show(recipe: Recipe, console: Console) -> None:
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
         if warning := _too_long(recipe, corpus, rates):
             console.print(warning, style="bold red", highlight=False, soft_wrap=True)
+        if loses := lost.warning(rates.lost_share):
+            console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
     _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
 
 
@@ -66,7 +70,7 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; method {recipe.method_name}; {pipeline.worker_count(recipe)} workers"
+        f"{rates.chars_per_token:.2f} characters per token; method {described(recipe)}; {pipeline.worker_count(recipe)} workers"
     )
 
 
@@ -113,7 +117,7 @@ def _print(
             todo[step.name] = cost
         table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
     if todo:
-        waves = ([todo[step.name] for step in wave.values() if step.name in todo] for wave in runner.waves(steps))
+        waves = ([todo[step.name] for step in wave if step.name in todo] for wave in plan_costs.waves(steps))
         table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
     tables.show(table, console)
 

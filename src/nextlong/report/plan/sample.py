@@ -35,7 +35,8 @@ _TOKENIZED_CHUNKS = 512
 _HASHED_CHUNKS = 256
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _TRAINED_ENTRIES = 4096  # trained in a second, and within a tenth of the characters per token of 32,000 entries
-_SEARCH_ROWS, _SEARCH_QUERIES, _SEARCH_WIDTH = 8192, 256, 1024
+_SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
+_SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 _OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
 
 
@@ -71,6 +72,7 @@ class Rates:
     tokenize_s_per_char: float
     words_s_per_char: float  # to tell words apart and hash them
     chars_per_token: float
+    lost_share: float = 0.0  # of the characters, by the tokenizer
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpus, Rates]:
@@ -96,7 +98,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
     hash_words(few[:1])  # makes its tables
     _, words_s = _timed(lambda: hash_words(few))
     encode_s, fit, dimensions = _measure_encoder(recipe, chunks)
-    tokenize_s, chars_per_token = _measure_tokenizer(recipe, chunks)
+    tokenize_s, chars_per_token, lost = _measure_tokenizer(recipe, chunks)
     rates = Rates(
         read_s_per_byte=read_s / sum(look.read_bytes for look in looks) + compress_s / max(1, _bytes_of(looks)),
         chunk_s_per_char=chunk_s / sum(len(text) for look in looks for text in look.texts),
@@ -110,6 +112,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
         tokenize_s_per_char=tokenize_s,
         words_s_per_char=words_s / max(1, len(few)),
         chars_per_token=chars_per_token,
+        lost_share=lost,
     )
     return corpus, rates
 
@@ -216,23 +219,18 @@ def _measure_lsa(recipe: Recipe, few: Sequence[str]) -> tuple[float, tuple[float
 
 
 def _measure_search(dimensions: int) -> float:
-    import faiss
-
-    block = np.random.default_rng(0).standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32)
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # as workers have
-    try:
-        _, seconds = _timed(
-            lambda: faiss.knn(block[:_SEARCH_QUERIES], block, _SEARCH_WIDTH, metric=faiss.METRIC_INNER_PRODUCT)
-        )
-    finally:
-        faiss.omp_set_num_threads(threads)
-    return seconds / (_SEARCH_QUERIES * _SEARCH_ROWS)
+    """Return the seconds that a query and a vector take together: one product of blocks, and what keeps the best."""
+    stored = np.random.default_rng(0).standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
+    queries = stored[:_SEARCH_QUERIES].astype(np.float32)
+    with threadpool_limits(1):  # as workers have
+        _, seconds = _timed(lambda: queries @ stored.astype(np.float32).T)
+    return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float]:
-    """Return seconds per character and characters per token; a tokenizer that is yet to be trained is trained small."""
-    from nextlong.tokens.fast_bpe import TextEncoder
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float, float]:
+    """Return seconds a character, characters a token, and the share of text lost; one yet to be trained is trained small."""
+    from nextlong.tokens.encode import TextEncoder
+    from nextlong.tokens.lost import lost_share
     from nextlong.tokens.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
@@ -243,11 +241,12 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, fl
         tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
     for key in ("bos", "eos"):
         special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
-    encoder = TextEncoder(tokenizer)
+    encoder = TextEncoder(tokenizer, engine=recipe.tokenizer.engine)
+    encoder.settle()
     encoder.encode_batch(others)  # fills its cache, as a long run does, but not with the words of these very chunks
     (ids, _), seconds = _timed(lambda: encoder.encode_batch(few))
     chars = max(1, sum(map(len, few)))
-    return seconds / chars, chars / max(1, len(ids))
+    return seconds / chars, chars / max(1, len(ids)), lost_share(tokenizer, few)
 
 
 def _timed(call: Callable[[], T]) -> tuple[T, float]:
