@@ -7,27 +7,8 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-NOUNS = [
-    "harbour",
-    "tide",
-    "anchor",
-    "sail",
-    "current",
-    "reef",
-    "vessel",
-    "captain",
-    "storm",
-    "rope",
-    "deck",
-    "cargo",
-    "gull",
-    "wave",
-    "oven",
-    "dough",
-    "crust",
-    "rye",
-    "loaf",
-]
+NOUNS = ["harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck", "cargo"]
+NOUNS += ["gull", "wave", "oven", "dough", "crust", "rye", "loaf"]
 VERBS = [
     "carries",
     "follows",

@@ -2,7 +2,8 @@
 
     python -m nextlong.evaluate.demo FOLDER
 
-It shows what an evaluation writes, not what a model can do: random weights know nothing. Its haystack are the help pages inside Python.
+It shows what an evaluation writes, not what a model can do: random weights know nothing. The help pages inside Python are its
+haystack.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def _tokenizer(text: str) -> tokenizers.Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<|endoftext|>"]
-    trainer = trainers.BpeTrainer(vocab_size=4096, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=4096, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([text], trainer)
     return tokenizer
 

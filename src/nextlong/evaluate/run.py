@@ -82,7 +82,10 @@ def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
 
 def is_there(name: str, data: DataFiles) -> bool:
     """Say whether a file, or what is read in its place, is there."""
-    stand_ins = {"ruler/PaulGrahamEssays.json": "ruler/essays.txt", "needle/haystack.txt": "ruler/PaulGrahamEssays.json"}
+    stand_ins = {
+        "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
+        "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
+    }
     return data.has(name) or (name in stand_ins and data.has(stand_ins[name]))
 
 
