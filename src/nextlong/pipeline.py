@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from nextlong.artefacts.record import RECIPE_FILE, run_dir_of, write_record
-from nextlong.compose.steps import compose_step, is_enough, refuse_nothing, too_few
+from nextlong.artefacts import record
+from nextlong.artefacts.names import name_for
+from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
@@ -34,17 +35,18 @@ from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.inputs import file_systems, remembered
 from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
 from nextlong.search.choose import has_driver
+from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.embed.lsa",)
+_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -55,11 +57,13 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished, CarryOut], object] = lambda *_: None,
+    stands: record.Stands = "for-this",
+    when_done: Callable[[Finished, record.State, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
-    """Bring the recipe's run directory to its finished state; return the finished steps by name.
+    """Bring the recipe's state of the run directory about; return the finished steps by name.
 
-    `when_done` gets them while the directory is still this process's own, and what carries out further steps.
+    `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
+    `stands` says what the directory stands for afterwards (`record.write`).
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -67,32 +71,39 @@ def run(
     refuse_import_by_worker()
     check_beforehand(recipe)
     reporter = reporter or Quiet()
-    run_dir = run_dir_of(recipe)
+    run_dir = record.run_dir_of(recipe)
+    check_apart(recipe, run_dir)
     files = input_files(recipe)
     with store.locked(run_dir):
+        name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        if name not in record.state_names(run_dir):
+            check_enough(recipe, files)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
-        with store.explained(run_dir):
-            store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-            write_record(recipe, done, run_dir)
-            when_done(done, carry_out)
+            when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands), carry_out)
     return done
 
 
-def check_beforehand(recipe: Recipe) -> None:
+def check_encoder(recipe: Recipe) -> None:
+    """Raise EncoderError if the encoder's package is not there."""
+    if recipe.encoder.kind == "sentence-transformers":
+        check_installed(recipe.encoder.name)
+
+
+def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> None:
     """Raise what hours of work would end in: a package, a tokenizer or a destination's file system that is not there."""
     check_there(recipe.tokenizer)
     if recipe.ingest.dedup == "minhash":
         minhash_class()
-    if recipe.encoder.kind == "sentence-transformers":
-        check_installed(recipe.encoder.name)
+    if encoder == "installed":
+        check_encoder(recipe)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
 
@@ -108,7 +119,7 @@ def _compose(
         known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
         done = carry_out([step for step in steps if step.name not in known], known=known)
         done = {step.name: done[step.name] for step in steps}
-        if is_enough(recipe, done):
+        if is_enough(recipe, done) or gives_nothing(done):
             return done
         reporter.tell(too_few(recipe, done, attempt=attempt))
     raise AssertionError("unreachable: attempts end with the documents")
@@ -128,7 +139,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
+    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
     return LocalExecutor(capacity_here(recipe), preload=preload)
 
 

@@ -16,6 +16,10 @@ from nextlong.recipe.methods import METHODS
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
+_LEAST_CHUNK_CHARS = 16
+StateName = Annotated[
+    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
+]  # fit for a file's name, and for RUN@name
 
 
 class MayBePath:
@@ -98,7 +102,7 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
+    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -106,6 +110,16 @@ class Chunk(Section):
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
+
+    @field_validator("max_chars")
+    @classmethod
+    def _some_words(cls, value: int) -> int:
+        if value < _LEAST_CHUNK_CHARS:
+            raise ValueError(
+                f"max_chars is {value}, but a chunk of less than {_LEAST_CHUNK_CHARS} characters is no words that others could "
+                "be similar to, and every pair of chunks is compared; raise it"
+            )
+        return value
 
 
 class Decontaminate(Section):
@@ -153,8 +167,20 @@ class SentenceTransformers(Section):
     revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
     device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 where the hardware has it"
+        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
     )
+    backend: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
+    )
+
+    @model_validator(mode="after")
+    def _backend_suits(self) -> Self:
+        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
+            raise ValueError(
+                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
+                f"device={self.device!r}; leave these out, or take backend: torch"
+            )
+        return self
 
 
 class OpenAI(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, fetch_of
 from nextlong.report.plan.sample import Corpus, Rates
 from nextlong.schemas import Layout
+from nextlong.search import choose
 
 _WORKER_MB = 130  # a worker with its libraries, measured (bench/README.md)
 _TOKENIZER_MB = 150  # a tokenizer and its cache
 _MB = 1_000_000
 _FIT_MB_PER_CHUNK = 0.012  # its rows of the term matrix, twice
-_SEARCH_BLOCK_ROWS = 32_768  # vectors a miner holds as float32
+_SEARCH_BLOCK_ROWS = 32_768  # vectors and scores that a miner holds as float32
 _FILE_BYTES = 1_500  # schema, footer and headers of a shard's files; only small corpora notice
 _DOCUMENT_BYTES = 40  # hash (twice), length and id, which do not compress
 _CHUNK_BYTES = 21  # CHUNKS: 4 + 8 + 8 bytes and a bit
@@ -63,8 +64,9 @@ _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
-_UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
+_UNKNOWN = "not known"
 
+_TUNED_QUERIES = 256  # searched for exactly, to measure an index against
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
 # What an earlier step's seconds are divided by; of other steps the bytes that it wrote.
 _UNITS = {
@@ -239,7 +241,9 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
             fitted,
             extra_mb=fitted * _FIT_MB_PER_CHUNK,
         ),
-        "embed": Work(encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=_ENDPOINT),
+        "embed": Work(
+            encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
+        ),
         "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
         "lengths": Work(
             corpus.kept_chars * rates.tokenize_s_per_char,
@@ -261,17 +265,47 @@ def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) 
     if near is None:
         mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
         near = math.ceil(4 * document_chars(recipe, rates.chars_per_token) / max(1.0, mean_chars))
+    is_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
+    load = choose.Load(
+        vectors=round(corpus.chunks if is_chunks else corpus.kept_documents),
+        queries=round(queries),
+        dimensions=rates.dimensions,
+        k=min(fetch_of(recipe), round(corpus.chunks)) if is_chunks else near,
+        memory_bytes=choose.memory_bytes(),
+        has_gpu=choose.has_gpu(recipe.search),
+    )
+    looked_into, building = _index_works(recipe, load, workers)
     return {
         "metas": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
+        **building,
         "mine": Work(
-            queries * corpus.chunks * rates.search_s_per_pair, mined, mined * corpus.chunks, workers, block_mb
+            queries * corpus.chunks * rates.search_s_per_pair * looked_into,
+            mined,
+            mined * corpus.chunks,
+            workers,
+            block_mb,
         ),
         "neighbours": Work(
-            queries * corpus.kept_documents * rates.search_s_per_pair,
+            queries * corpus.kept_documents * rates.search_s_per_pair * looked_into,
             queries * min(near, corpus.kept_documents) * _CANDIDATE_BYTES,
             lanes=workers,
             extra_mb=block_mb,
         ),
+    }
+
+
+def _index_works(recipe: Recipe, load: choose.Load, workers: int) -> tuple[float, dict[str, Work]]:
+    """Return which share of the vectors a query meets, and what it takes to build the index that makes it so."""
+    index = choose.choose(load)[0] if recipe.search.index == "auto" else recipe.search.index
+    if index == "exact":
+        return 1.0, {name: Work(0.0, 0.0) for name in ("index", "lists", "tune")}
+    train, fill = choose.build_seconds(load)
+    code_bytes = load.dimensions * (2 if index.endswith("Flat") else 1)
+    tuned = choose.seconds(replace(load, queries=_TUNED_QUERIES, has_gpu=False))[0]
+    return choose.LOOKED_INTO, {
+        "index": Work(train, 4.0 * load.dimensions * load.vectors**0.5),
+        "lists": Work(fill, load.vectors * (code_bytes + 8), lanes=workers),
+        "tune": Work(tuned, 0.0),
     }
 
 
