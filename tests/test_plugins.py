@@ -110,8 +110,8 @@ def test_a_broken_package_is_named(bring, source, told):
 def test_what_is_no_method_is_named(bring, tmp_path):
     bring("from nextlong.recipe import Section\nclass METHOD:\n    Options = Section\n")
     source = tmp_path / "a.jsonl"
-    source.write_text('{"text": "a"}\n', encoding="utf-8")
-    asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}")
+    source.write_text('{"text": "a few words"}\n', encoding="utf-8")
+    asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}", "compose.target_tokens=2")
     with pytest.raises(PluginError, match=f"{OWNER} is no method: it has no name, layout, needs"):
         nextlong.run(asked)
 
