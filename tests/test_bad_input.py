@@ -144,8 +144,8 @@ def test_a_missing_text_column(bench):
 
 def test_one_document_has_no_negatives(bench):
     text = "\n".join(ordinary())
-    message = bench.refusal(jsonl([text]), compose__target_tokens=10_000)
-    assert message.startswith("compose.target_tokens=10,000 but the longest sequence that this corpus gives is ")
+    message = bench.refusal(jsonl([text]), compose__target_tokens=10_600)
+    assert message.startswith("compose.target_tokens=10,600 but the longest sequence that this corpus gives is ")
     assert message.endswith(
         "(1 of 1 documents have compose.min_meta_chunks=2 chunks or more; 1 dropped: too few negatives to reach "
         "target_tokens); add documents or "
