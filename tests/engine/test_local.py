@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from executing import carry_out
+from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
@@ -20,10 +21,11 @@ PATIENCE_S = 60
 PARENT = """
 import sys
 from executing import carry_out
+from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from test_local import say_pid_and_wait
 if __name__ == "__main__":
-    with LocalExecutor(2) as executor:
+    with LocalExecutor(Capacity(cpus=2)) as executor:
         list(carry_out(executor, say_pid_and_wait, [(sys.argv[1], number) for number in range(2)]))
 """
 
@@ -102,7 +104,7 @@ def is_alive(pid):
 
 
 def test_every_result_comes_once_from_other_processes():
-    with LocalExecutor(2) as executor:
+    with LocalExecutor(Capacity(cpus=2)) as executor:
         results = list(carry_out(executor, square, [(number,) for number in range(40)]))
         assert list(carry_out(executor, square, [])) == []
     assert sorted(result[:2] for result in results) == [(number, number * number) for number in range(40)]
@@ -112,13 +114,13 @@ def test_every_result_comes_once_from_other_processes():
 
 def test_executor_that_maps_nothing_starts_nothing():
     before = multiprocessing.active_children()
-    with LocalExecutor(2) as executor:
+    with LocalExecutor(Capacity(cpus=2)) as executor:
         assert list(carry_out(executor, square, [])) == []
         assert multiprocessing.active_children() == before
 
 
 def test_worker_serves_the_next_step_until_it_has_grown():
-    with LocalExecutor(1) as executor:
+    with LocalExecutor(Capacity(cpus=1)) as executor:
         first, second, third = (list(carry_out(executor, hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
     assert first == second
     assert second != third
@@ -127,14 +129,14 @@ def test_worker_serves_the_next_step_until_it_has_grown():
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])
 def test_workers_have_one_thread_and_the_parent_keeps_its_own(name, monkeypatch):
     monkeypatch.setenv(name, "7")
-    with LocalExecutor(1) as executor:
+    with LocalExecutor(Capacity(cpus=1)) as executor:
         assert list(carry_out(executor, read_environment, [(name,)])) == ["1"]
     assert os.environ[name] == "7"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
-    with LocalExecutor(3) as executor:
+    with LocalExecutor(Capacity(cpus=3)) as executor:
         list(
             carry_out(executor, meet, [(tmp_path, number, 3) for number in range(3)])
         )  # so that three workers are there
@@ -148,7 +150,7 @@ def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
 
 
 def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
-    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(3) as executor:
+    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(Capacity(cpus=3)) as executor:
         list(carry_out(executor, fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
     pids = pids_in(tmp_path)
     assert len(pids) == 2
@@ -160,7 +162,7 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
     ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
     with (
         pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*what is finished is kept"),
-        LocalExecutor(workers) as executor,
+        LocalExecutor(Capacity(cpus=workers)) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))
 

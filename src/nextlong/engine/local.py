@@ -44,15 +44,15 @@ _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main
 
 
 class LocalExecutor:
-    """Processes on this machine; `preload` names the modules that every worker will need.
+    """Processes on this machine, as many as `capacity` has processors; `preload` names the modules that each will need.
 
-    `count_gpus` is asked once a step wants one; a GPU is then handed to one task at a time.
+    A GPU is handed to one task at a time.
     """
 
-    def __init__(self, workers: int, *, preload: Sequence[str] = (), count_gpus: Callable[[], int] = lambda: 0) -> None:
-        self.workers = workers
+    def __init__(self, capacity: Capacity, *, preload: Sequence[str] = ()) -> None:
+        self.capacity = capacity
+        self.workers = capacity.cpus
         self._preload = list(preload)
-        self.capacity = Capacity(cpus=workers, count_gpus=count_gpus)
         self._pool: ProcessPoolExecutor | None = None
         self._pools_of_gpus: dict[int, ProcessPoolExecutor] = {}  # one process each, which keeps its model loaded
         self._grown_mb = 0.0  # the worker that has grown most since it started
