@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep.
+"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep · train · evaluate.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -17,6 +17,7 @@ import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import reports, share, states, sweep
+from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.asked import add_recipe, write
 from nextlong.cli.run import run_and_tell
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     reports.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
+    cli_train.add(commands)
     cli_evaluate.add(commands)
 
     cli_verify.add(commands)
