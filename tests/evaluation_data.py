@@ -125,7 +125,11 @@ def infinite(draw, number, name):
 def narrative(draw):
     text, question, answer = fact(draw, draw.randint(0, 99))
     story = "\n".join([text, *sentences(draw, 300)])
-    return {"document": {"text": story}, "question": {"text": question}, "answers": [{"text": answer}, {"text": f"in {answer}"}]}
+    return {
+        "document": {"text": story},
+        "question": {"text": question},
+        "answers": [{"text": answer}, {"text": f"in {answer}"}],
+    }
 
 
 def word_tokenizer():
@@ -138,7 +142,9 @@ def word_tokenizer():
 def byte_tokenizer():
     """Return a tokenizer whose tokens are bytes."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[]))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -150,7 +156,10 @@ def bpe_tokenizer():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=900, special_tokens=["<bos>", "<eos>"], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=900,
+        special_tokens=["<bos>", "<eos>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_TRAINING, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])

@@ -37,7 +37,9 @@ def mean_loss(model, before, chunk):
 
 
 def test_losses_are_those_of_plain_forward_passes(model):
-    one = sequence(("meta", 40), ("negative", 60), ("joint", 1), ("meta", 30), ("negative", 80), ("meta", 20), ("negative", 9))
+    one = sequence(
+        ("meta", 40), ("negative", 60), ("joint", 1), ("meta", 30), ("negative", 80), ("meta", 20), ("negative", 9)
+    )
     ids = one.input_ids.tolist()
     second, third = dependency.chunk_losses(model, one)
     assert (second.distance, second.earlier, third.distance, third.earlier) == (61, 1, 80, 2)
@@ -61,7 +63,10 @@ def test_a_sequence_without_two_meta_chunks_has_no_losses(model):
 
 
 def test_gains_are_binned_by_distance():
-    losses = [dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain) for distance, gain in ((70, 0.5), (100, 0.1), (5000, 0.0))]
+    losses = [
+        dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain)
+        for distance, gain in ((70, 0.5), (100, 0.1), (5000, 0.0))
+    ]
     near, far = dependency._binned(losses)
     assert (near["from_tokens"], near["to_tokens"], near["chunks"]) == (64, 128, 2)
     assert near["gain_nats"] == pytest.approx(0.3)
