@@ -5,9 +5,9 @@ import shutil
 import sys
 
 import pytest
-from exported_runs import record_of
 
 import nextlong
+from exported_runs import record_of
 from nextlong.cli.main import main
 from nextlong.errors import PluginError
 from nextlong.export.formats.base import format_of

@@ -17,14 +17,13 @@ from functools import partial
 from typing import Literal
 
 from nextlong.artefacts import record
-from nextlong.artefacts.finished import sequences_per_part
 from nextlong.artefacts.names import name_for
-from nextlong.compose.steps import compose_step, gives_nothing, refuse_nothing, too_few
+from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.sentence_transformers import check_installed, count_gpus
-from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
+from nextlong.embed.steps import embed_step, encoder_step
 from nextlong.engine import store
 from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
@@ -37,13 +36,9 @@ from nextlong.export import steps as export_steps
 from nextlong.inputs import file_systems, remembered
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
-from nextlong.methods.steps import draft_documents_step, draft_step, keywords_step
+from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import fetch_of
 from nextlong.search.choose import has_driver
-from nextlong.search.index_steps import index_steps
-from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_fetch, neighbours_step
-from nextlong.similarity import steps as similarity_steps
 from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
@@ -51,7 +46,7 @@ from nextlong.tokens.tokenizer import check_there
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.embed.lsa",)
+_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -116,7 +111,7 @@ def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "
 def _compose(
     recipe: Recipe, route_of: Callable[..., list[Step]], carry_out: Callable[..., dict[str, Done]], reporter: Reporter
 ) -> dict[str, Done]:
-    """Carry out the steps up to composing, with more documents drawn each time, until there are sequences enough."""
+    """Carry out the steps up to composing, with more drafted each time, until there are sequences enough."""
     done: dict[str, Done] = {}
     for attempt in itertools.count():
         steps = route_of(attempt=attempt)
@@ -124,7 +119,7 @@ def _compose(
         known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
         done = carry_out([step for step in steps if step.name not in known], known=known)
         done = {step.name: done[step.name] for step in steps}
-        if _is_enough(recipe, done) or gives_nothing(done):
+        if is_enough(recipe, done) or gives_nothing(done):
             return done
         reporter.tell(too_few(recipe, done, attempt=attempt))
     raise AssertionError("unreachable: attempts end with the documents")
@@ -132,16 +127,6 @@ def _compose(
 
 def _is_done(step: Step, done: Finished) -> bool:
     return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
-
-
-def _is_enough(recipe: Recipe, done: Finished) -> bool:
-    """Say whether another attempt could give no more sequences."""
-    wanted = recipe.compose.sequences
-    if wanted == "all" or "metas" not in done or sum(sequences_per_part(recipe, done["compose"])) == wanted:
-        return True
-    (counts,) = done["metas"].counts
-    is_all_composed = done["refer"].total("drafts") == done["draft"].total("drafts")
-    return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
 
 
 def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> Executor:
@@ -154,7 +139,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
+    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
     return LocalExecutor(capacity_here(recipe), preload=preload)
 
 
@@ -163,7 +148,7 @@ def capacity_here(recipe: Recipe) -> Capacity:
 
     Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
     """
-    is_model = recipe.encoder.kind == "sentence-transformers" or recipe.compose.method == "quest"
+    is_model = recipe.encoder.kind == "sentence-transformers" or Need.KEYWORDS in method_of(recipe).needs
     asks = is_model or (recipe.search.device != "cpu" and has_driver())
     return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
 
@@ -186,7 +171,7 @@ def route(
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
-    Documents are drawn with some to spare, because a few do not fit T; each further `attempt` draws twice as many.
+    More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
     shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
     splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
@@ -233,35 +218,9 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
-    method = recipe.compose.method
     encoder = encoder_step(recipe, ingest, chunk)
-    embed = embed_step(recipe, ingest, chunk, encoder)
-    if method == "nextlong":
-        metas = metas_step(recipe, ingest, chunk, attempt=attempt)
-        index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
-        mine = mine_step(recipe, embed, metas, index)
-        screening = _screening(recipe, ingest, chunk)
-        draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-        return [metas, encoder, embed, *index, mine, *screening, draft]
-    documents = documents_step(recipe, ingest, chunk)
-    if method == "standard":
-        return [documents, draft_documents_step(recipe, documents, None, tokenizer)]
-    if method == "quest":
-        keywords = keywords_step(recipe, ingest, chunk)
-        return [documents, keywords, draft_documents_step(recipe, documents, keywords, tokenizer)]
-    vectors = docvectors_step(recipe, chunk, embed)
-    index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, recipe))
-    neighbours = neighbours_step(recipe, documents, vectors, index)
-    draft = draft_documents_step(recipe, documents, neighbours, tokenizer)
-    return [documents, encoder, embed, vectors, *index, neighbours, draft]
-
-
-def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps that near-copies are measured with; none where they may stay."""
-    if recipe.mine.screened(recipe.compose.negatives) is None:
-        return []
-    shingled = similarity_steps.shingles_step(ingest, chunk)
-    return [shingled, similarity_steps.weights_step(recipe, ingest, chunk, shingled)]
+    upstream = Upstream(ingest, chunk, tokenizer, encoder, embed_step(recipe, ingest, chunk, encoder))
+    return method_of(recipe).steps(recipe, upstream, attempt=attempt)
 
 
 # what the run directory remembers

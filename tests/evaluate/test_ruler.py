@@ -1,12 +1,13 @@
-"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any tokenizer."""
+"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any
+tokenizer."""
 
 import hashlib
 from itertools import islice
 
 import pytest
+
 from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
-
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer

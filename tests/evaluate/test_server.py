@@ -5,9 +5,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
-
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.server import ServerModel, ServerOptions
@@ -129,9 +129,9 @@ def test_what_is_no_url_is_refused():
 
 
 def test_a_whole_run_over_a_server(served, tmp_path):
-    from evaluation_data import word_tokenizer
     from rich.console import Console
 
+    from evaluation_data import word_tokenizer
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.progress import Progress
     from nextlong.evaluate.run import Asked, evaluate

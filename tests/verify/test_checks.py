@@ -296,7 +296,7 @@ def test_a_meta_document_that_stands_in_two_sequences(run):
 
 def test_a_sequence_under_a_false_name(run):
     change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids"]
+    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids and keys"]
 
 
 def test_a_chunk_used_more_often_than_allowed(run):

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep.
+"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep · train · evaluate.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
-from nextlong.cli import reports, states, sweep
+from nextlong.cli import reports, share, states, sweep
+from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.asked import add_recipe, write
 from nextlong.cli.run import run_and_tell
@@ -100,11 +101,13 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--accept-changed-inputs", action="store_true", help="read input files anew that have changed since"
             )
+            share.add(sub)
 
     states.add(commands)
     reports.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
+    cli_train.add(commands)
     cli_evaluate.add(commands)
 
     cli_verify.add(commands)
@@ -154,6 +157,9 @@ def _plan(asked: argparse.Namespace) -> None:
 def _run(asked: argparse.Namespace) -> None:
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
+    if share.is_asked(asked):
+        share.run(recipe, asked, Console())
+        return
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
 
 

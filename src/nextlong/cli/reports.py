@@ -43,7 +43,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _peek(asked: argparse.Namespace) -> None:
+    from nextlong.methods.base import described, method_of
     from nextlong.report import peek, picture
+    from nextlong.schemas import Layout
 
     run = nextlong.open(asked.run)
     console = Console()
@@ -57,8 +59,8 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
-        if run.recipe.compose.method != "nextlong":
-            raise NextlongError(f"--svg draws a meta-document among its negatives; {run.recipe.method_name} has none")
+        if method_of(run.recipe).layout != Layout.EXTENDED:
+            raise NextlongError(f"--svg draws a meta-document among its negatives; {described(run.recipe)} has none")
         write(asked.svg, picture.svg(run.sequence(asked.number)))
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return

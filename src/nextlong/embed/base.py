@@ -36,7 +36,7 @@ def embedding_resources(config: recipe.Encoder, capacity: Capacity) -> Resources
     """
     if config.kind == "openai":
         return Resources(at_once=1)
-    if config.kind == "sentence-transformers":
+    if config.kind == "sentence-transformers" and config.sentence_transformers.backend == "torch":
         device = config.sentence_transformers.device
         if capacity.gpus and (device is None or device == "cuda"):
             return Resources(gpus=1)
@@ -45,15 +45,18 @@ def embedding_resources(config: recipe.Encoder, capacity: Capacity) -> Resources
     return Resources()
 
 
-def load_encoder(config: recipe.Encoder, *, fitted: Path | None = None) -> Encoder:
-    """Return the encoder that the recipe names; `fitted` is the stem that `Lsa.save` wrote, for `lsa` only.
+def load_encoder(
+    config: recipe.Encoder, *, fitted: Path | None = None, dtype: str | None = None, threads: int | None = None
+) -> Encoder:
+    """Return the encoder that the recipe names.
 
-    Raises EncoderError where a package or a model is missing, with the cure.
+    `fitted` is the stem that `Lsa.save` wrote, for `lsa` only; `dtype` and `threads` are what `choose` found, for
+    `sentence-transformers` only. Raises EncoderError where a package or a model is missing, with the cure.
     """
     if config.kind == "sentence-transformers":
         from nextlong.embed.sentence_transformers import SentenceTransformersEncoder
 
-        return SentenceTransformersEncoder(config.name, config.sentence_transformers)
+        return SentenceTransformersEncoder(config.name, config.sentence_transformers, dtype=dtype, threads=threads)
     if config.kind == "openai":
         from nextlong.embed.openai import OpenAIEncoder
 

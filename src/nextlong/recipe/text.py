@@ -7,7 +7,7 @@ Out: merged data for the models of `recipe.py`; one line a mistake: where, which
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, get_args, get_origin
 
@@ -101,8 +101,8 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Return one line a mistake: where, which value, what to do."""
+def explain(error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]] = lambda: ()) -> list[str]:
+    """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
         # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
@@ -112,13 +112,13 @@ def explain(error: ValidationError, root: type[BaseModel]) -> list[str]:
             if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
         ]
         mistakes.setdefault(".".join(keys), []).append(item)
-    return [_explain_one(where, items, root) for where, items in mistakes.items()]
+    return [_explain_one(where, items, root, methods) for where, items in mistakes.items()]
 
 
-def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel]) -> str:
+def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
     first = items[0]
     if first["type"] == "extra_forbidden":
-        return _explain_unknown(first["loc"], root)
+        return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
         return f"{where} is missing; `nextlong init` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
@@ -129,12 +129,14 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel]) -> str
     return f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
 
 
-def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
+def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
     model: Any = root
     for part in loc[:-1]:
         model = _section_below(model, part)
-    known = sorted(model.model_fields)
     key = str(loc[-1])
+    known = sorted({*model.model_fields, *(methods() if model is root else ())})
+    if key in known:
+        return f"unknown key {key!r}; the method {key} has no options"
     near = difflib.get_close_matches(key, known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
     return f"unknown key {'.'.join(map(str, loc))!r}; {advice}"

@@ -13,6 +13,7 @@ from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.search.index_steps import chosen_in_words
 from nextlong.tokens import lost
@@ -35,7 +36,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             "chunks",
             f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
         ),
-        ("method", recipe.method_name),
+        ("method", described(recipe)),
         (
             "sequences",
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",

@@ -28,6 +28,7 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
@@ -196,9 +197,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield what a line of the table has no room for: what made the queries of quest, and why a variant failed."""
-    made = {own.variant.recipe.method_name for own in outcomes if own.variant.recipe.compose.method == "quest"}
-    yield from sorted(made)
+    """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
+    recipes = [own.variant.recipe for own in outcomes]
+    yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 

@@ -123,14 +123,14 @@ class Run:
 
     def sequences(self) -> Iterator[Sequence]:
         """Yield every sequence, in draw order."""
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             yield from self._read(path, 0, take)
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} of {len(self)}")
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             if number < take:
                 return next(self._read(path, number, number + 1))
             number -= take

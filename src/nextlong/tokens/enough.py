@@ -36,8 +36,8 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
 
 
 def uses_a_chunk_once(recipe: Recipe) -> bool:
-    """Say whether no chunk stands in a sequence twice."""
-    return recipe.compose.negatives != "self-repeat" or recipe.compose.method != "nextlong"
+    """Say whether no chunk stands in a sequence twice, or is at least not meant to."""
+    return recipe.compose.negatives != "self-repeat"
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:

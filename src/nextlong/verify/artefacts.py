@@ -93,6 +93,25 @@ class Artefacts:
         return str(self.setting("compose", "method", "nextlong"))
 
     @property
+    def layout(self) -> str:
+        """How the documents of a sequence stand in it, as the step that drafted promised."""
+        return str(self._promised("layout"))
+
+    @property
+    def repeats_documents(self) -> bool:
+        """Whether a document may make up several sequences, as the step that drafted promised."""
+        return bool(self._promised("repeats_documents"))
+
+    def _promised(self, key: str) -> Any:
+        config = self.steps["draft"].manifest["config"]
+        if key not in config:
+            raise RunError(
+                f"{self.steps['draft'].folder} does not say its {key}: it is of an earlier version; run the recipe again: "
+                "what has not changed is kept"
+            )
+        return config[key]
+
+    @property
     def strategy(self) -> str:
         """The recipe's `compose.negatives`."""
         return str(self.setting("compose", "negatives", "top"))
@@ -335,7 +354,8 @@ _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
 def _stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
     columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
-    return Stored(number, batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py(), *columns)
+    names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
+    return Stored(number, *names, *columns)
 
 
 def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:

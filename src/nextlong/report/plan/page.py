@@ -23,6 +23,7 @@ from nextlong.engine.step import Step
 from nextlong.errors import EncoderError, RunError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import costs as plan_costs
@@ -83,7 +84,7 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; method {recipe.method_name}; {pipeline.worker_count(recipe)} workers"
+        f"{rates.chars_per_token:.2f} characters per token; method {described(recipe)}; {pipeline.worker_count(recipe)} workers"
     )
 
 
