@@ -7,8 +7,22 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-NOUNS = "harbour tide anchor sail current reef vessel captain storm rope deck cargo gull wave oven dough crust rye loaf".split()
-VERBS = "carries follows crosses watches leaves meets covers turns holds finds calls moves".split()
+NOUNS = ["harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck", "cargo"]
+NOUNS += ["gull", "wave", "oven", "dough", "crust", "rye", "loaf"]
+VERBS = [
+    "carries",
+    "follows",
+    "crosses",
+    "watches",
+    "leaves",
+    "meets",
+    "covers",
+    "turns",
+    "holds",
+    "finds",
+    "calls",
+    "moves",
+]
 PLACES = ["Ostrava", "Lyon", "Cork", "Turin", "Malmo", "Ghent", "Porto", "Basel", "Graz", "Varna", "Split", "Bergen"]
 
 
@@ -97,7 +111,7 @@ def trec(draw, count):
 
 
 def labelled(draw, count):
-    return [(sentences(draw, 1)[0], f"label-{n % 9}") for n in range(count)]
+    return [(" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}") for n in range(count)]
 
 
 def longbench(draw):
@@ -125,7 +139,11 @@ def infinite(draw, number, name):
 def narrative(draw):
     text, question, answer = fact(draw, draw.randint(0, 99))
     story = "\n".join([text, *sentences(draw, 300)])
-    return {"document": {"text": story}, "question": {"text": question}, "answers": [{"text": answer}, {"text": f"in {answer}"}]}
+    return {
+        "document": {"text": story},
+        "question": {"text": question},
+        "answers": [{"text": answer}, {"text": f"in {answer}"}],
+    }
 
 
 def word_tokenizer():
@@ -138,7 +156,9 @@ def word_tokenizer():
 def byte_tokenizer():
     """Return a tokenizer whose tokens are bytes."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[]))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -150,7 +170,10 @@ def bpe_tokenizer():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=900, special_tokens=["<bos>", "<eos>"], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=900,
+        special_tokens=["<bos>", "<eos>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_TRAINING, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])

@@ -1,6 +1,7 @@
 """A tiny Llama with a tokenizer, on disk, and data of every benchmark, made up."""
 
 import pytest
+
 from evaluation_data import bpe_tokenizer, write_data
 
 

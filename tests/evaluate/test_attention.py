@@ -18,7 +18,9 @@ def test_weights_are_those_of_eager_attention_at_2k(tiny_model):
     ours = attention.attention_of(model, ids)
     eager = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager")
     with torch.inference_mode():
-        expected = torch.stack(eager(torch.tensor([ids]), output_attentions=True).attentions)[:, 0, :, -1].mean(1).numpy()
+        expected = (
+            torch.stack(eager(torch.tensor([ids]), output_attentions=True).attentions)[:, 0, :, -1].mean(1).numpy()
+        )
     assert ours.shape == (3, 2048)
     np.testing.assert_allclose(ours, expected, atol=1e-6)
     np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)

@@ -9,7 +9,12 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.task import Sample
 
 pytestmark = pytest.mark.heavy
-TEXTS = ["Harbour tide " * 90, "Harbour tide " * 90 + "turns the storm", "Oven dough crust. " * 40, "Captain Moss said 12345 "]
+TEXTS = [
+    "Harbour tide " * 90,
+    "Harbour tide " * 90 + "turns the storm",
+    "Oven dough crust. " * 40,
+    "Captain Moss said 12345 ",
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,9 @@ def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
 def test_what_prompts_share_is_read_once(model, monkeypatch):
     read = []
     forward = model.forward
-    monkeypatch.setattr(model, "forward", lambda ids, cache, **inputs: read.append(ids.shape[1]) or forward(ids, cache, **inputs))
+    monkeypatch.setattr(
+        model, "forward", lambda ids, cache, **inputs: read.append(ids.shape[1]) or forward(ids, cache, **inputs)
+    )
     list(model.answers([sample(TEXTS[2], tokens=1)]))
     read.clear()
     list(model.answers([sample(TEXTS[0], tokens=1)]))
@@ -83,7 +90,9 @@ def test_a_chat_template_is_used_and_counted(tiny_model, tmp_path):
 
     folder = tmp_path / "chat"
     shutil.copytree(tiny_model, folder)
-    (folder / "chat_template.jinja").write_text("{{ bos_token }}USER: {{ messages[0].content }} BOT:{{ ' ' if add_generation_prompt }}")
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}USER: {{ messages[0].content }} BOT:{{ ' ' if add_generation_prompt }}"
+    )
     model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
     ids = model.input_ids(Sample("Harbour", ("x",), 5, answer_prefix=" Answer:"))
     assert model.hub_tokenizer.decode(ids) == "<bos>USER: Harbour BOT: Answer:"

@@ -1,12 +1,13 @@
-"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any tokenizer."""
+"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any
+tokenizer."""
 
 import hashlib
 from itertools import islice
 
 import pytest
+
 from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
-
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
@@ -95,7 +96,9 @@ def test_hyphenated_words_are_those_of_a_sorted_set():
 
 
 def test_cwe_needs_its_word_list_where_wonderwords_end(tmp_path):
-    with pytest.raises(EvaluateError, match=r"cwe at 200,000 tokens needs more than 8,\d+ different words, and ruler/english_words"):
+    with pytest.raises(
+        EvaluateError, match=r"cwe at 200,000 tokens needs more than 8,\d+ different words, and ruler/english_words"
+    ):
         made("cwe", DataFiles(tmp_path), word_tokenizer(), length=200_000)
 
 
@@ -105,5 +108,7 @@ def test_a_length_without_room_is_refused(data):
 
 
 def test_a_missing_file_is_named_with_its_source(tmp_path):
-    with pytest.raises(EvaluateError, match=r"ruler/squad\.json is missing; it comes from SQuAD 2\.0's dev-v2\.0\.json"):
+    with pytest.raises(
+        EvaluateError, match=r"ruler/squad\.json is missing; it comes from SQuAD 2\.0's dev-v2\.0\.json"
+    ):
         made("qa_1", DataFiles(tmp_path), word_tokenizer(), length=4096)

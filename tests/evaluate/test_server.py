@@ -5,9 +5,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
-
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.server import ServerModel, ServerOptions
@@ -57,7 +57,9 @@ def served():
 
 
 def model(served, **options):
-    return ServerModel("m", TextTokenizer(bpe_tokenizer()), ServerOptions(url=served.url, first_wait_s=0.001, **options))
+    return ServerModel(
+        "m", TextTokenizer(bpe_tokenizer()), ServerOptions(url=served.url, first_wait_s=0.001, **options)
+    )
 
 
 def samples(count):
@@ -67,12 +69,21 @@ def samples(count):
 def test_answers_come_in_order(served):
     assert list(model(served).answers(samples(20))) == [f"<{number:05}>" for number in range(20)]
     one = next(body for body in served.asked if body["prompt"].endswith("00003"))
-    assert one == {"model": "m", "prompt": "prompt 00003", "max_tokens": 7, "temperature": 0, "stop": ["\n"], "path": "/v1/completions"}
+    assert one == {
+        "model": "m",
+        "prompt": "prompt 00003",
+        "max_tokens": 7,
+        "temperature": 0,
+        "stop": ["\n"],
+        "path": "/v1/completions",
+    }
 
 
 def test_a_server_that_fails_half_its_requests_is_asked_again(served):
     served.fails = lambda number: (503, None, "drop", None)[number % 4]
-    assert list(model(served, concurrency=3, max_attempts=30).answers(samples(30))) == [f"<{number:05}>" for number in range(30)]
+    assert list(model(served, concurrency=3, max_attempts=30).answers(samples(30))) == [
+        f"<{number:05}>" for number in range(30)
+    ]
     assert len(served.asked) > 45
 
 
@@ -93,7 +104,9 @@ def test_the_key_comes_from_the_environment(served, monkeypatch):
 
 def test_a_server_that_is_gone_is_told(served):
     served.fails = lambda number: 503
-    with pytest.raises(EvaluateError, match=r"did not answer in 3 attempts, the last with HTTP 503: busy; what is answered is kept"):
+    with pytest.raises(
+        EvaluateError, match=r"did not answer in 3 attempts, the last with HTTP 503: busy; what is answered is kept"
+    ):
         list(model(served, max_attempts=3).answers(samples(2)))
 
 
@@ -116,9 +129,9 @@ def test_what_is_no_url_is_refused():
 
 
 def test_a_whole_run_over_a_server(served, tmp_path):
-    from evaluation_data import word_tokenizer
     from rich.console import Console
 
+    from evaluation_data import word_tokenizer
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.progress import Progress
     from nextlong.evaluate.run import Asked, evaluate

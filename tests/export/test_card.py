@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nextlong.export.card import Facts, Source, Split, card, front_matter
 from nextlong.export.formats.base import format_of
+from nextlong.schemas import Layout
 
 FACTS = Facts(
     name="My long texts",
@@ -19,7 +20,7 @@ FACTS = Facts(
         Split("validation", "validation/*.parquet", 10, 10, 95, 10_240, 20_480),
     ),
     room=1024,
-    methods=["nextlong"],
+    methods={"nextlong": Layout.EXTENDED},
     target_tokens=[1024],
     tokenizer="meta-llama/Meta-Llama-3-8B",
     vocabulary=128_256,
@@ -150,16 +151,16 @@ def test_each_format_says_how_to_load_it(form, files, needle):
 
 
 def test_other_methods_are_not_told_as_hard_negatives():
-    page = parsed(replace(FACTS, methods=["standard"]))[1]
+    page = parsed(replace(FACTS, methods={"standard": Layout.CONCATENATED}))[1]
     assert "look-alikes" not in page
     assert "by the method `standard`" in page
 
 
 def test_a_mix_of_methods_names_each():
-    matter, page = parsed(replace(FACTS, methods=["nextlong", "iclm"]))
+    matter, page = parsed(replace(FACTS, methods={"nextlong": Layout.EXTENDED, "iclm": Layout.CONCATENATED}))
     assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
     assert "Those of `nextlong` are one short document cut into chunks" in page
-    assert "The others are made of whole short documents, put together by the method `iclm`." in page
+    assert "Those of `iclm` are made of whole short documents." in page
 
 
 def test_each_split_is_counted():

@@ -118,4 +118,4 @@ def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 
-    return Step("docvectors", 1, config, (chunk, embed), tasks)
+    return Step("docvectors", 2, config, (chunk, embed), tasks)

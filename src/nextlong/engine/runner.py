@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,24 +34,31 @@ def run_steps(
     executor: Executor,
     reporter: Reporter | None = None,
     known: Finished | None = None,
+    only: Container[str] | None = None,
 ) -> dict[str, Done]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
+    `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
     with store.explained(run_dir):
-        finished = _Route(steps, dict(known or {}), run_dir, executor, reporter or Quiet()).carry_out()
-    return dict(known or {}) | {step.name: finished[step.name] for step in steps}
+        places = {
+            place: step
+            for place, step in enumerate(steps, start=len(known or {}) + 1)
+            if only is None or step.name in only
+        }
+        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet()).carry_out()
+    return dict(known or {}) | {step.name: finished[step.name] for step in places.values()}
 
 
 class _Route:
     """Steps on their way: those that wait for others, those under way in the order of the route, those that are done."""
 
     def __init__(
-        self, steps: Sequence[Step], known: dict[str, Done], run_dir: Path, executor: Executor, reporter: Reporter
+        self, steps: Mapping[int, Step], known: dict[str, Done], run_dir: Path, executor: Executor, reporter: Reporter
     ) -> None:
-        self._waiting = dict(enumerate(steps, start=len(known) + 1))  # by place
+        self._waiting = dict(steps)  # by place
         self._running: dict[int, _Running] = {}
         self._finished = known
         self._run_dir = run_dir
@@ -104,7 +111,7 @@ class _Route:
             while (task := running.next_task()) is not None and self._executor.has_room(running.resources):
                 running.hand_over()
                 label = f"{running.step.name} task {task.number}"
-                self._executor.submit(place, _run_task, *task, resources=running.resources, label=label)
+                self._executor.submit(place, run_task, *task, resources=running.resources, label=label)
 
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
@@ -136,6 +143,11 @@ def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Done:
     manifest = store.read_json(folder / store.MANIFEST)
     store.check_files(folder, manifest, trust=trust)
     return Done(name, folder, manifest)
+
+
+def folder_for(step: Step, run_dir: Path, place: int) -> Path:
+    """Return the folder of a step: the one that there is, or that which its place on the route names."""
+    return _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
 
 
 def _folder_of(step: Step, run_dir: Path) -> Path | None:
@@ -240,7 +252,7 @@ class _Running:
 
 
 def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capacity: Capacity) -> _Running:
-    folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
+    folder = folder_for(step, run_dir, place)
     store.remove_leftovers(folder)
     tasks = step.tasks({before.name: finished[before.name] for before in step.inputs})
     total = len(tasks) + (step.close is not None)
@@ -248,7 +260,7 @@ def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capaci
     return _Running(step, folder, tasks, parts, step.resources(capacity))
 
 
-def _run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
+def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"

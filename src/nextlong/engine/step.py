@@ -88,7 +88,7 @@ class Done:
         """
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
-            raise self._is_of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
+            raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         return [self.folder / name for name in sorted(names, key=_by_numbers)]
 
     def file(self, suffix: str) -> Path:
@@ -108,7 +108,7 @@ class Done:
     def total(self, key: str) -> int:
         """Return the sum of one count over all tasks. Raises RunError if they did not count it."""
         if any(key not in counts for counts in self.counts):
-            raise self._is_of_earlier_version(f"count of {key}")
+            raise self.of_earlier_version(f"count of {key}")
         return sum(counts[key] for counts in self.counts)
 
     def total_by_reason(self, key: str) -> dict[str, int]:
@@ -118,7 +118,8 @@ class Done:
             total.update(counts[key])
         return {reason: count for reason, count in total.items() if count}
 
-    def _is_of_earlier_version(self, lacks: str) -> RunError:
+    def of_earlier_version(self, lacks: str) -> RunError:
+        """Return the error that says what the step lacks, because an earlier version made it."""
         version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
         return RunError(
             f"{self.folder} has no {lacks}: its step {self.name} is of an earlier version (made by nextlong {version}); "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import yaml
 
 from nextlong.export.formats.base import Format
 from nextlong.export.rows import fill, percent
+from nextlong.schemas import Layout
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
@@ -34,7 +35,7 @@ _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0":
 
 _SPANS = "what every token is: chunk, document, characters, role, token range, cosine; the spans tile the sequence"
 _MEANINGS: Final = {
-    "sequence_id": "`nextlong-` and the content hash of the meta-document; of other methods a hash of their documents",
+    "sequence_id": "the method, and the content hash of the meta-document or a hash of all its documents",
     "sequence_ids": "the sequences of the row, in order",
     "method": "which documents stand together, and in what order",
     "domain": "the source of the meta-document, or of the first document",
@@ -47,6 +48,14 @@ _MEANINGS: Final = {
     "position_ids": "0, 1, 2, … from the start of each synthesised document",
     "text": "the text of the sequence",
     "spans": _SPANS,
+}
+
+# What the sequences of a layout are.
+_MADE: Final = {
+    Layout.EXTENDED: "one short document cut into chunks, and between two of them stand the most similar chunks of other "
+    "documents: what used to depend on the paragraph before now depends on one far back, past look-alikes",
+    Layout.CONCATENATED: "made of whole short documents",
+    Layout.INTERLEAVED: "made of short documents cut into parts, which stand shuffled, those of each document in their order",
 }
 
 
@@ -88,7 +97,7 @@ class Facts:
     format: Format
     splits: Sequence[Split]
     room: int  # tokens that a row can hold
-    methods: Sequence[str]
+    methods: Mapping[str, Layout]  # by name
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     tokenizer: str
     vocabulary: int
@@ -168,23 +177,24 @@ def _what(facts: Facts) -> str:
         f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
-    others = [method for method in facts.methods if method != "nextlong"]
-    paragraphs = [told]
-    if len(others) < len(facts.methods):
-        which = "Those of `nextlong` are" if others else "Each is"
-        paragraphs.append(
-            f"{which} one short document cut into chunks, and between two of them stand the most similar chunks of "
-            "other documents: what used to depend on the paragraph before now depends on one far back, past look-alikes."
-        )
-    if others:
-        which = "The others are" if len(paragraphs) > 1 else "Each is"
-        paragraphs.append(f"{which} made of whole short documents, put together by {_methods(others)}.")
-    return "\n\n".join(paragraphs)
+    methods_of = {layout: [name for name, own in facts.methods.items() if own == layout] for layout in _MADE}
+    made = [_paragraph(layout, methods, facts) for layout, methods in methods_of.items() if methods]
+    return "\n\n".join([told, *made])
 
 
-def _methods(methods: Sequence[str]) -> str:
-    named = " and ".join(_code(method) for method in methods)
-    return f"the method{'s' if len(methods) > 1 else ''} {named}"
+def _paragraph(layout: Layout, methods: Sequence[str], facts: Facts) -> str:
+    if len(methods) < len(facts.methods):
+        return f"Those of {_named(methods)} are {_MADE[layout]}."
+    by = "" if layout == Layout.EXTENDED else f", put together by {_methods(methods)}"
+    return f"Each is {_MADE[layout]}{by}."
+
+
+def _methods(methods: Collection[str]) -> str:
+    return f"the method{'s' if len(methods) > 1 else ''} {_named(methods)}"
+
+
+def _named(methods: Collection[str]) -> str:
+    return " and ".join(_code(method) for method in methods)
 
 
 def _loading(facts: Facts) -> str:

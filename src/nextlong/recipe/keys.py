@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from nextlong.recipe.methods import METHODS
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
+_LEAST_CHUNK_CHARS = 16
+StateName = Annotated[
+    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
+]  # fit for a file's name, and for RUN@name
+
+
+class MayBePath:
+    """Marks a key that names a model or a file, perhaps of this machine; a data set card gives its last name only."""
 
 
 class Section(BaseModel):
@@ -91,7 +102,7 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
+    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -99,6 +110,16 @@ class Chunk(Section):
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
+
+    @field_validator("max_chars")
+    @classmethod
+    def _some_words(cls, value: int) -> int:
+        if value < _LEAST_CHUNK_CHARS:
+            raise ValueError(
+                f"max_chars is {value}, but a chunk of less than {_LEAST_CHUNK_CHARS} characters is no words that others could "
+                "be similar to, and every pair of chunks is compared; raise it"
+            )
+        return value
 
 
 class Decontaminate(Section):
@@ -265,9 +286,7 @@ class Tokenizer(Section):
 class Compose(Section):
     """candidates → sequences."""
 
-    method: Literal["nextlong", "standard", "knn", "iclm", "quest"] = Field(
-        "nextlong", description="which documents make one sequence: nextlong | standard | knn | iclm | quest"
-    )
+    method: str = Field("nextlong", description=f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
     target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
         131_072, description="T of the paper: the exact length of each sequence"
@@ -295,39 +314,18 @@ class Compose(Section):
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
     )
 
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        if method not in METHODS.built_in and method not in (names := METHODS.names()):
+            *others, last = map(repr, names)
+            raise PydanticCustomError(
+                "literal_error", "Input should be {expected}", {"expected": f"{', '.join(others)} or {last}"}
+            )
+        return method
+
 
 class Documents(Section):
-    """Vectors of whole documents, for the methods knn and iclm."""
+    """Vectors of whole documents, for methods that look for similar documents."""
 
     vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
-
-
-class Knn(Section):
-    """Options of `compose.method: knn`: a document followed by its nearest."""
-
-    reuse: Literal["across-sequences", "never"] = Field(
-        "across-sequences", description="may a document stand in several sequences (as published)"
-    )
-
-
-class Iclm(Section):
-    """Options of `compose.method: iclm`: one path through the graph of similar documents."""
-
-    neighbours: Positive = Field(10, description="k: an edge where either document is among the other's k nearest")
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.95, description="of two documents with a higher cosine only one stays"
-    )
-
-
-class Quest(Section):
-    """Options of `compose.method: quest`: documents that answer like queries."""
-
-    queries: Named = Field(
-        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
-    )
-    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
-    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
-    split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="share of the keywords, the rarest, oversampled"
-    )
-    oversample: Positive = Field(2, description="how often these come")

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from nextlong.artefacts.finished import sequences_per_part
-from nextlong.compose.steps import dropped
+from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.search.index_steps import chosen_in_words
 from nextlong.tokens import lost
@@ -35,7 +36,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             "chunks",
             f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
         ),
-        ("method", recipe.method_name),
+        ("method", described(recipe)),
         (
             "sequences",
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
@@ -129,14 +130,8 @@ def _plural(reason: str, count: int) -> str:
 
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
-    asked = recipe.compose.sequences
-    if asked == "all" or sequences == asked:
-        return ""
-    told = []
-    if "metas" in done:
-        eligible = done["metas"].total("eligible")
-        told.append(
-            f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
-        )
-    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
-    return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"
+    """Say why there are fewer than were asked for, or, of all, than there were drafts."""
+    asked, told = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
+    if asked == "all":
+        return f" ({told})" if dropped(done) else ""
+    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({told})"

@@ -17,7 +17,8 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split
 from nextlong.export.formats.base import format_of
-from nextlong.recipe import OpenAI, Recipe
+from nextlong.methods.base import method_of
+from nextlong.recipe import MayBePath, OpenAI, Recipe, Section
 from nextlong.runs.opened import Run
 
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -55,7 +56,7 @@ def facts(
         splits=splits,
         room=recipe.export.pack or max(run.recipe.sequence_tokens for run in runs),
         left_out=(rows["left_out"], arranged),
-        methods=list(dict.fromkeys(run.recipe.compose.method for run in runs)),
+        methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
         vocabulary=done["tokenizer"].counts[0]["vocab_size"],
@@ -77,17 +78,22 @@ def _lost_text(done: Finished) -> dict[str, str]:
 
 def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
-    plain: dict[str, Any] = recipe.model_dump(mode="json")
+    plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
+    del plain["name"]  # several states may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
     plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
     if plain["encoder"]["openai"]["base_url"] != OpenAI.model_fields["base_url"].default:
         plain["encoder"]["openai"]["base_url"] = _NOT_PUBLISHED
-    for section, key in (("tokenizer", "source"), ("quest", "queries")):
-        if plain[section][key] is not None:
-            plain[section][key] = _hub_name(plain[section][key])
+    if plain["tokenizer"]["source"] is not None:
+        plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
+    for section in plain:
+        options = getattr(recipe, section)
+        for key, field in type(options).model_fields.items() if isinstance(options, Section) else ():
+            if any(isinstance(mark, MayBePath) for mark in field.metadata):
+                plain[section][key] = _hub_name(plain[section][key])
     if plain["export"]["push"] is not None:
         plain["export"]["push"] = public_name(plain["export"]["push"])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
@@ -119,7 +125,7 @@ def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str])
         return []
     taken = [rows[split]["of_runs"] for split in splits]
     return [
-        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        (Path(str(run)).name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
         for number, run in enumerate(runs)
     ]
 

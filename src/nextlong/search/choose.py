@@ -21,7 +21,7 @@ _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 _BUILD = 3.0  # k-means and assigning take so much longer than their products alone
 _PASSES = 8 * 40  # k-means: iterations times vectors a cluster
-_LOOKED_INTO = 1 / 24  # of all vectors, at a recall of 0.95
+LOOKED_INTO = 1 / 24  # of all vectors, at a recall of 0.95
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 _FOUND_S = 8e-7  # … and each neighbour
 _WORTH = 0.5  # an approximation must take less than half, since it is one
@@ -60,13 +60,19 @@ def choose(load: Load) -> tuple[str, str]:
 
 def seconds(load: Load) -> tuple[float, float]:
     """Return about how long exact search takes, and to build and search an index."""
-    product = 2.0 * load.dimensions / _FLOP_PER_S
-    pairs = float(load.queries) * load.vectors
-    exact = pairs * 2 * load.dimensions / _GPU_FLOP_PER_S if load.has_gpu else pairs * product
+    pairs = float(load.queries) * load.vectors * 2 * load.dimensions
+    keeping = load.queries * load.k * _FOUND_S
+    exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
+    train, fill = build_seconds(load)
+    search = pairs / _FLOP_PER_S * LOOKED_INTO + load.queries * _QUERY_S + keeping
+    return exact, train + fill + search
+
+
+def build_seconds(load: Load) -> tuple[float, float]:
+    """Return about how long it takes to train an index and to fill it."""
     clusters = clusters_for(load.vectors)
-    build = _BUILD * product * clusters * (_PASSES * clusters + load.vectors)
-    search = pairs * product * _LOOKED_INTO + load.queries * (_QUERY_S + load.k * _FOUND_S)
-    return exact + load.queries * load.k * _FOUND_S, build + search
+    product = _BUILD * 2.0 * load.dimensions * clusters / _FLOP_PER_S
+    return product * _PASSES * clusters, product * load.vectors
 
 
 def factory_for(load: Load) -> str:

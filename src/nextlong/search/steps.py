@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import _TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
 from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
 
 _BLOCKS = 16  # tasks, enough that small data sets parallelise …
 _MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
-_NEAR_COPY_SPARES = 7  # beyond k, so that k neighbours remain where near-copies fall out
 _MOST_METAS = 256  # documents drafted at a time
 
 
@@ -85,43 +84,47 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
     return Step("mine", 3, {"fetch": fetch}, inputs, tasks, resources=partial(exact_resources, recipe))
 
 
-def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    """CHUNKS → DOCS: every document that has chunks, and those whose neighbours a method wants."""
-    seeds = draws(recipe) if recipe.compose.method == "knn" else None
-    config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
+def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
+    """CHUNKS → DOCS: every document that has chunks, and so many (None: all) whose neighbours a method wants."""
+    config: dict[str, Any] = {"seeds": queries, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    return Step("documents", 1, config, (ingest, chunk), tasks)
+    return Step("documents", 2, config, (ingest, chunk), tasks)
 
 
-def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step, index: Sequence[Step]) -> Step:
+def neighbours_step(
+    recipe: Recipe, documents: Step, docvectors: Step, index: Sequence[Step], *, wanted: Mapping[str, float]
+) -> Step:
     """Document vectors → the nearest documents of each query, by the index that the steps `index` built, or exactly."""
 
     def tasks(done: Finished) -> list[Task]:
         files = index_files(done, done["docvectors"].files(".docvectors.npy"))
-        queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(recipe, done)
+        queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
         return [
             partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)
             for first, last in document_blocks(done["documents"].total("drawn"))
         ]
 
     inputs = (documents, docvectors, *index)
-    return Step("neighbours", 3, wanted_neighbours(recipe), inputs, tasks, resources=partial(exact_resources, recipe))
+    return Step("neighbours", 3, dict(wanted), inputs, tasks, resources=partial(exact_resources, recipe))
 
 
-def wanted_neighbours(recipe: Recipe) -> dict[str, float]:
-    """Return what sets how many neighbours a document gets: a number, or (knn) how many characters they shall hold."""
-    if recipe.compose.method == "iclm":
-        return {"fetch": recipe.iclm.neighbours + _NEAR_COPY_SPARES}
-    return {"chars": 4 * document_chars(recipe, _TYPICAL_CHARS_PER_TOKEN)}  # short documents' neighbours are short too
+def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:
+    """Return what sets how many neighbours a document gets: a number, or (None) how many characters they shall hold.
+
+    Short documents' neighbours are short too. Each further `attempt` wants twice as many characters: those before it ran
+    out of neighbours.
+    """
+    if fetch is not None:
+        return {"fetch": fetch}
+    return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
 
 
-def neighbours_fetch(recipe: Recipe, done: Finished) -> int:
+def neighbours_fetch(wanted: Mapping[str, float], done: Finished) -> int:
     """Return how many neighbours a document gets, from `wanted_neighbours` and the corpus's mean length."""
-    wanted = wanted_neighbours(recipe)
     if "fetch" in wanted:
         return int(wanted["fetch"])
     counts = done["documents"].counts[0]

@@ -112,8 +112,8 @@ class _Truth:
             leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
             if len(leading):
                 leaders[sequence.number] = leading[0]
-            else:  # the cut left no meta-chunk, but the name has the hash
-                keys[sequence.number] = int(sequence.id.rpartition("-")[2], 16)
+            else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
+                keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
             own = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
             docs = run.chunks(shard)["doc_row"][leaders[own] & ROW_MASK]

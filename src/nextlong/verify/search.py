@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.near_copies import without_cause
@@ -48,8 +48,8 @@ class PassedOver(NamedTuple):
 
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Check the scores of all negatives, and search again for `sample` random meta-chunks."""
-    if run.method != "nextlong":
-        return [Outcome("candidates searched again", "meta-chunks", skipped=f"method {run.method} has none")]
+    if run.layout != Layout.EXTENDED:
+        return [Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")]
     scores = Outcome("scores are cosines", "negatives")
     for block in run.blocks():
         _check_scores(run, block, scores)

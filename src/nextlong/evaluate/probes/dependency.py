@@ -56,6 +56,7 @@ class ChunkLoss:
 
 def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
     """Measure the sequences of a run, as many as there are samples."""
+    from nextlong.methods.base import described
     from nextlong.runs import opened
 
     if not isinstance(model, HuggingFaceModel):
@@ -69,7 +70,7 @@ def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
     losses = [loss for sequence in islice(run.sequences(), request.samples) for loss in chunk_losses(model, sequence)]
     if not losses:
         raise EvaluateError(
-            f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {run.recipe.method_name})"
+            f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {described(run.recipe)})"
         )
     return {
         "category": "Dependency",

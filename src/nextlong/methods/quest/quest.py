@@ -137,22 +137,22 @@ def _alphabetical(keyword_of: NDArray[np.int64], dictionary: pa.StringArray) -> 
 def draft(
     index: Index,
     content_hashes: NDArray[np.uint64],
-    chars: NDArray[np.int64],
+    tokens: NDArray[np.int64],
     *,
-    drafted_chars: float,
+    enough: int,
     sequences: int | None,
     seed: int,
     split_ratio: float = 0.2,
     oversample: int = 2,
 ) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions of `drafted_chars` each, keyword after keyword.
+    """Return at most `sequences` (None: all) lists of positions of `enough` tokens each, keyword after keyword.
 
     Every keyword comes once, the `split_ratio` of them with the fewest documents `oversample` times, in random order;
     its documents follow in random order. That row is cut into sequences, of which `sequences` are drawn. A document
     that an oversampled keyword would put into one sequence twice stands there once, and those left short are left out.
     """
     order = _row(index, content_hashes, seed=seed, split_ratio=split_ratio, oversample=oversample)
-    pieces = stretches(order, chars, drafted_chars=drafted_chars)
+    pieces = stretches(order, tokens, enough=enough)
     shuffle = rng_for(seed, "quest.stretches").permutation(len(pieces)).tolist()
     drafts: list[NDArray[np.int64]] = []
     for place in shuffle:
@@ -160,7 +160,7 @@ def draft(
             break
         _, first = np.unique(pieces[place], return_index=True)
         piece = pieces[place][np.sort(first)]
-        if chars[piece].sum() >= drafted_chars:
+        if tokens[piece].sum() >= enough:
             drafts.append(piece)
     return drafts
 
