@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import nextlong
+from exported_runs import record_of
 from nextlong.cli.main import main
 from nextlong.errors import PluginError
 from nextlong.export.formats.base import format_of
@@ -119,7 +120,7 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
             '    layout="lines",\n', '    layout="lines",\n    extra_tokens=1,\n    no_packing="is a toy",\n'
         )
     )
-    plain = json.loads((own_run / "run.json").read_text())["recipe"]
+    plain = json.loads(record_of(own_run).read_text())["recipe"]
     recipe = Recipe.from_dict(plain, overrides=["export.formats=lines"])
     assert recipe.sequence_tokens == recipe.compose.target_tokens + 1
     with pytest.raises(nextlong.NextlongError, match="pack is 4096 but lines is a toy; leave it null"):
@@ -169,9 +170,9 @@ def test_a_format_that_is_called_as_a_step_is_refused(own_run, install, monkeypa
     install(MODULE.replace('name="lines"', 'name="compose"'))
     info = tmp_path / "site-tiny_lines" / "tiny_lines-1.0.dist-info" / "entry_points.txt"
     info.write_text("[nextlong.formats]\ncompose = tiny_lines:FORMAT\n")
-    before = (own_run / "run.json").read_bytes()
+    before = record_of(own_run).read_bytes()
     with pytest.raises(
         nextlong.NextlongError, match="compose is the name of a step of the run, so no format can be called so"
     ):
         runs_export.export([own_run], formats=["compose"])
-    assert (own_run / "run.json").read_bytes() == before
+    assert record_of(own_run).read_bytes() == before

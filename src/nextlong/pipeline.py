@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from nextlong.artefacts.record import RECIPE_FILE, run_dir_of, write_record
-from nextlong.compose.steps import compose_step, is_enough, refuse_nothing, too_few
+from nextlong.artefacts import record
+from nextlong.artefacts.names import name_for
+from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
@@ -29,17 +30,16 @@ from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.serial import SerialExecutor
-from nextlong.engine.share import before
-from nextlong.engine.share import run_share as share_of
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.inputs import file_systems, remembered
 from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
 from nextlong.search.choose import has_driver
+from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
 
@@ -57,11 +57,13 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished, CarryOut], object] = lambda *_: None,
+    stands: record.Stands = "for-this",
+    when_done: Callable[[Finished, record.State, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
-    """Bring the recipe's run directory to its finished state; return the finished steps by name.
+    """Bring the recipe's state of the run directory about; return the finished steps by name.
 
-    `when_done` gets them while the directory is still this process's own, and what carries out further steps.
+    `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
+    `stands` says what the directory stands for afterwards (`record.write`).
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -69,63 +71,39 @@ def run(
     refuse_import_by_worker()
     check_beforehand(recipe)
     reporter = reporter or Quiet()
-    run_dir = run_dir_of(recipe)
+    run_dir = record.run_dir_of(recipe)
+    check_apart(recipe, run_dir)
     files = input_files(recipe)
     with store.locked(run_dir):
+        name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        if name not in record.state_names(run_dir):
+            check_enough(recipe, files)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
-        with store.explained(run_dir):
-            store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-            write_record(recipe, done, run_dir)
-            when_done(done, carry_out)
+            when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands), carry_out)
     return done
 
 
-def run_share(
-    recipe: Recipe, step: str, *, share: tuple[int, int], reporter: Reporter | None = None
-) -> tuple[int, int]:
-    """Run one share (k, n) of the tasks of one step, beside other processes that run theirs; return how many, of how many.
-
-    The steps before it must be done (`run_before`); `run` then goes on from there. Raises a NextlongError.
-    """
-    refuse_import_by_worker()
-    run_dir = run_dir_of(recipe)
-    files = input_files(recipe)
-    with store.locked(run_dir, mode="together"):
-        files = recognise_inputs(recipe, files, run_dir, tell=(reporter or Quiet()).tell)
-        with executor_for(recipe) as executor:
-            steps = route(recipe, files)
-            return share_of(steps, step, share=share, run_dir=run_dir, executor=executor, reporter=reporter)
+def check_encoder(recipe: Recipe) -> None:
+    """Raise EncoderError if the encoder's package is not there."""
+    if recipe.encoder.kind == "sentence-transformers":
+        check_installed(recipe.encoder.name)
 
 
-def run_before(recipe: Recipe, step: str, *, reporter: Reporter | None = None) -> None:
-    """Carry out what the step `step` needs, and not the step itself. Raises a NextlongError."""
-    refuse_import_by_worker()
-    check_beforehand(recipe)
-    run_dir = run_dir_of(recipe)
-    files = input_files(recipe)
-    with store.locked(run_dir):
-        files = recognise_inputs(recipe, files, run_dir, tell=(reporter or Quiet()).tell)
-        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
-        steps = route(recipe, files, when_ingested=remember)
-        with executor_for(recipe) as executor:
-            run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, only=before(steps, step))
-
-
-def check_beforehand(recipe: Recipe) -> None:
+def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> None:
     """Raise what hours of work would end in: a package, a tokenizer or a destination's file system that is not there."""
     check_there(recipe.tokenizer)
     if recipe.ingest.dedup == "minhash":
         minhash_class()
-    if recipe.encoder.kind == "sentence-transformers":
-        check_installed(recipe.encoder.name)
+    if encoder == "installed":
+        check_encoder(recipe)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
 
@@ -141,7 +119,7 @@ def _compose(
         known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
         done = carry_out([step for step in steps if step.name not in known], known=known)
         done = {step.name: done[step.name] for step in steps}
-        if is_enough(recipe, done):
+        if is_enough(recipe, done) or gives_nothing(done):
             return done
         reporter.tell(too_few(recipe, done, attempt=attempt))
     raise AssertionError("unreachable: attempts end with the documents")

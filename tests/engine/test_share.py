@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from nextlong import pipeline
+from nextlong import array_jobs, pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 
@@ -44,9 +44,9 @@ def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run
 def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
-        pipeline.run_share(recipe, "embed", share=(1, 2))
+        array_jobs.run_share(recipe, "embed", part=(1, 2))
     with pytest.raises(RunError, match=r"--only-step embedd is no step of this recipe; name one of .*embed"):
-        pipeline.run_share(recipe, "embedd", share=(1, 2))
+        array_jobs.run_share(recipe, "embedd", part=(1, 2))
 
 
 @pytest.mark.parametrize("share", ["0/4", "5/4", "3", "a/b"])

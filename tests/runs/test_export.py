@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import nextlong
+from exported_runs import change_json, record_of
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError
@@ -276,9 +277,8 @@ def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, seq
 
 
 def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
-    record = json.loads((own_run / "run.json").read_text())
-    record["recipe"]["export"] |= {"compression": "lz4", "row_group_mb": 1.0}
-    (own_run / "run.json").write_text(json.dumps(record))
+    changed = {"compression": "lz4", "row_group_mb": 1.0}
+    change_json(record_of(own_run), lambda record: record["recipe"]["export"].update(changed))
     written = runs_export.export([own_run], formats=["mds"])
     assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
     kept = runs_export.export([own_run], formats=["mds", "parquet"]).recipe.export
@@ -289,7 +289,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
-    assert [run["run"] for run in mix["runs"]] == [str(own_run), str(shorter_run)]
+    assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]
     assert [run["sequences"] for run in mix["runs"]] == [12, len(nextlong.open(shorter_run))]
     assert [run["taken"] for run in mix["runs"]] == [
         {"train": {"sequences": 12, "tokens": 12 * T}},
@@ -307,7 +307,7 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (outcome,) = check_mixes(Artefacts(own_run))
     assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
     assert "hashes only" in outcome.note
-    assert outcome.note.endswith(f"Verify each run: {own_run}, {shorter_run}")
+    assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
     path = done["parquet"].files(".parquet")[0]
     path.write_bytes(path.read_bytes() + b"!")
     (outcome,) = check_mixes(Artefacts(own_run))

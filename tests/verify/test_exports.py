@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of
+from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of, record_of
 from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.files import check_files
@@ -305,7 +305,7 @@ def test_files_and_columns_too_many_or_too_few(run):
 
 
 def test_a_format_that_the_record_lacks(run):
-    change_json(run / "run.json", lambda record: record["steps"].pop("mds"))
+    change_json(record_of(run), lambda record: record["steps"].pop("mds"))
     assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
 
 

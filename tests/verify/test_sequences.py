@@ -18,6 +18,7 @@ STOP = {0: 3, 1: 5, -1: -1}
 def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
     settings = {("compose", "target_tokens"): target_tokens}
     return SimpleNamespace(
+        extra_tokens=0,
         method="standard",
         layout=layout,
         strategy="top",

@@ -12,7 +12,6 @@ import re
 
 from rich.console import Console
 
-from nextlong import pipeline
 from nextlong.engine.progress import reporter_for
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
@@ -38,12 +37,14 @@ def is_asked(asked: argparse.Namespace) -> bool:
 
 def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
     """Carry out what the options ask for, and say what came of it."""
+    from nextlong import array_jobs
+
     if asked.before:
-        pipeline.run_before(recipe, asked.before, reporter=reporter_for(console))
+        array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console))
         console.print(f"done: all that {asked.before} needs", highlight=False)
         return
     share = _share(asked.tasks or "1/1")
-    ran, total = pipeline.run_share(recipe, asked.only_step, share=share, reporter=reporter_for(console))
+    ran, total = array_jobs.run_share(recipe, asked.only_step, part=share, reporter=reporter_for(console))
     told = (
         f"{asked.only_step}: {ran:,} of {total:,} tasks done here" if total else f"{asked.only_step} was done already"
     )

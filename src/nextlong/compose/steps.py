@@ -15,6 +15,8 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
 from nextlong.schemas import DropReason, Layout
 
+_HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
+
 
 def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:
     """DRAFTS and token counts → SEQUENCES."""
@@ -99,13 +101,37 @@ def dropped(done: Finished) -> dict[str, int]:
     return dict(sum((Counter(done[name].total_by_reason("dropped")) for name in ("draft", "compose")), Counter[str]()))
 
 
+def gives_nothing(done: Finished) -> bool:
+    """Say whether so many documents gave no sequence at all that drawing more is hardly worth it."""
+    return not done["compose"].total("sequences") and sum(dropped(done).values()) >= _HOPELESS
+
+
+def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
+    """Return what a corpus has for sequences and what became of it; never empty."""
+    documents, told = done["chunk"].total("documents"), []
+    if "metas" in done:
+        (counts,) = done["metas"].counts
+        told.append(
+            f"{counts['eligible']:,} of {documents:,} documents have compose.min_meta_chunks="
+            f"{recipe.compose.min_meta_chunks} chunks or more"
+        )
+        if counts["drawn"] < counts["eligible"]:
+            told.append(f"{counts['drawn']:,} of them were drawn")
+    else:
+        told.append(f"{documents:,} documents gave {done['draft'].total('drafts'):,} drafts")
+    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
+    if used_up := sum(counts.get("chunks_at_max_uses", 0) for counts in done["compose"].counts):
+        told.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
+    return told
+
+
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
     compose = done["compose"]
     if compose.total("sequences"):
         return
     reasons = dropped(done)
-    told = "; ".join(f"{count:,} dropped: {reason}" for reason, count in reasons.items())
+    told = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
     if set(reasons) == {DropReason.TOO_LONG}:
         raise CorpusError(

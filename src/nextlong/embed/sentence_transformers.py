@@ -124,9 +124,17 @@ def count_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
+def is_installed() -> bool:
+    """Say whether the library is there; it is not imported, which takes seconds."""
+    try:
+        return importlib.util.find_spec("sentence_transformers") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def check_installed(name: str) -> None:
-    """Raise EncoderError if the library is not installed; it is not imported, which takes seconds."""
-    if importlib.util.find_spec("sentence_transformers") is None:
+    """Raise EncoderError if the library is not installed."""
+    if not is_installed():
         raise EncoderError(
             f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
         )

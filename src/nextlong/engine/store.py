@@ -70,6 +70,12 @@ def write_text(path: Path, text: str) -> None:
     _sync_folder(path.parent)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a small file so that it stays removed, even after a power cut."""
+    path.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON that this package wrote. Raises RunError if it is missing or damaged."""
     try:

@@ -265,6 +265,10 @@ def _why_no_text(value: Any) -> RejectKind:
 
 
 def _refuse_column(file: InputFile, column: str, known: Sequence[str]) -> NoReturn:
+    if (count := known.count(column)) > 1:
+        raise CorpusError(
+            f"{file.path} has {count} columns {column!r}, so it is not clear which holds the text; rename one"
+        )
     near = difflib.get_close_matches(column, known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "set the source's text to the one that holds the text"
     raise CorpusError(

@@ -16,6 +16,10 @@ from nextlong.recipe.methods import METHODS
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
+_LEAST_CHUNK_CHARS = 16
+StateName = Annotated[
+    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
+]  # fit for a file's name, and for RUN@name
 
 
 class MayBePath:
@@ -98,7 +102,7 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
+    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -106,6 +110,16 @@ class Chunk(Section):
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
+
+    @field_validator("max_chars")
+    @classmethod
+    def _some_words(cls, value: int) -> int:
+        if value < _LEAST_CHUNK_CHARS:
+            raise ValueError(
+                f"max_chars is {value}, but a chunk of less than {_LEAST_CHUNK_CHARS} characters is no words that others could "
+                "be similar to, and every pair of chunks is compared; raise it"
+            )
+        return value
 
 
 class Decontaminate(Section):

@@ -29,17 +29,21 @@ from nextlong.recipe.keys import (
     Positive,
     Ray,
     Section,
+    StateName,
     Tokenizer,
 )
 from nextlong.recipe.methods import METHODS
 from nextlong.recipe.search import Search
-from nextlong.recipe.text import UniqueKeys, explain, merge
+from nextlong.recipe.text import UniqueKeys, check_plain, explain, merge
 
 
 class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Named = Field(description="where the run lives; one folder a step")
+    name: StateName | None = Field(
+        None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
+    )
     seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
     executor: Literal["local", "serial", "ray"] = Field(
@@ -121,6 +125,8 @@ class Recipe(Section):
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+        except RecursionError:
+            raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
         except (yaml.YAMLError, ValueError) as error:
             raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
         if not isinstance(data, dict):
@@ -131,7 +137,13 @@ class Recipe(Section):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
-        merged = merge(data, overrides)
+        try:
+            merged = merge(data, overrides)
+            check_plain(merged, origin=origin)
+        except RecursionError:
+            raise RecipeError(
+                f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
+            ) from None
         sections = _methods_named(merged)
         model = _recipe_with(sections)
         try:

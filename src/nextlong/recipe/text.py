@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
+
+_SHOWN_CHARS = 80  # of a value in a message
+_MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
 
 class UniqueKeys(yaml.SafeLoader):
@@ -22,6 +26,8 @@ class UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key is no word", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
@@ -41,6 +47,26 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
         _put(merged, dotted.split("."), value, override)
     return merged
+
+
+def check_plain(value: Any, *, origin: str, key: str = "") -> None:
+    """Raise RecipeError for a string that no file can hold (half a surrogate pair, NUL) or a number that counts nothing."""
+    if isinstance(value, Mapping):
+        for inner, below in value.items():
+            check_plain(str(inner), origin=origin, key=f"{key}.{inner}".removeprefix("."))
+            check_plain(below, origin=origin, key=f"{key}.{inner}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for place, below in enumerate(value):
+            check_plain(below, origin=origin, key=f"{key}.{place}")
+    elif isinstance(value, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+        told = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
+        where = f"{origin}: {ascii(key)[1:-1]}"
+        raise RecipeError(f"{where} holds {told}, which is no text (half a surrogate pair, or NUL); correct it")
+    elif (isinstance(value, int) and abs(value) >= _MOST) or (
+        isinstance(value, float) and _MOST_FRACTIONAL < abs(value) < inf
+    ):
+        told = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
+        raise RecipeError(f"{origin}: {key} is {told}, which is more than there can be of anything; correct it")
 
 
 def _copy(value: Any) -> Any:
@@ -75,7 +101,9 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]]) -> list[str]:
+def explain(
+    error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]] = lambda: ()
+) -> list[str]:
     """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():

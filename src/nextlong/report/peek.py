@@ -30,7 +30,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.sequence_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    title = f"{len(run)} sequences by {described(run.recipe)} in {run.path}"
+    title = f"{len(run)} sequences by {described(run.recipe)} in {run}"
     tables.show_line(Text(tables.visible(title), style="italic"), console)
     extends = method_of(run.recipe).layout == Layout.EXTENDED
     last = "meta-document" if extends else "first document"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from nextlong.artefacts.finished import sequences_per_part
-from nextlong.compose.steps import dropped
+from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
@@ -130,14 +130,8 @@ def _plural(reason: str, count: int) -> str:
 
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
-    asked = recipe.compose.sequences
-    if asked == "all" or sequences == asked:
-        return ""
-    told = []
-    if "metas" in done:
-        eligible = done["metas"].total("eligible")
-        told.append(
-            f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
-        )
-    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
-    return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"
+    """Say why there are fewer than were asked for, or, of all, than there were drafts."""
+    asked, told = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
+    if asked == "all":
+        return f" ({told})" if dropped(done) else ""
+    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({told})"

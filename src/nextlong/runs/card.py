@@ -80,6 +80,7 @@ def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
     plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
+    del plain["name"]  # several states may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
@@ -124,7 +125,7 @@ def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str])
         return []
     taken = [rows[split]["of_runs"] for split in splits]
     return [
-        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        (Path(str(run)).name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
         for number, run in enumerate(runs)
     ]
 

@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of
+from nextlong.artefacts import record
 from nextlong.engine import store
-from nextlong.engine.progress import Reporter
+from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
@@ -32,7 +32,7 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
-from nextlong.runs.opened import Run, check_mix
+from nextlong.runs.opened import Run, check_mix, which_state
 from nextlong.tokens.steps import check_eod
 
 CARD = "README.md"
@@ -61,16 +61,16 @@ def run(
         recipe,
         reporter=reporter,
         changed_inputs=changed_inputs,
-        when_done=lambda done, carry_out: finished.append(complete(recipe, done, carry_out)),
+        when_done=lambda done, state, carry_out: finished.append(complete(recipe, done, state, carry_out)),
     )
     (written,) = finished
     push(written)
     return written
 
 
-def complete(recipe: Recipe, done: Finished, carry_out: pipeline.CarryOut) -> Exported:
-    """Measure what a recipe has just made, and put the cards to its exports."""
-    return _told(Exported(recipe, [Run(run_dir_of(recipe))], done), carry_out)
+def complete(recipe: Recipe, done: Finished, state: record.State, carry_out: pipeline.CarryOut) -> Exported:
+    """Measure the state that a recipe has just made, and put the cards to its exports."""
+    return _told(Exported(recipe, [Run(state.named)], done), carry_out)
 
 
 def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
@@ -78,7 +78,7 @@ def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
     if len(written.runs) == 1:
         (run,) = written.runs
         done = carry_out([statistics.statistics_step(run)], known=written.done)
-        _record(run, {statistics.NAME: done[statistics.NAME]})
+        record.add_steps(run.state, {statistics.NAME: done[statistics.NAME].folder.name})
         written = written._replace(done=done)
     write_cards(written)
     return written
@@ -96,14 +96,16 @@ def export(
 ) -> Exported:
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
-    `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens
-    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale`
-    says what to do about files of another export that lie at `export.push`. In a script, call it under
-    `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
+    A run is a run directory, or one of its states, `RUN@NAME`. `overrides` are `export.key=value`. Several runs are mixed
+    in the proportions `mix`, counted in sequences or tokens (default: all that there is); the files then lie in the first
+    run's directory. What is there already is kept; `stale` says what to do about files of another export that lie at
+    `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes of the user.
     """
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
+        for told in filter(None, map(which_state, opened)):
+            (reporter or Quiet()).tell(told)
         for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
             store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]
@@ -120,7 +122,7 @@ def export(
             if others:
                 _describe_mix(done["rows"], opened, mix, by)
             else:
-                _record(first, {step.name: done[step.name] for step in steps})
+                record.add_steps(first.state, {step.name: done[step.name].folder.name for step in steps})
             written = _told(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
@@ -150,7 +152,7 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         named = ",".join(recipe.export.formats)
         extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
         raise RunError(
-            f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run.path} "
+            f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run} "
             f"have {run.recipe.sequence_tokens:,}; say `nextlong run RECIPE --set export.formats=[{named}]`, "
             "which keeps vectors and candidates and composes anew"
         )
@@ -191,7 +193,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     for run in runs:
         if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
             raise RecipeError(
-                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run.path}, which has "
+                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run}, which has "
                 f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
             )
     if recipe.export.validation and sum(map(len, runs)) < 2:
@@ -210,7 +212,7 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
         "by": by,
         "runs": [
             {
-                "run": str(run.path.resolve()),
+                "run": f"{run.path.resolve()}@{run.state.name}",
                 "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
                 "sequences": len(run),
                 "taken": {
@@ -223,18 +225,6 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
     }
     with store.explained(rows.folder):
         store.write_json(rows.folder / MIX_FILE, described)
-
-
-def _record(run: Run, written: dict[str, Done]) -> None:
-    """Add what was written to the run's record, so that `nextlong.open` finds it."""
-    record: dict[str, Any] = store.read_json(run.record)
-    for name in written:
-        record["steps"].pop(
-            export_steps.step_name(name, "validation"), None
-        )  # of other rows than the train split that is new
-    record["steps"] |= {name: step.folder.name for name, step in written.items()}
-    with store.explained(run.record):
-        store.write_json(run.record, record)
 
 
 def write_cards(written: Exported) -> None:

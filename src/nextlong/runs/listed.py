@@ -7,12 +7,12 @@ them; `alone_bytes` is what dropping the one state would free.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nextlong.artefacts import record
+from nextlong.artefacts import names, record
 from nextlong.artefacts.record import State
 from nextlong.engine import store
 from nextlong.errors import RunError
@@ -43,7 +43,7 @@ def list_states(run_dir: Path) -> list[Listed]:
         Listed(
             name=state.name,
             is_current=state.name == current,
-            differs=record.differences(state.recipe, there[0].recipe),
+            differs=names.differences(state.recipe, there[0].recipe),
             sequences=state.sequences,
             tokens_each=_tokens_each(state),
             exports={step: folder for step, folder in state.steps.items() if "rows" in inputs_of(run_dir / folder)},
@@ -76,10 +76,7 @@ def inputs_of(folder: Path) -> dict[str, str]:
 
 
 def bytes_of(folder: Path) -> int:
-    """Return how much the files in a folder hold, whatever they are."""
+    """Return how much the files in a folder, or one file, hold."""
+    if not folder.is_dir():
+        return folder.lstat().st_size
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
-def names(listed: Sequence[Listed]) -> str:
-    """Return the names of states in one line."""
-    return ", ".join(one.name for one in listed)

@@ -53,8 +53,8 @@ def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = 
         if folder.name not in needed:
             found.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
             continue
-        for path in (path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))):
-            found.append(Waste(path, bytes_of(path) if path.is_dir() else path.stat().st_size, "left by a killed run"))
+        left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
+        found += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
     return found
 
 

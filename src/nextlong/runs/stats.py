@@ -196,7 +196,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     is_extended = method.layout == schemas.Layout.EXTENDED
     doc_ids, _ = counting.tokens_of_document.counted()
     return Stats(
-        run=str(run.path if run.record.parent == run.path else run.record),
+        run=str(run),
         method=compose.method,
         method_name=method.describe(run.recipe.options),
         layout=method.layout.value,

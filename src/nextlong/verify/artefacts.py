@@ -1,6 +1,6 @@
 """Artefacts: the files of a finished run, read by code that shares nothing with what wrote them.
 
-In:  a run directory, or one variant of a sweep by its record. Out: its manifests, shards looked up by id, and sequences.
+In:  a run directory, or one of its states, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
 
 Ids are looked up shard by shard, so that memory holds one shard's columns and one block of sequences, however large the
 corpus is.
@@ -31,18 +31,32 @@ Columns = dict[str, NDArray[Any]]
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 
 
+def _locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not."""
+    head, at, state = str(named).rpartition("@")
+    record = Path(head) / "states" / f"{state}.json"
+    if at and record.is_file():
+        return Path(head), record
+    index = named / "run.json"
+    try:
+        state = json.loads(index.read_text(encoding="utf-8"))["state"]
+    except FileNotFoundError:
+        return named, index
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
+    return named, named / "states" / f"{state}.json"
+
+
 class Artefacts:
     """A run as its files have it."""
 
     def __init__(self, named: Path) -> None:
         """Read the record and the manifests. Raises RunError if there is no finished run."""
-        named = named.expanduser()
-        is_variant = named.is_file() and named.parent.name == "variants"
-        self.path = named.parent.parent if is_variant else named
-        index = named if is_variant else named / "run.json"
+        self.path, index = _locate(named.expanduser())
         if not index.is_file():
             raise RunError(
-                f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished"
+                f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "
+                "states (`nextlong list RUN`)"
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))

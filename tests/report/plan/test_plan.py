@@ -8,11 +8,11 @@ from rich.console import Console
 
 import nextlong
 from nextlong import pipeline
+from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
-from nextlong.report.plan import look as plan_look
 from nextlong.report.plan import page, sample
 
 STEPS = [

@@ -64,7 +64,7 @@ _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
-_UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
+_UNKNOWN = "not known"
 
 _TUNED_QUERIES = 256  # searched for exactly, to measure an index against
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
@@ -241,7 +241,9 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
             fitted,
             extra_mb=fitted * _FIT_MB_PER_CHUNK,
         ),
-        "embed": Work(encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=_ENDPOINT),
+        "embed": Work(
+            encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
+        ),
         "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
         "lengths": Work(
             corpus.kept_chars * rates.tokenize_s_per_char,
