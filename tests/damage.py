@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from exported_runs import change_json, folder_of, record_of
+
 
 def files(run, step, suffix):
-    folder = run / json.loads((run / "run.json").read_text())["steps"][step]
-    return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    return sorted(path for path in folder_of(run, step).iterdir() if path.name.endswith(suffix))
 
 
 def rehash(path):
@@ -45,9 +46,7 @@ def change_array(path, change):
 
 
 def change_recipe(run, section, key, value):
-    record = json.loads((run / "run.json").read_text())
-    record["recipe"][section][key] = value
-    (run / "run.json").write_text(json.dumps(record))
+    change_json(record_of(run), lambda record: record["recipe"][section].update({key: value}))
 
 
 def first_sequence(run):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,12 @@ class RowSource:
     sequences: tuple[Path, ...]
     tokens: TokenStore
     special: SpecialIds
+
+
+# Tokens [first, last) of a row came from one chunk, or are a joint or special tokens; `role` numbers schemas.ROLES.
+SPANS: Final = np.dtype(
+    [("sequence", "i4"), ("chunk_id", "i8"), ("role", "i1"), ("group", "i4"), ("first", "i8"), ("last", "i8")]
+)
 
 
 class Rows:
@@ -74,6 +80,24 @@ class Rows:
         for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
             self._read(run, part, place, target[at : at + length])
             at += length
+
+    def spans(self, row: int) -> NDArray[Any]:
+        """Return the SPANS of a row, in order, with tokens counted from its start."""
+        spans, at = [], 0
+        for sequence, (run, part, place, length, _) in enumerate(
+            self.index[self._offsets[row] : self._offsets[row + 1]].tolist()
+        ):
+            batch = self._reader(run, part).get_batch(place)
+            own = np.zeros(len(batch.column("role").values), SPANS)
+            own["sequence"] = sequence
+            for name in ("chunk_id", "role", "group"):
+                own[name] = batch.column(name).values.to_numpy()
+            own["first"], own["last"] = (
+                batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end")
+            )
+            spans.append(own)
+            at += length
+        return np.concatenate(spans)
 
     def _read(self, run: int, part: int, place: int, target: NDArray[np.int64]) -> None:
         source = self._sources[run]

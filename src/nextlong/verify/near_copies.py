@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.outcome import Outcome
@@ -34,10 +34,9 @@ Words = dict[int, Numbers]  # of chunks, by their ids
 def check_near_copies(run: Artefacts) -> list[Outcome]:
     """Compare every negative; a breach where the recipe asked for no near-copies, else a count."""
     outcome = Outcome("near-copies among negatives", "negatives")
-    if run.method != "nextlong" or run.strategy == "self-repeat":
-        outcome.skipped = (
-            f"{'method ' + run.method if run.method != 'nextlong' else 'self-repeat'}: not meant to be free of them"
-        )
+    if run.layout != Layout.EXTENDED or run.strategy == "self-repeat":
+        of = "self-repeat" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
+        outcome.skipped = f"{of}: not meant to be free of them"
         return [outcome]
     is_asked = run.setting("mine", "near_copies") is not None
     copies = 0

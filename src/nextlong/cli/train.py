@@ -1,0 +1,129 @@
+"""The command `nextlong train`: write a training recipe, plan it, carry it out, or hand it over to another trainer."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nextlong.engine import store
+from nextlong.errors import NextlongError
+from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.train.recipe import TrainRecipe
+
+_NEEDED = ("torch", "transformers", "accelerate")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    train = commands.add_parser(
+        "train",
+        help="train a model on the sequences of finished runs",
+        usage="nextlong train RECIPE [--dry-run | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
+        "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]",
+    )
+    train.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
+    train.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=50"
+    )
+    train.add_argument("--dry-run", action="store_true", help="say parameters, memory, FLOPs and hours; train nothing")
+    train.add_argument(
+        "--emit",
+        nargs=2,
+        metavar=("TRAINER", "DIR"),
+        help="write config, data set and launch script for torchtitan, axolotl, prolong or megatron",
+    )
+    init = train.add_argument_group("init")
+    init.add_argument("--data", action="append", default=[], metavar="RUN", help="a run directory; again: a mix")
+    init.add_argument("--chat", metavar="FILE", help="instead of --data: conversations, for paper-sft")
+    init.add_argument("--model", metavar="PATH", help="a folder that from_pretrained loads")
+    init.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="paper-128k, paper-512k, paper-sft, authors-512k or tiny (a model from scratch)",
+    )
+    init.add_argument("--out", metavar="DIR", help="where checkpoints go (default: beside the recipe)")
+    init.add_argument("--force", action="store_true", help="overwrite the recipe if it is there")
+    train.set_defaults(command=_train)
+
+
+def _train(asked: argparse.Namespace) -> None:
+    if asked.words[0] == "init" and len(asked.words) == 2:
+        _init(asked, Path(asked.words[1]))
+        return
+    if len(asked.words) > 1:
+        raise NextlongError(
+            f"nextlong train takes one recipe, not {' '.join(asked.words)!r}; or: nextlong train init RECIPE …"
+        )
+    given = [f"--{name}" for name in ("data", "chat", "model", "preset", "out", "force") if getattr(asked, name)]
+    if given:
+        raise NextlongError(
+            f"{', '.join(given)} belongs to `nextlong train init`; a recipe is changed by --set KEY=VALUE"
+        )
+    from nextlong.train.recipe import TrainRecipe
+
+    recipe = TrainRecipe.load(asked.words[0], overrides=asked.overrides)
+    if asked.emit:
+        from nextlong.train.emit import emit
+
+        emit(recipe, asked.emit[0], Path(asked.emit[1]), Console())
+        return
+    _check_installed()
+    if asked.dry_run:
+        from nextlong.train import plan
+
+        plan.show(recipe, Console())
+        return
+    from nextlong.train.start import train
+
+    train(recipe, Console())
+
+
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NextlongError(f"training needs {', '.join(missing)}; pip install 'nextlong[train]'")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _init(asked: argparse.Namespace, path: Path) -> None:
+    from nextlong.train import presets, template
+
+    if path.exists() and not asked.force:
+        raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
+    if asked.data and asked.chat:
+        raise NextlongError("--data and --chat name two kinds of rows; leave one out")
+    data = {"chat": _absolute(asked.chat)} if asked.chat else {"runs": [_absolute(run) for run in asked.data]}
+    sources = presets.preset(asked.preset) if asked.preset else {}
+    recipe = presets.recipe_from(
+        asked.preset,
+        out=_absolute(asked.out or str(path.with_suffix(""))),
+        data=data,
+        model=asked.model and _absolute_if_there(asked.model),
+        overrides=tuple(asked.overrides),
+    )
+    _check_runs(recipe)
+    heading = f"A training recipe of nextlong{f', preset {asked.preset}' if asked.preset else ''}.\n"
+    heading += f"`nextlong train {path} --dry-run` says what it will take, `nextlong train {path}` does it."
+    with store.explained(path):
+        path.write_text(template.commented(recipe, sources=sources, heading=heading), encoding="utf-8")
+    Console().print(f"wrote {path}; next: nextlong train {path} --dry-run", highlight=False, soft_wrap=True)
+
+
+def _check_runs(recipe: TrainRecipe) -> None:
+    from nextlong.runs.opened import Run
+
+    for run in recipe.data.runs:
+        Run(run)
+
+
+def _absolute(path: str) -> str:
+    return os.path.normpath(Path(path).expanduser().absolute())
+
+
+def _absolute_if_there(path: str) -> str:
+    return _absolute(path) if Path(path).expanduser().exists() else path  # else a name on the Hub

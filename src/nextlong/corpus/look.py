@@ -1,0 +1,134 @@
+"""Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
+
+In:  a recipe and its files. Out: a `Look` a source.
+Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
+some seconds, and of larger corpora the beginnings of files spread over each source, of large files more than of small ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nextlong.corpus.ingest import content_hash
+from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.records import Record, read_records
+from nextlong.inputs.sizes import estimate_text_bytes
+from nextlong.recipe import Recipe, Source
+
+_READ_BYTES: Final = 128_000_000  # of text, in some two seconds
+_LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the others
+_KEPT_BYTES: Final = 2_000_000  # chunked, compressed and hashed in well under a second
+_LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
+_WHOLE_FILES: Final = 1000  # more take long to open
+_SAMPLE_FILES: Final = 64
+_HEAD_BYTES: Final = 4_000_000
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals."""
+
+    source: Source
+    is_whole: bool  # everything was read, and every distinct text kept
+    text_bytes: float  # of the whole source
+    documents: int
+    read_bytes: int
+    distinct_documents: int
+    distinct_chars: int
+    texts: list[str]
+
+    @property
+    def scale(self) -> float:
+        """Of the whole source, per what was read."""
+        return self.text_bytes / self.read_bytes
+
+    @property
+    def text_scale(self) -> float:
+        """Of the whole source's distinct texts, per those kept."""
+        return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
+
+
+def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
+    """Return a look at each source that has a document to show."""
+    estimates = [estimate_text_bytes(own, source) for own, source in zip(files, recipe.ingest.sources, strict=True)]
+    total = max(1, sum(estimates))
+    seen: set[int] = set()
+    looks = []
+    for source, own, estimate in zip(recipe.ingest.sources, files, estimates, strict=True):
+        look = _look_at_source(
+            source,
+            own,
+            estimate=estimate,
+            most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
+            kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
+            max_document_chars=recipe.ingest.max_document_chars,
+            seen=seen,
+        )
+        if look.documents:
+            looks.append(look)
+    return looks
+
+
+def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
+    """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
+    shares = []
+    for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
+        by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
+        by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
+        one_document = 1 / max(1.0, own_documents)  # select keeps at least one
+        shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
+    weights = [look.source.weight for look in looks]
+    weighted = zip(shares, chars, weights, strict=True)
+    scale = min((share * own / weight for share, own, weight in weighted if weight and own), default=0.0)
+    return [
+        scale * weight / own if weight and own else share
+        for share, own, weight in zip(shares, chars, weights, strict=True)
+    ]
+
+
+def _look_at_source(
+    source: Source,
+    files: Sequence[InputFile],
+    *,
+    estimate: int,
+    most_bytes: int,
+    kept_bytes: int,
+    max_document_chars: int,
+    seen: set[int],
+) -> Look:
+    is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
+    places = files if is_whole else files[:: math.ceil(len(files) / _SAMPLE_FILES)]
+    on_disk = max(1, sum(file.bytes for file in places))
+    keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
+    documents = read_bytes = distinct = distinct_chars = 0
+    texts: list[str] = []
+    for file in places:
+        left = 2 * most_bytes if is_whole else most_bytes * file.bytes // on_disk  # an estimate may be somewhat short
+        for raw in _texts(file, source, max_document_chars):
+            if left <= 0:
+                is_whole = False
+                break
+            left -= len(raw)
+            documents += 1
+            read_bytes += len(raw)
+            digest = content_hash(raw)
+            if digest in seen:
+                continue
+            seen.add(digest)
+            text = raw.decode()
+            distinct += 1
+            distinct_chars += len(text)
+            if digest % keep_every == 0 or not texts:
+                texts.append(text)
+    text_bytes = read_bytes if is_whole else estimate_text_bytes(files, source, head_bytes=_HEAD_BYTES)
+    kept_all = is_whole and len(texts) == distinct
+    return Look(source, kept_all, text_bytes, documents, read_bytes, distinct, distinct_chars, texts)
+
+
+def _texts(file: InputFile, source: Source, max_document_chars: int) -> Iterator[bytes]:
+    for record in read_records(Part(file), source, max_document_chars=max_document_chars):
+        if isinstance(record, Record) and record.text.strip() and len(record.text) <= max_document_chars:
+            yield record.text.encode()

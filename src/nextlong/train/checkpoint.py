@@ -1,0 +1,221 @@
+"""Checkpoint: everything that a training needs to go on, and what `from_pretrained` needs to load it.
+
+A folder `checkpoints/step-000050` in the layout of transformers, float32, with two files more: `optimizer.safetensors`, and
+`trainer.json`, written last, which holds the step, what was trained on, and every file's hash. The folder gets its name when all of
+it is on the disk, so a kill leaves the checkpoints before it untouched.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from nextlong.engine import store
+from nextlong.errors import RunError
+
+FOLDER: Final = "checkpoints"
+RECORD: Final = "trainer.json"
+_OPTIMIZER: Final = "optimizer.safetensors"
+_NAME: Final = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is: `step` steps done; `recent_losses` for noticing spikes; what it was trained on."""
+
+    step: int
+    tokens: int
+    recent_losses: list[float]
+    recipe: dict[str, Any]
+    data: str
+    stopped_because: str | None = None
+
+
+def latest(out: Path) -> Path | None:
+    """Return the checkpoint of the highest step, if there is one."""
+    found = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()]
+    return max(found, key=lambda path: int(path.name[5:]), default=None)
+
+
+def save(
+    out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int, rank: int
+) -> None:
+    """Write a checkpoint and delete those beyond the last `keep_last`; called by all ranks, written by the first.
+
+    Raises RunError where the disk refuses; the checkpoints before it stay.
+    """
+    weights, states = _gathered(model, optimizer)
+    if rank:
+        return
+    folder = out / FOLDER / f"step-{progress.step:06d}"
+    work = folder.with_name(f".{folder.name}.tmp")
+    with explained(folder):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            write_model(work, model=model, weights=weights, tokenizer=tokenizer)
+            _write_optimizer(work / _OPTIMIZER, states)
+            _seal(work, progress)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        if folder.exists():  # of the same step, before a training that was stopped went on
+            folder.replace(folder.with_name(f".{folder.name}.old.tmp"))
+        work.replace(folder)
+        _sync(folder.parent)
+    _prune(out, keep_last=keep_last)
+
+
+def write_model(folder: Path, *, model: Any, weights: Mapping[str, torch.Tensor], tokenizer: Any) -> None:
+    """Write weights, config and tokenizer as transformers does."""
+    bare = unwrapped(model)
+    tied = getattr(bare, "all_tied_weights_keys", None) or {}
+    bare.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
+    """Put weights and optimiser states back, on every rank; return how far the training was. Raises RunError if it is damaged."""
+    from safetensors.torch import load_file
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    record = store.read_json(checkpoint / RECORD)
+    for name, file in record.pop("files").items():
+        path = checkpoint / name
+        if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
+            raise RunError(
+                f"{path} is missing or was altered since it was saved; delete {checkpoint}, and training goes on from the "
+                "one before"
+            )
+    weights = {
+        name: tensor
+        for path in sorted(checkpoint.glob("*model*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+    weights = _named_as_in(model, weights)
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    states = _read_optimizer(checkpoint / _OPTIMIZER)
+    set_optimizer_state_dict(
+        model, optimizer, states, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True)
+    )
+    return Progress(**record["progress"])
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside DDP."""
+    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+
+
+def full_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Return all weights on the CPU, gathered from all ranks; called by all of them."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    gathered: dict[str, torch.Tensor] = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    return gathered
+
+
+def remove_leftovers(out: Path) -> None:
+    """Remove what a kill left half written."""
+    for path in (out / FOLDER).glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def explained(where: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a RunError with a cure; safetensors tells of it in words."""
+    from safetensors import SafetensorError
+
+    try:
+        with store.explained(where):
+            try:
+                yield
+            except SafetensorError as error:
+                code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+                if code is None:
+                    raise
+                raise OSError(int(code[1] or code[2]), os.strerror(int(code[1] or code[2])), str(where)) from None
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise RunError(f"{where}: the disk fails ({error.strerror}); choose another `out`") from None
+        raise
+
+
+def _gathered(model: Any, optimizer: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+    return full_weights(model), get_optimizer_state_dict(model, optimizer, options=options)
+
+
+def _write_optimizer(path: Path, states: Mapping[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {
+        f"{name}/{key}": value.contiguous() for name, held in states["state"].items() for key, value in held.items()
+    }
+    groups = [{key: value for key, value in group.items() if key != "lr"} for group in states["param_groups"]]
+    save_file(tensors, path, metadata={"param_groups": json.dumps(groups)})
+
+
+def _read_optimizer(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    state: dict[str, dict[str, torch.Tensor]] = {}
+    with safe_open(path, framework="pt") as file:
+        groups = json.loads(file.metadata()["param_groups"])
+        for name in file.keys():  # noqa: SIM118
+            parameter, _, key = name.rpartition("/")
+            state.setdefault(parameter, {})[key] = file.get_tensor(name)
+    for group in groups:
+        group["lr"] = 0.0  # set anew at every step
+        group["betas"] = tuple(group["betas"])
+    return {"state": state, "param_groups": groups}
+
+
+def _named_as_in(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Adapters are saved by PEFT without the name that they have in the model."""
+    if not hasattr(unwrapped(model), "peft_config"):
+        return weights
+    return {re.sub(r"(lora_[AB])\.weight$", r"\1.default.weight", name): tensor for name, tensor in weights.items()}
+
+
+def _seal(work: Path, progress: Progress) -> None:
+    files = {}
+    for path in sorted(work.iterdir()):
+        _sync(path)
+        files[path.name] = {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
+    store.write_json(work / RECORD, {"progress": asdict(progress), "files": files})
+
+
+def _prune(out: Path, *, keep_last: int) -> None:
+    found = sorted(path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name))
+    for path in found[:-keep_last]:
+        gone = path.with_name(f".{path.name}.old.tmp")  # a kill while deleting leaves no half checkpoint
+        shutil.rmtree(gone, ignore_errors=True)
+        path.replace(gone)
+    remove_leftovers(out)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

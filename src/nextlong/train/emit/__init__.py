@@ -1,0 +1,85 @@
+"""Emit: the same training for another trainer: its config, its data set, its launch script.
+
+In:  a training recipe over finished runs; torchtitan, axolotl, prolong or megatron.
+Out: a folder with `data/` (what the trainer reads, exported), its config and `launch.sh`.
+
+A trainer is one module here: the format that it reads, what it wants of an export, and the text of its files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from nextlong.engine import store
+from nextlong.errors import RecipeError
+from nextlong.runs import export
+from nextlong.runs.opened import Run
+from nextlong.train.emit import axolotl, megatron, prolong, torchtitan
+from nextlong.train.emit.facts import Facts
+from nextlong.train.recipe import TrainRecipe
+
+
+class Trainer(NamedTuple):
+    """The export format that a trainer reads, whether rows can be packed for it, and its files by name."""
+
+    format: str
+    packs: bool
+    files: Callable[[Facts], Mapping[str, str]]
+
+
+TRAINERS: Final = {
+    "torchtitan": Trainer("parquet", True, torchtitan.files),
+    "axolotl": Trainer("axolotl", False, axolotl.files),
+    "prolong": Trainer("prolong", True, prolong.files),
+    "megatron": Trainer("megatron", True, megatron.files),
+}
+
+
+def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
+    """Write `folder` for the trainer `name`. Raises RecipeError for a trainer that is none, and for what it cannot do."""
+    if name not in TRAINERS:
+        raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(TRAINERS)}")
+    trainer, facts = TRAINERS[name], _facts(recipe, folder.absolute())
+    if recipe.attention == "document":
+        raise RecipeError(f"attention: document is not what {name} can be told; use sequence, or row")
+    folder.mkdir(parents=True, exist_ok=True)
+    data = recipe.data
+    export.export(
+        data.runs,
+        formats=[trainer.format],
+        overrides=_overrides(recipe, facts, trainer),
+        mix=data.mix or (),
+        by=data.by if data.mix else "sequences",
+        stale="replace",
+    )
+    for file, text in trainer.files(facts).items():
+        with store.explained(folder / file):
+            store.write_text(folder / file, text)
+    (folder / "launch.sh").chmod(0o755)
+    store.write_text(folder / "recipe.yaml", recipe.dump())
+    console.print(f"wrote {folder}; look at launch.sh, then run it there", highlight=False, soft_wrap=True)
+
+
+def _overrides(recipe: TrainRecipe, facts: Facts, trainer: Trainer) -> list[str]:
+    data = recipe.data
+    asked = [f"export.push={json.dumps(str(facts.data))}"]
+    if data.pack and trainer.packs:
+        asked.append(f"export.pack={data.pack}")
+    if data.validation:
+        asked += [f"export.validation={data.validation}", f"export.shared_chunks={data.shared_chunks}"]
+        asked.append(f"export.split_seed={data.split_seed}")
+    return asked
+
+
+def _facts(recipe: TrainRecipe, folder: Path) -> Facts:
+    if not recipe.data.runs:
+        raise RecipeError("--emit exports finished runs; name them under data.runs")
+    if recipe.model.path is None:
+        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
+    longest = max(Run(run).recipe.sequence_tokens for run in recipe.data.runs)
+    return Facts(recipe=recipe, folder=folder, sequence_tokens=longest, row_tokens=recipe.data.pack or longest)

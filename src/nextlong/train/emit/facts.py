@@ -1,0 +1,103 @@
+"""Facts: what every trainer's config says in its own words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nextlong.errors import RecipeError
+from nextlong.train.recipe import TrainRecipe
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A recipe, where its files go, and the tokens of its longest sequence and row."""
+
+    recipe: TrainRecipe
+    folder: Path
+    sequence_tokens: int
+    row_tokens: int
+
+    @property
+    def data(self) -> Path:
+        """Where the exported data set lies."""
+        return self.folder / "data"
+
+    @property
+    def train_data(self) -> Path:
+        """Where the part to train on lies."""
+        return self.data / "train" if self.recipe.data.validation else self.data
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of all ranks in a step."""
+        return max(1, self.recipe.training.tokens_per_step // self.row_tokens)
+
+    @property
+    def gpus(self) -> int:
+        """Devices in all."""
+        return self.recipe.hardware.count
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Devices of one machine, as launch scripts have it."""
+        return min(8, self.gpus)
+
+    @property
+    def nodes(self) -> int:
+        """Machines."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def shared_by(self) -> int:
+        """Ranks that share a row: the recipe's, or 8 where it does not say and there are as many."""
+        asked = self.recipe.hardware.ranks_per_row
+        return asked if asked > 1 else min(8, self.gpus)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches of a step."""
+        return max(1, self.rows_per_step * self.shared_by // self.gpus)
+
+    def architecture(self) -> dict[str, Any]:
+        """Return config.json of the model. Raises RecipeError if it is no folder here."""
+        path = Path(self.recipe.model.path or "") / "config.json"
+        if not path.is_file():
+            raise RecipeError(
+                f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes; name a folder here"
+            )
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def keeps_llama3_scaling(self) -> bool:
+        """Return whether the model's own RoPE scaling, that of Llama 3.1, stays. Raises RecipeError for another that would."""
+        config = self.architecture()
+        scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind in ("default", "llama3") or self.recipe.model.rope_scaling == "replace":
+            return kind == "llama3" and self.recipe.model.rope_scaling == "keep"
+        raise RecipeError(
+            f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
+        )
+
+    def rope_base(self) -> float:
+        """Return the base to train with: the recipe's, or the model's own."""
+        if self.recipe.model.rope_base is not None:
+            return self.recipe.model.rope_base
+        config = self.architecture()
+        return float(config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0))
+
+
+def shell(lines: list[str]) -> str:
+    """Return a script of bash that stops at the first error, in its own folder."""
+    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines]) + "\n"
+
+
+def torchrun(facts: Facts, *what: str) -> list[str]:
+    """Return the lines of a torchrun command."""
+    head = f"torchrun --nnodes {facts.nodes} --nproc-per-node {facts.gpus_per_node}"
+    if facts.nodes > 1:
+        head += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+    return [f"{head} \\", *(f"    {line} \\" for line in what[:-1]), f"    {what[-1]}"]

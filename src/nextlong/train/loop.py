@@ -1,0 +1,207 @@
+"""Loop: the steps of a training.
+
+In:  a training recipe.
+Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
+
+A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from
+the number, so a training that was killed goes on bit for bit where its last checkpoint is (a CPU, as many threads and ranks).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from nextlong.engine import store
+from nextlong.errors import RunError
+from nextlong.train import checkpoint, held_out, ranks
+from nextlong.train.batches import Plan
+from nextlong.train.metrics import Metrics
+from nextlong.train.recipe import TrainRecipe
+from nextlong.train.rows import TrainingRows, flat
+from nextlong.train.schedule import learning_rate
+
+_SPIKE_WINDOW = 20
+
+
+@dataclass
+class Engine:
+    """What a step needs."""
+
+    recipe: TrainRecipe
+    accelerator: Any
+    model: Any
+    optimizer: Any
+    tokenizer: Any
+    rows: TrainingRows
+    held_out_rows: TrainingRows | None
+    plan: Plan
+    data: str  # fingerprint of what is trained on
+    recent: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+    @property
+    def out(self) -> Path:
+        """Where everything goes."""
+        return Path(self.recipe.out).expanduser()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step measured: number, mean loss, norm of the gradient before clipping, tokens, seconds."""
+
+    number: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    seconds: float
+
+
+def run(engine: Engine, metrics: Metrics, *, first_step: int, told: Callable[[Step], None]) -> None:
+    """Train from `first_step` (steps done so far) to the end; checkpoints and measurements as the recipe says."""
+    recipe = engine.recipe
+    if first_step == 0:
+        _measure(engine, metrics, 0)
+    for number in range(first_step + 1, recipe.training.steps + 1):
+        done = _step(engine, number)
+        metrics.step(done)
+        told(done)
+        is_last = number == recipe.training.steps
+        if is_last or number % recipe.held_out.every_steps == 0:
+            _measure(engine, metrics, number)
+        if is_last or number % recipe.checkpoints.every_steps == 0:
+            metrics.flush()
+            save(engine, number)
+
+
+def save(engine: Engine, step: int, *, reason: str | None = None) -> None:
+    """Write a checkpoint of `step` steps done."""
+    progress = checkpoint.Progress(
+        step=step,
+        tokens=engine.tokens,
+        recent_losses=engine.recent,
+        recipe=engine.recipe.trained_keys(),
+        data=engine.data,
+        stopped_because=reason,
+    )
+    checkpoint.save(
+        engine.out,
+        progress,
+        model=engine.model,
+        optimizer=engine.optimizer.optimizer,
+        tokenizer=engine.tokenizer,
+        keep_last=engine.recipe.checkpoints.keep_last,
+        rank=engine.accelerator.process_index,
+    )
+    engine.accelerator.wait_for_everyone()
+
+
+def _step(engine: Engine, number: int) -> Step:
+    started, accelerator, training = time.perf_counter(), engine.accelerator, engine.recipe.training
+    torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009 + accelerator.process_index)  # of dropout
+    lr = learning_rate(number, training)
+    for group in engine.optimizer.param_groups:
+        group["lr"] = lr
+    loss, tokens = _gradients(engine, number)
+    norm = accelerator.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf"))
+    norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    if reason := _sickness(engine, number, loss, norm):
+        engine.optimizer.zero_grad(set_to_none=True)
+        save(engine, number - 1, reason=reason)
+        raise RunError(
+            f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in "
+            f"{engine.out / checkpoint.FOLDER}; lower training.lr, raise training.warmup_steps, or, if this is no harm, watch.spike"
+        )
+    engine.optimizer.step()
+    engine.optimizer.zero_grad(set_to_none=True)
+    engine.recent = [*engine.recent, loss][-_SPIKE_WINDOW:]
+    engine.tokens += tokens
+    return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
+
+
+def _gradients(engine: Engine, number: int) -> tuple[float, int]:
+    """Compute the gradient of the mean over the step's predicted tokens of all ranks; return that mean, and the tokens read."""
+    accelerator = engine.accelerator
+    numbers = engine.plan.micro_batches(number - 1, rank=accelerator.process_index)
+    batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
+    items = ranks.total(accelerator, sum(int((batch["labels"] != -100).sum()) for batch in batches))
+    share = items / accelerator.num_processes  # ranks' gradients are averaged, and are to be summed
+    total = 0.0
+    for place, batch in enumerate(batches, start=1):
+        with ranks.without_sync(accelerator, engine.model, is_last=place == len(batches)):
+            on_device = {name: column.to(accelerator.device) for name, column in batch.items()}
+            loss = engine.model(**on_device, num_items_in_batch=share).loss
+            accelerator.backward(loss)
+        total += float(loss.detach())
+    tokens = sum(batch["labels"].shape[1] for batch in batches)
+    return ranks.total(accelerator, total / accelerator.num_processes), round(ranks.total(accelerator, tokens))
+
+
+def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | None:
+    spike = engine.recipe.watch.spike
+    for name, value in (("loss", loss), ("norm of the gradient", norm)):
+        if value != value or value in (float("inf"), float("-inf")):
+            return f"the {name} of step {number} is {value}"
+    if spike is not None and len(engine.recent) == _SPIKE_WINDOW and loss > spike * median(engine.recent):
+        return (
+            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
+        )
+    return None
+
+
+def _measure(engine: Engine, metrics: Metrics, step: int) -> None:
+    if engine.held_out_rows is None:
+        return
+    accelerator = engine.accelerator
+    with accelerator.autocast():
+        measured = held_out.measure(
+            engine.model,
+            engine.held_out_rows,
+            most=engine.recipe.held_out.rows,
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+            device=accelerator.device,
+        )
+    metrics.held_out(step, measured)
+
+
+def resume(engine: Engine) -> int:
+    """Go on from the latest checkpoint, if there is one; return how many steps are done.
+
+    Raises RunError if it is of another recipe, or of data that have changed.
+    """
+    found = checkpoint.latest(engine.out)
+    if found is None:
+        return 0
+    record = store.read_json(found / checkpoint.RECORD)["progress"]
+    _check_same(engine, record, found)
+    progress = checkpoint.load(found, model=engine.model, optimizer=engine.optimizer.optimizer)
+    engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
+    return progress.step
+
+
+def _check_same(engine: Engine, record: dict[str, Any], found: Path) -> None:
+    then, now = _flat(record["recipe"]), _flat(engine.recipe.trained_keys())
+    changed = [key for key in now if then.get(key) != now[key]]
+    if changed:
+        told = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
+        raise RunError(f"{found} is of another recipe: {told}; put that back, or choose another `out`")
+    if record["data"] != engine.data:
+        raise RunError(
+            f"what is trained on has changed since {found} was saved: the runs hold other sequences; make them as they were, or "
+            "choose another `out` to start anew"
+        )
+
+
+def _flat(nested: dict[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return found

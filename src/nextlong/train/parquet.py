@@ -1,0 +1,121 @@
+"""Parquet: rows that were exported, here or elsewhere.
+
+In:  files or folders with the columns `input_ids`, and, where they are, `seq_lengths` and `spans`.
+Out: rows by number. A row group is read when a row of it is asked for, and kept for the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from nextlong.artefacts.rows import SPANS
+from nextlong.errors import CorpusError, RecipeError
+from nextlong.rng import keyed_hash, threshold_for
+from nextlong.schemas import META, ROLES
+from nextlong.train.recipe import Data
+
+
+class ParquetRows:
+    """Rows of Parquet files, in the order of their names; a share is held out by keyed hash of the row's number."""
+
+    def __init__(self, data: Data, *, split: str) -> None:
+        self._paths = [path for named in data.parquet for path in _files(Path(named).expanduser())]
+        self._groups: list[tuple[int, int]] = []  # file, row group
+        rows: list[NDArray[np.int64]] = []
+        for number, path in enumerate(self._paths):
+            metadata = pq.ParquetFile(path).metadata
+            if "input_ids" not in metadata.schema.to_arrow_schema().names:
+                raise RecipeError(
+                    f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`"
+                )
+            for group in range(metadata.num_row_groups):
+                place = np.arange(metadata.row_group(group).num_rows)
+                rows.append(np.stack([np.full_like(place, len(self._groups)), place], axis=1))
+                self._groups.append((number, group))
+        every = np.concatenate(rows)
+        if data.validation:
+            keys = keyed_hash(np.arange(len(every)).astype(np.uint64), seed=data.split_seed, stage="validation")
+            every = every[(keys < threshold_for(data.validation)) == (split == "validation")]
+        if not len(every):
+            raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
+        self._rows = every
+        self._held: tuple[int, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the files and of which rows are read."""
+        state = hashlib.blake2b(self._rows.tobytes(), digest_size=8)
+        for path in self._paths:
+            state.update(f"{path.name} {path.stat().st_size} ".encode())
+        return state.hexdigest()
+
+    @cached_property
+    def row_tokens(self) -> int:
+        """The tokens of the longest row; all have as many, or training tells of it."""
+        return max(int(lengths.sum()) for lengths in self._lengths)
+
+    @cached_property
+    def sequence_tokens(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(int(lengths.max()) for lengths in self._lengths)
+
+    @cached_property
+    def _lengths(self) -> list[NDArray[np.int64]]:
+        return [self.read(row)[1] for row in np.argsort(self._rows[:, 0], kind="stable").tolist()]
+
+    def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
+        """Return ids, lengths of the sequences, and spans if the file has them."""
+        group, place = self._rows[row].tolist()
+        table = self._group(group)
+        ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
+        names = table.column_names
+        lengths = np.array([len(ids)])
+        if "seq_lengths" in names:
+            lengths = table.column("seq_lengths")[place].values.to_numpy().astype(np.int64)
+        return ids, lengths, _spans(table.column("spans")[place].as_py(), lengths) if "spans" in names else None
+
+    def is_target(self, row: int) -> None:  # noqa: ARG002
+        """Every token is to be predicted."""
+        return
+
+    def _group(self, group: int) -> Any:
+        if self._held is None or self._held[0] != group:
+            file, number = self._groups[group]
+            reader = pq.ParquetFile(self._paths[file])
+            wanted = [name for name in ("input_ids", "seq_lengths", "spans") if name in reader.schema_arrow.names]
+            self._held = group, reader.read_row_group(number, columns=wanted).combine_chunks()
+        return self._held[1]
+
+
+def _spans(found: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Return exported spans as SPANS; documents of a concatenation are told apart by `doc_id`, meta-chunks by their order."""
+    spans = np.zeros(len(found), SPANS)
+    spans["chunk_id"] = [span["chunk_id"] for span in found]
+    spans["role"] = [ROLES.index(span["role"]) for span in found]
+    spans["first"] = [span["token_start"] for span in found]
+    spans["last"] = [span["token_end"] for span in found]
+    spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
+    documents = np.array([span["doc_id"] for span in found])
+    is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
+    is_extended = np.any(spans["role"] == META)
+    spans["group"] = np.cumsum(spans["role"] == META if is_extended else is_new) - 1
+    return spans
+
+
+def _files(named: Path) -> list[Path]:
+    if named.is_file():
+        return [named]
+    found = sorted(named.rglob("*.parquet"))
+    if not found:
+        raise RecipeError(f"data.parquet: {named} holds no .parquet file; name files or a folder of them")
+    return found

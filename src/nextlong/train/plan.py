@@ -1,0 +1,162 @@
+"""Plan: parameters, memory of a GPU, operations and hours of a training, before anything is loaded.
+
+In:  a training recipe and the lengths of its rows; no weights.
+Out: what `nextlong train RECIPE --dry-run` prints.
+
+Hours, of a GPU by its data sheet: every step waits for the rank whose rows take longest (with rows of 512K tokens beside rows
+of eight 64K sequences nearly every step has a long one somewhere), at a share of the peak that was fitted once, to both times
+that the paper gives; of this machine: measured, on one and two layers of the model and rows of the recipe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+
+from nextlong.errors import RecipeError
+from nextlong.rng import rng_for
+from nextlong.train import costs
+from nextlong.train.recipe import TrainRecipe
+
+# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h for 512K (128 H100), to within 10 %.
+UTILISATION: Final = 0.195
+_DRAWN_STEPS: Final = 200
+_PROBE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training will take, and what the seconds are based on."""
+
+    sizes: costs.Sizes
+    memory: costs.Memory
+    flops: float  # of the whole training
+    seconds: float
+    basis: str
+
+
+def plan(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[int]]) -> Plan:
+    """Plan for rows whose documents have these lengths, each row as likely as the other.
+
+    Raises RecipeError if a step cannot be shared by the ranks.
+    """
+    sizes, hardware = costs.sizes_of(config), recipe.hardware
+    row_tokens = max(sum(lengths) for lengths in documents)
+    rows_per_step = max(1, recipe.training.tokens_per_step // row_tokens)
+    groups, rest = divmod(hardware.count, hardware.ranks_per_row)
+    if rest or rows_per_step % groups:
+        raise RecipeError(
+            f"hardware: {hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows_per_step} rows a step evenly; "
+            "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
+        )
+    of_rows = [costs.flops(sizes, list(lengths)) for lengths in documents]
+    total = sum(of_rows) / len(of_rows) * rows_per_step * recipe.training.steps
+    if hardware.device == "this":
+        seconds = measure_step(recipe, config, documents, rows_per_step) * recipe.training.steps
+        basis = "measured here, on one and two of its layers"
+    else:
+        waited_for = _slowest(of_rows, groups=groups, rows=rows_per_step // groups, seed=recipe.seed)
+        peak = costs.DEVICES[hardware.device][0] * 1e12
+        seconds = waited_for / hardware.ranks_per_row / (peak * UTILISATION) * recipe.training.steps
+        basis = f"{UTILISATION:.1%} of their peak, as the paper's two trainings had; steps wait for the longest row"
+    return Plan(sizes, costs.memory(sizes, recipe, row_tokens=row_tokens, ranks=hardware.count), total, seconds, basis)
+
+
+def _slowest(of_rows: Sequence[float], *, groups: int, rows: int, seed: int) -> float:
+    """Return the operations that a step waits for, on average: those of the group of ranks with the most."""
+    drawn = rng_for(seed, "plan").choice(of_rows, size=(_DRAWN_STEPS, groups, rows))
+    return float(drawn.sum(axis=2).max(axis=1).mean())
+
+
+def measure_step(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[int]], rows_per_step: int) -> float:
+    """Return the seconds of a step on this machine: one and two layers with random weights train on a row; the rest is a line."""
+    lengths = list(documents[0])
+    one, two = (_seconds_of_row(recipe, config, lengths, layers=layers) for layers in (1, 2))
+    layers: int = config.num_hidden_layers
+    return (one + max(two - one, 0.0) * (layers - 1)) * rows_per_step
+
+
+def _seconds_of_row(recipe: TrainRecipe, config: Any, lengths: list[int], *, layers: int) -> float:
+    import copy
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from nextlong.train import attention, loss
+
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    smaller = copy.deepcopy(config)
+    smaller.num_hidden_layers, smaller.use_cache = layers, False
+    model = AutoModelForCausalLM.from_config(
+        smaller, attn_implementation=attention.register(recipe.attention_kernel)
+    ).to(device)
+    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    if recipe.memory.checkpointing != "none":
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    ids = torch.randint(config.vocab_size, (1, sum(lengths)), device=device)
+    given = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.cat([torch.arange(length) for length in lengths])[None].to(device),
+        "cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
+    }
+    times: list[float] = []
+    while not times or (sum(times) < _PROBE_SECONDS / 2 and len(times) < 4):
+        started = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.training.precision == "bf16"):
+            out = model(**given).loss
+        out.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return sorted(times[1:] or times)[len(times[1:] or times) // 2]  # the first warms up
+
+
+def show(recipe: TrainRecipe, console: Console) -> None:
+    """Print the plan of a recipe; reads the runs' index and the model's config, and no weights."""
+    from nextlong.train import model, rope
+    from nextlong.train.rows import TrainingRows, source_of
+    from nextlong.train.start import run_tokenizer_of, vocabulary_of
+
+    run_tokenizer = run_tokenizer_of(recipe.data)
+    config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))
+    tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer) if recipe.data.chat else None
+    rows = TrainingRows(source_of(recipe.data, split="train", tokenizer=tokenizer), attention=recipe.attention)
+    said = rope.set_base(
+        config, base=recipe.model.rope_base, max_tokens=rows.longest_document, scaling=recipe.model.rope_scaling
+    )
+    documents = [rows[row].bounds.diff().tolist() for row in range(min(len(rows), 64))]
+    found = plan(recipe, config, documents)
+    for line in [*said, *lines(recipe, found, rows=len(rows), documents=documents)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def lines(recipe: TrainRecipe, found: Plan, *, rows: int, documents: Sequence[Sequence[int]]) -> list[str]:
+    """Return the plan in words."""
+    memory, hardware, training = found.memory, recipe.hardware, recipe.training
+    row_tokens = max(sum(lengths) for lengths in documents)
+    tokens = training.tokens_per_step * training.steps
+    hours = found.seconds / 3600
+    where = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
+    told = [
+        f"parameters:  {found.sizes.parameters:,}",
+        f"rows:        {rows:,} of up to {row_tokens:,} tokens; {tokens:,} tokens in {training.steps} steps, "
+        f"{training.tokens_per_step // row_tokens} rows each",
+        f"memory:      {memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
+        f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
+        f"{memory.loss_block / 1e9:.1f} loss",
+        f"operations:  {found.flops:.2e} FLOPs, {found.flops / tokens:.2e} a token",
+        f"time:        {hours:.1f} h on {where} ({found.basis})"
+        if hours >= 1
+        else f"time:        {found.seconds:.0f} s on {where} ({found.basis})",
+    ]
+    if hardware.device != "this" and memory.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
+        from nextlong.train.ranks import memory_knob
+
+        told.append(f"too large:   {hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}")
+    return told

@@ -1,0 +1,260 @@
+"""Training recipe: what to train, on what, how. YAML in, frozen models out; unknown keys are refused.
+
+`presets.py` has the paper's numbers, each with its source; a recipe that names none gets the defaults below, which train nothing
+well but everything correctly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nextlong.errors import RecipeError
+from nextlong.recipe.text import UniqueKeys, explain, merge
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Attention = Literal["sequence", "document", "row"]
+Checkpointing = Literal["none", "layers", "offload"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+class Data(Section):
+    """Which rows."""
+
+    runs: tuple[str, ...] = Field((), description="run directories; nothing needs to be exported")
+    parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
+    chat: str | None = Field(
+        None, description="instead of runs: JSON lines with `messages`, for fine-tuning on answers"
+    )
+    mix: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+        None, description="proportions of several runs; null: use everything"
+    )
+    by: Literal["sequences", "tokens"] = Field("sequences", description="what the mix counts")
+    pack: Positive | None = Field(
+        None, description="tokens of a row that holds several whole sequences; for chat: of each row"
+    )
+    validation: Share = Field(0.01, description="share of the sequences held out, by meta-document, never trained on")
+    shared_chunks: Literal["keep", "leave-out"] = Field(
+        "keep", description="leave-out: do not train on what shares a chunk with the held-out part"
+    )
+    split_seed: int = Field(0, description="of the split, the same in every training over the same texts")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
+        if len(given) != 1:
+            held = " and ".join(f"data.{key}" for key in given) or "none of them"
+            raise ValueError(f"name one of data.runs, data.parquet and data.chat (there is {held})")
+        if self.chat and not self.pack:
+            raise ValueError("data.chat needs data.pack: how many tokens a row of conversations has, such as 65536")
+        if self.mix and len(self.mix) != len(self.runs):
+            raise ValueError(f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each")
+        if self.parquet and (self.pack or self.mix):
+            raise ValueError("data.pack and data.mix arrange runs; Parquet is read as it was arranged when exported")
+        return self
+
+
+class Scratch(Section):
+    """The sizes of a Llama with random weights."""
+
+    hidden_size: Positive = 128
+    intermediate_size: Positive = 352
+    layers: Positive = 4
+    heads: Positive = 4
+    key_value_heads: Positive = 2
+    vocabulary: Positive | None = Field(None, description="null: the run's tokenizer's")
+
+
+class Model(Section):
+    """Which model, and how far it is stretched."""
+
+    path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
+    scratch: Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
+    rope_base: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="RoPE base to train with; null: the model's"
+    )
+    rope_scaling: Literal["keep", "replace"] = Field(
+        "keep", description="YaRN, linear or llama3 scaling of the source model"
+    )
+    lora_rank: Positive | None = Field(
+        None, description="train adapters of this rank instead of the weights (needs peft)"
+    )
+    lora_alpha: Positive = 32
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.path is None) == (self.scratch is None):
+            raise ValueError(
+                "name either model.path (a folder that from_pretrained loads) or model.scratch (its sizes)"
+            )
+        return self
+
+
+class Training(Section):
+    """Steps, learning rate, optimiser."""
+
+    steps: Positive = 100
+    tokens_per_step: Positive = Field(131_072, description="of all ranks together")
+    micro_batch_rows: Positive = Field(1, description="rows a rank computes at once; does not change the result")
+    lr: Annotated[float, Field(gt=0)] = 1e-5
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="of lr, where the schedule ends")
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    beta1: Share = 0.9
+    beta2: Share = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; never of norms and biases")
+    clip: Annotated[float, Field(gt=0)] | None = Field(1.0, description="norm of the gradient; null: as it is")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="of computing; weights and optimiser stay float32")
+
+    @model_validator(mode="after")
+    def _warms_up(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}; lower it"
+            )
+        return self
+
+
+class Memory(Section):
+    """What to do where a GPU is too small."""
+
+    checkpointing: Checkpointing = Field(
+        "layers", description="keep only each layer's input; offload: in the main memory"
+    )
+    optimizer: Literal["adamw", "adamw-8bit"] = Field(
+        "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
+    )
+    shard: Literal["none", "fsdp2"] = Field("none", description="fsdp2: weights and states are shared by the ranks")
+    offload: Literal["none", "cpu"] = Field(
+        "none", description="cpu: with fsdp2, weights and states rest in the main memory"
+    )
+    loss_block_tokens: Positive = Field(2048, description="tokens whose logits stand at a time")
+    context_parallel: Annotated[int, Field(ge=1)] = Field(
+        1, description="ranks that share one row; only other engines, see the docs"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_documents_apart(self) -> Self:
+        if self.context_parallel > 1:
+            raise ValueError(
+                f"memory.context_parallel={self.context_parallel}: accelerate's context parallelism drops the document "
+                "mask in silence, so documents of a packed row would see each other; train with memory.shard=fsdp2 and "
+                "memory.checkpointing=offload, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong "
+                "or megatron"
+            )
+        if self.offload == "cpu" and self.shard == "none":
+            raise ValueError("memory.offload=cpu works with memory.shard=fsdp2; set it, or leave offload at none")
+        return self
+
+
+class Checkpoints(Section):
+    every_steps: Positive = 50
+    keep_last: Positive = Field(2, description="older ones are deleted once a new one is whole")
+
+
+class HeldOut(Section):
+    every_steps: Positive = 50
+    rows: Positive = Field(16, description="at most; the first of the held-out part")
+
+
+class Watch(Section):
+    tensorboard: Literal["off", "on"] = "off"
+    wandb: Literal["off", "offline"] = "off"
+    spike: Annotated[float, Field(gt=1)] | None = Field(
+        2.0, description="stop when a step's loss is more than so many times the median of the last 20; null: never"
+    )
+
+
+class Hardware(Section):
+    """What --dry-run plans for."""
+
+    device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
+        "this", description="this: measured here, on this machine"
+    )
+    count: Positive = 1
+    ranks_per_row: Positive = Field(
+        1, description="context or sequence parallel ranks that share a row, as the engine that trains has it"
+    )
+
+
+class TrainRecipe(Section):
+    """The whole request. `TrainRecipe.load(path)` reads YAML; `dump()` writes it."""
+
+    out: Annotated[str, Field(min_length=1)] = Field(description="where checkpoints, metrics and pictures go")
+    seed: int = Field(0, description="of initial weights and of the order of rows")
+    data: Data
+    model: Model
+    attention: Attention = Field(
+        "sequence",
+        description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
+        "whole row; a NExtLong sequence is one document in any case",
+    )
+    attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    training: Training = Training()
+    memory: Memory = Memory()
+    checkpoints: Checkpoints = Checkpoints()
+    held_out: HeldOut = HeldOut()
+    watch: Watch = Watch()
+    hardware: Hardware = Hardware()
+
+    @classmethod
+    def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> TrainRecipe:
+        """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
+        return cls.from_dict(_read(Path(path)), overrides=overrides, origin=str(path))
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe"
+    ) -> TrainRecipe:
+        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
+        try:
+            return cls.model_validate(merge(data, overrides))
+        except ValidationError as error:
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls))) from None
+
+    def dump(self) -> str:
+        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+
+    def trained_keys(self) -> dict[str, Any]:
+        """Return the keys that decide which weights come out; the others may change between a kill and going on."""
+        everything = self.model_dump(mode="json")
+        return {key: everything[key] for key in _DECIDING}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the keys that decide which weights come out."""
+        return hashlib.blake2b(json.dumps(self.trained_keys(), sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+_DECIDING: Final = ("seed", "data", "model", "attention", "training")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
+    except FileNotFoundError:
+        raise RecipeError(
+            f"{path} does not exist; `nextlong train init {path} --data RUN --model PATH` writes a commented one"
+        ) from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a training recipe") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a training recipe") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+    if not isinstance(data, dict):
+        raise RecipeError(f"{path} holds no keys of a training recipe; `nextlong train init` writes one")
+    return data

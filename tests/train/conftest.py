@@ -1,0 +1,79 @@
+"""Trainings of a model so small that a step takes a fraction of a second."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+SMALL = {
+    "model.scratch": {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 2, "key_value_heads": 1},
+    "training.tokens_per_step": 4096,
+    "training.steps": 6,
+    "training.warmup_steps": 2,
+    "training.lr": 1e-2,
+    "training.precision": "fp32",
+    "data.validation": 0.3,
+    "checkpoints.every_steps": 2,
+    "held_out.every_steps": 3,
+    "held_out.rows": 2,
+    "memory.checkpointing": "none",
+}
+
+
+@pytest.fixture
+def train_recipe(shared_run, tmp_path):
+    """A function of keys and values that returns a small training recipe over the shared run."""
+    from nextlong.train.recipe import TrainRecipe
+
+    def recipe(changes=None, *, out="trained"):
+        keys = {**SMALL, **(changes or {})}
+        data = {"out": str(tmp_path / out), "data": {"runs": [str(shared_run)]}}
+        overrides = [
+            f"{key}={yaml.safe_dump(value, default_flow_style=True).split(chr(10))[0]}" for key, value in keys.items()
+        ]
+        return TrainRecipe.from_dict(data, overrides=overrides)
+
+    return recipe
+
+
+@pytest.fixture
+def command():
+    """A function that runs `nextlong` in a process of its own, alone or as several ranks, on one thread each."""
+
+    def run(*arguments, ranks=1, check=True, **environment):
+        launcher = [sys.executable, "-m"]
+        if ranks > 1:
+            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        return subprocess.run(
+            [*launcher, "nextlong", *map(str, arguments)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+            capture_output=True,
+            text=True,
+            check=check,
+        )
+
+    return run
+
+
+@pytest.fixture
+def quiet():
+    """A console that says nothing."""
+    from rich.console import Console
+
+    return Console(quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the processes that are compared with this one: sums of floats depend on the number of threads."""
+    try:
+        import torch
+    except ImportError:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,114 @@
+"""A packed row gives each document the logits and the gradients that it has alone."""
+
+from itertools import pairwise
+
+import pytest
+
+from packed_llama import BOUNDS, alone, llama, packed
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.mark.parametrize("kernel", ["auto", "sdpa"])
+def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
+    import torch
+
+    stock, ours = llama("stock"), llama(kernel)
+    row = packed(BOUNDS)
+    together = ours(**row).logits
+    separate = torch.cat([stock(**alone(a, b, row["input_ids"])).logits for a, b in pairwise(BOUNDS)], dim=1)
+    torch.testing.assert_close(together, separate, atol=1e-5, rtol=0)
+
+    weights = torch.linspace(-1, 1, together.numel()).view_as(together) / BOUNDS[-1]
+    (together * weights).sum().backward()
+    (separate * weights).sum().backward()
+    for (name, one), other in zip(ours.named_parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(
+            one.grad, other.grad, atol=1e-5, rtol=1e-5, msg=lambda told, name=name: f"{name}: {told}"
+        )
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_flex_attention_gives_the_same_logits():
+    """Its gradients need a GPU: PyTorch has no backward pass of it for a CPU."""
+    import torch
+
+    row = packed(BOUNDS)
+    with torch.no_grad():
+        found, expected = (llama(kernel)(**row).logits for kernel in ("flex", "sdpa"))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("document", range(4))
+def test_changing_one_document_moves_no_output_of_another(document):
+    from nextlong.train.probe import leak
+
+    found = leak(llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document)
+    assert found.moved_outside == 0
+    assert found.moved_inside == BOUNDS[document + 1] - BOUNDS[document]
+
+
+def test_the_probe_sees_a_leak():
+    """Stock sdpa with positions that run on, as a trainer gives them that does not know of documents."""
+    from nextlong.train.probe import leak
+
+    assert leak(llama("stock"), packed([0, 300])["input_ids"], [0, 300], document=0).moved_inside == 300
+    whole = llama("auto")
+    forward = whole.model.forward
+
+    def run_on(**given):
+        given["cu_seq_lens_q"] = given["cu_seq_lens_q"][[0, -1]]
+        return forward(**given)
+
+    whole.model.forward = run_on
+    assert leak(whole, packed(BOUNDS)["input_ids"], BOUNDS, document=0).moved_outside > 0
+
+
+def test_no_mask_is_built():
+    """Stock sdpa holds T × T booleans; here nothing of that size is allocated."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), given=None):
+            made = function(*arguments, **(given or {}))
+            for one in made if isinstance(made, tuple) else (made,):
+                if isinstance(one, torch.Tensor):
+                    self.elements = max(self.elements, one.numel())
+            return made
+
+    bounds = [0, 256, 512, 768, 1024]
+    with torch.no_grad():
+        with Largest() as ours:
+            llama("auto")(**packed(bounds))
+        with Largest() as stock:
+            llama("stock")(**{key: value for key, value in packed(bounds).items() if key != "cu_seq_lens_q"})
+    assert stock.elements >= 1024 * 1024
+    assert ours.elements < 1024 * 1024 / 4
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cu_seq_lens_q": None}, "cu_seq_lens_q is missing"),
+        ({"attention_mask": "padding"}, "without padding"),
+        ({"use_cache": True, "again": True}, "use_cache=False"),
+    ],
+)
+def test_what_would_leak_in_silence_is_refused(change, told):
+    import torch
+
+    model, row = llama("auto"), packed(BOUNDS)
+    if change.pop("again", False):
+        row["past_key_values"] = llama("stock")(**alone(0, 8, row["input_ids"]), use_cache=True).past_key_values
+    if change.get("attention_mask"):
+        change["attention_mask"] = (torch.arange(BOUNDS[-1]) > 3)[None]
+    with pytest.raises(ValueError, match=told):
+        model(**{**row, **change})
+
+
+def test_the_name_of_the_attention_is_not_saved(tmp_path):
+    llama("auto").save_pretrained(tmp_path)
+    assert "nextlong" not in (tmp_path / "config.json").read_text()

@@ -1,0 +1,205 @@
+"""A training goes on where it was killed, gives the same on any number of ranks, and stops when it goes wrong."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nextlong.errors import RunError
+
+pytestmark = pytest.mark.heavy
+
+
+def logged(out, name="metrics.jsonl"):
+    rows = [json.loads(line) for line in (out / name).read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(one, other):
+    import torch
+
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def train(recipe, console):
+    from nextlong.train.start import train as start
+
+    return start(recipe, console)
+
+
+def saved(recipe, path):
+    path.write_text(recipe.dump())
+    return path
+
+
+def test_loss_falls_and_is_measured_by_role_position_and_distance(train_recipe, quiet):
+    recipe = train_recipe({"training.steps": 10})
+    final = train(recipe, quiet)
+    steps, measured = logged(final.parent), logged(final.parent, "held_out.jsonl")
+    assert [row["step"] for row in steps] == list(range(1, 11))
+    assert [row["step"] for row in measured] == [0, 3, 6, 9, 10]
+    assert measured[-1]["loss"] < measured[0]["loss"] - 0.2
+    for group in ("role", "position", "distance"):
+        assert sum(tokens for _, tokens in measured[-1][group].values()) > 0
+    assert {"meta", "negative"} <= measured[-1]["role"].keys()
+    assert (final.parent / "loss.svg").stat().st_size > 1000
+
+
+def test_what_is_saved_loads_as_any_model_and_gives_the_held_out_loss(train_recipe, quiet):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from nextlong.torch import SequenceDataset
+
+    recipe = train_recipe()
+    final = train(recipe, quiet)
+    model, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert AutoTokenizer.from_pretrained(final).get_vocab()
+    rows = SequenceDataset(list(recipe.data.runs), split="validation", validation=0.3)
+    with torch.no_grad():
+        losses = [model(**{name: column[None] for name, column in rows[row].items()}).loss.item() for row in range(2)]
+    assert sum(losses) / 2 == pytest.approx(logged(final.parent, "held_out.jsonl")[-1]["loss"], abs=1e-5)
+
+
+def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_path):
+    """SIGKILL when files come and go, again and again; curve and weights equal, bit for bit."""
+    whole = train(train_recipe({"checkpoints.every_steps": 1}, out="whole"), quiet)
+    recipe = train_recipe({"checkpoints.every_steps": 1}, out="killed")
+    path, out = saved(recipe, tmp_path / "killed.yaml"), Path(recipe.out)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "nextlong", "train", str(path)]
+    kills = 0
+    for changes in (4, 12, 25):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        seen = _files(out)
+        while process.poll() is None and changes:
+            time.sleep(0.002)
+            now = _files(out)
+            if now != seen:
+                seen, changes = now, changes - 1
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    process = subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert kills == 3
+    assert logged(out) == logged(whole.parent)
+    assert logged(out, "held_out.jsonl") == logged(whole.parent, "held_out.jsonl")
+    assert same_weights(out / "final", whole)
+
+
+def _files(out):
+    """As `rglob`, but for folders that come and go meanwhile."""
+    return sorted((folder, name) for folder, _, names in os.walk(out) for name in names)
+
+
+@pytest.mark.parametrize(("shard", "checkpointing"), [("none", "none"), ("fsdp2", "layers")])
+def test_two_ranks_give_the_loss_of_one(train_recipe, quiet, command, tmp_path, shard, checkpointing):
+    alone = train(train_recipe(out="alone"), quiet)
+    recipe = train_recipe({"memory.shard": shard, "memory.checkpointing": checkpointing}, out="two")
+    command("train", saved(recipe, tmp_path / "two.yaml"), ranks=2)
+    one, two = logged(alone.parent), logged(Path(recipe.out))
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], abs=1e-5)
+    assert [row["tokens"] for row in two] == [row["tokens"] for row in one]
+    for name in ("loss", "role", "distance"):
+        first, second = (logged(out, "held_out.jsonl")[-1][name] for out in (alone.parent, Path(recipe.out)))
+        assert json.dumps(_rounded(first)) == json.dumps(_rounded(second))
+
+
+def _rounded(value):
+    if isinstance(value, dict):
+        return {key: _rounded(below) for key, below in value.items()}
+    return [_rounded(below) for below in value] if isinstance(value, list) else round(value, 4)
+
+
+def test_what_two_ranks_saved_one_goes_on_with(train_recipe, quiet, command, tmp_path):
+    whole = train(train_recipe(out="whole"), quiet)
+    recipe = train_recipe({"memory.shard": "fsdp2"}, out="moved")
+    command("train", saved(recipe, tmp_path / "moved.yaml"), ranks=2)
+    out = Path(recipe.out)
+    last = max((out / "checkpoints").iterdir())
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()  # as if killed after step 4
+    train(recipe.model_copy(update={"memory": train_recipe().memory}), quiet)
+    assert [row["loss"] for row in logged(out)] == pytest.approx(
+        [row["loss"] for row in logged(whole.parent)], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("rows", [2])
+def test_micro_batches_do_not_change_the_result(train_recipe, quiet, rows):
+    one = train(train_recipe(out="one"), quiet)
+    more = train(train_recipe({"training.micro_batch_rows": rows, "memory.checkpointing": "layers"}, out="more"), quiet)
+    assert [row["loss"] for row in logged(more.parent)] == pytest.approx(
+        [row["loss"] for row in logged(one.parent)], abs=1e-5
+    )
+
+
+def test_packed_rows_cost_what_their_sequences_cost(train_recipe, quiet):
+    one = train(
+        train_recipe(
+            {
+                "data.validation": 0.0,
+                "training.steps": 1,
+                "training.warmup_steps": 0,
+                "training.tokens_per_step": 12 * 2048,
+            },
+            out="one",
+        ),
+        quiet,
+    )
+    packed = train(
+        train_recipe(
+            {
+                "data.validation": 0.0,
+                "training.steps": 1,
+                "training.warmup_steps": 0,
+                "training.tokens_per_step": 12 * 2048,
+                "data.pack": 4 * 2048,
+            },
+            out="packed",
+        ),
+        quiet,
+    )
+    assert logged(packed.parent)[0]["loss"] == pytest.approx(logged(one.parent)[0]["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"training.lr": 1e30, "training.clip": None}, "is (nan|inf)"),
+        ({"watch.spike": 1.00001, "training.lr": 1e-9, "training.steps": 40}, "times the median"),
+    ],
+)
+def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_recipe, quiet, changes, told):
+    from nextlong.train import checkpoint
+
+    recipe = train_recipe({"training.steps": 30, "training.warmup_steps": 0, **changes})
+    with pytest.raises(RunError, match=told):
+        train(recipe, quiet)
+    last = checkpoint.latest(Path(recipe.out))
+    record = json.loads((last / "trainer.json").read_text())["progress"]
+    assert record["stopped_because"]
+    assert record["step"] == logged(Path(recipe.out))[-1]["step"]
+
+
+def test_only_the_last_checkpoints_are_kept(train_recipe, quiet):
+    final = train(train_recipe({"checkpoints.every_steps": 1, "checkpoints.keep_last": 3}), quiet)
+    assert sorted(path.name for path in (final.parent / "checkpoints").iterdir()) == [
+        "step-000004",
+        "step-000005",
+        "step-000006",
+    ]

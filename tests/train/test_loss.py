@@ -1,0 +1,111 @@
+"""The loss in blocks is the loss: in value, in gradients, and however rows are shared out."""
+
+import pytest
+
+from packed_llama import BOUNDS, llama, packed
+
+pytestmark = pytest.mark.heavy
+
+
+def labelled(row, bounds):
+    labels = row["input_ids"].clone()
+    labels[:, bounds[:-1]] = -100
+    return {**row, "labels": labels}
+
+
+@pytest.mark.parametrize("block_tokens", [7, 128, 4096])
+def test_blocks_give_the_loss_and_the_gradients_of_the_whole(block_tokens):
+    import torch
+
+    from nextlong.train import loss
+
+    stock, ours = llama("auto"), llama("auto")
+    loss.install(ours, block_tokens=block_tokens)
+    row = labelled(packed(BOUNDS), BOUNDS)
+    expected, found = stock(**row).loss, ours(**row).loss
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+    expected.backward()
+    found.backward()
+    for one, other in zip(ours.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-5)
+
+
+def test_float32_whatever_the_model_computes_in():
+    import torch
+
+    from nextlong.train import loss
+
+    model = llama("auto").bfloat16()
+    row = labelled(packed(BOUNDS), BOUNDS)
+    with torch.no_grad():
+        logits = model(**packed(BOUNDS)).logits
+    expected = torch.nn.functional.cross_entropy(logits[0, :-1].float(), row["labels"][0, 1:], ignore_index=-100)
+    loss.install(model)
+    found = model(**row).loss
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_parts_of_a_step_add_up_to_it():
+    """Documents of different lengths in two micro batches count by their tokens, not by half each."""
+    from nextlong.train import loss
+
+    model = llama("auto")
+    loss.install(model)
+    whole = labelled(packed(BOUNDS), BOUNDS)
+    items = loss.count_labels(whole["labels"])
+    assert items == BOUNDS[-1] - len(BOUNDS) + 1
+    parts = []
+    for first, last, bounds in ((0, 300, [0, 130, 131, 300]), (300, 520, [0, 220])):
+        part = {key: value[:, first:last] for key, value in whole.items() if key != "cu_seq_lens_q"}
+        part["cu_seq_lens_q"] = whole["cu_seq_lens_q"].new_tensor(bounds)
+        parts.append(model(**part, num_items_in_batch=items).loss.item())
+    assert sum(parts) == pytest.approx(model(**whole).loss.item(), abs=1e-5)
+
+
+def test_losses_of_single_tokens_sum_to_the_loss():
+    import torch
+
+    from nextlong.train import loss
+
+    model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
+    with torch.no_grad():
+        hidden = model.model(
+            **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
+        ).last_hidden_state
+        each = loss.token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
+        total = loss.sum_of_losses(hidden, row["labels"], head=model.lm_head)
+    assert (each[row["labels"][0] == -100] == 0).all()
+    assert each.sum().item() == pytest.approx(total.item(), rel=1e-5)
+
+
+def test_logits_never_stand_whole():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from nextlong.train import loss
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), given=None):
+            made = function(*arguments, **(given or {}))
+            for one in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(one, torch.Tensor):
+                    self.elements = max(self.elements, one.numel())
+            return made
+
+    model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
+    loss.install(model, block_tokens=64)
+    with Largest() as seen:
+        model(**row).loss.backward()
+    assert seen.elements <= 520 * 96  # the widest layer's, and not 520 × 97 logits
+
+
+def test_bent_logits_are_refused():
+    from nextlong.train import loss
+
+    model = llama("auto")
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(ValueError, match="final_logit_softcapping"):
+        loss.logit_scale(model)

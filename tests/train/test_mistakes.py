@@ -1,0 +1,236 @@
+"""Each mistake of a user ends in one message that names place, value and cure, and exit code 2."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nextlong import errors
+from nextlong.engine import store
+
+pytestmark = pytest.mark.heavy
+
+
+def train(recipe, console):
+    from nextlong.train.start import train as start
+
+    return start(recipe, console)
+
+
+@pytest.fixture
+def model_folder(tmp_path):
+    """A function of vocabulary and positions that saves a small Llama, with no tokenizer, or the run's with two words swapped."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    def save(vocabulary=512, *, positions=2048, run=None):
+        config = LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=positions,
+        )
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+        if run is not None:
+            (found,) = Path(run).glob("*-tokenizer-*/*.tokenizer.json")
+            tokenizer = json.loads(found.read_text())
+            words = tokenizer["model"]["vocab"]
+            first, second = sorted(words)[:2]
+            words[first], words[second] = words[second], words[first]
+            (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
+            (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        return str(tmp_path / "model")
+
+    return save
+
+
+def test_a_model_that_knows_fewer_words(train_recipe, model_folder, quiet):
+    with pytest.raises(errors.TokenizerError, match=r"ids up to 511, and .* knows 300; .*tokenizer\.source="):
+        train(train_recipe({"model.scratch": None, "model.path": model_folder(300)}), quiet)
+
+
+def test_a_model_with_another_tokenizer(train_recipe, model_folder, shared_run, quiet):
+    with pytest.raises(errors.TokenizerError, match=r"2 of 512 words have another id .*tokenizer\.source="):
+        train(train_recipe({"model.scratch": None, "model.path": model_folder(run=shared_run)}), quiet)
+
+
+def test_rows_longer_than_the_model(train_recipe, model_folder, quiet):
+    with pytest.raises(
+        errors.RecipeError, match=r"rows have 2,048 tokens and the model was made for 1,024; set model.rope_base"
+    ):
+        train(train_recipe({"model.scratch": None, "model.path": model_folder(positions=1024)}), quiet)
+
+
+def test_a_folder_that_is_no_model(train_recipe, tmp_path, quiet):
+    with pytest.raises(
+        errors.RecipeError, match=r"model\.path=.* is no model that transformers can load .*config\.json"
+    ):
+        train(train_recipe({"model.scratch": None, "model.path": str(tmp_path)}), quiet)
+
+
+def test_a_model_without_weights(train_recipe, model_folder, quiet):
+    folder = model_folder()
+    (Path(folder) / "model.safetensors").unlink()
+    with pytest.raises(errors.RecipeError, match=r"model\.path=.* cannot be loaded: .*name a folder with weights"):
+        train(train_recipe({"model.scratch": None, "model.path": folder}), quiet)
+
+
+def test_no_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
+    """A GPU's error, raised by hand: there may be none here."""
+    import torch
+
+    from nextlong.train import loop
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(loop, "_gradients", full)
+    with pytest.raises(
+        errors.RunError, match=r"no memory left \(CUDA out of memory\); set memory.checkpointing=layers; or"
+    ):
+        train(train_recipe(), quiet)
+
+
+def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
+    import torch
+
+    from nextlong.train import loop
+
+    monkeypatch.setattr(loop, "_gradients", lambda *_: torch.empty(1 << 50))
+    with pytest.raises(errors.RunError, match=r"there is no memory left .*set memory.checkpointing=layers"):
+        train(train_recipe(), quiet)
+
+
+def test_a_run_that_has_changed_since(train_recipe, own_run, quiet):
+    recipe = train_recipe({"data.runs": [str(own_run)]})
+    train(recipe, quiet)
+    record = store.read_json(own_run / "run.json")
+    record["sequences_per_part"] = [max(0, take - 1) for take in record["sequences_per_part"]]
+    store.write_json(own_run / "run.json", record)
+    with pytest.raises(errors.RunError, match="what is trained on has changed since .* choose another `out`"):
+        train(recipe, quiet)
+
+
+def test_a_checkpoint_of_another_recipe(train_recipe, quiet):
+    train(train_recipe(), quiet)
+    with pytest.raises(errors.RunError, match=r"is of another recipe: training.lr was 0.01 and is 0.5; put that back"):
+        train(train_recipe({"training.lr": 0.5}), quiet)
+
+
+def test_keys_that_do_not_decide_the_weights_may_change(train_recipe, quiet):
+    train(train_recipe(), quiet)
+    train(train_recipe({"checkpoints.every_steps": 5, "memory.checkpointing": "layers"}), quiet)
+
+
+def test_a_mix_of_different_lengths(train_recipe, shared_run, recipe_for, tmp_path, quiet):
+    from nextlong import pipeline
+
+    shorter = recipe_for(
+        tmp_path / "shorter",
+        "compose.target_tokens=1024",
+        "tokenizer.source=" + _tokenizer(shared_run),
+        "tokenizer.train=null",
+    )
+    pipeline.run(shorter)
+    runs = [str(shared_run), str(tmp_path / "shorter")]
+    with pytest.raises(errors.RecipeError, match=r"sequences of 1,024 and 2,048 tokens, .*set data.pack=2048"):
+        train(train_recipe({"data.runs": runs, "data.mix": [1, 2]}), quiet)
+    train(train_recipe({"data.runs": runs, "data.mix": [1, 2], "data.by": "tokens", "data.pack": 2048}), quiet)
+
+
+def _tokenizer(run):
+    return str(next(Path(run).glob("*-tokenizer-*/*.tokenizer.json")))
+
+
+def test_tokens_that_are_no_whole_rows(train_recipe, quiet):
+    with pytest.raises(
+        errors.RecipeError, match=r"tokens_per_step=5,000 is no multiple of a row's 2,048 tokens; use 4096"
+    ):
+        train(train_recipe({"training.tokens_per_step": 5000}), quiet)
+
+
+def test_too_few_rows_for_a_step(train_recipe, quiet):
+    with pytest.raises(errors.CorpusError, match=r"rows to train on and a step needs 100"):
+        train(train_recipe({"training.tokens_per_step": 204_800}), quiet)
+
+
+def test_a_disk_that_fills_while_saving_leaves_the_checkpoint_before(train_recipe, tmp_path):
+    """Really: files may grow to 100 KB, so the weights do not fit and the logs do."""
+    recipe = train_recipe({"model.scratch.hidden_size": 64})
+    (tmp_path / "recipe.yaml").write_text(recipe.dump())
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "nextlong", "train", str(tmp_path / "recipe.yaml")],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "longer than this process may write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((Path(recipe.out) / "checkpoints").glob("step-*"))
+
+
+def test_a_damaged_checkpoint(train_recipe, quiet):
+    recipe = train_recipe()
+    train(recipe, quiet)
+    damaged = Path(recipe.out) / "checkpoints" / "step-000006" / "model.safetensors"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(errors.RunError, match="was altered since it was saved; delete .*step-000006"):
+        train(recipe, quiet)
+    shutil.rmtree(damaged.parent)
+    train(recipe, quiet)
+
+
+def test_a_second_trainer_in_one_folder(train_recipe, quiet):
+    recipe = train_recipe()
+    with store.locked(Path(recipe.out)), pytest.raises(errors.RunError, match="is in use by process"):
+        train(recipe, quiet)
+
+
+def test_a_rank_that_dies(train_recipe, command, tmp_path):
+    """One of two ranks ends; the other does not wait for ever and says so, and afterwards both go on."""
+    recipe = train_recipe({"memory.shard": "none"})
+    (tmp_path / "recipe.yaml").write_text(recipe.dump())
+    dying = tmp_path / "dying.py"
+    dying.write_text(
+        "import os, sys\n"
+        "from nextlong.train import loop\n"
+        "step = loop._step\n"
+        "def dies(engine, number):\n"
+        "    if number == 4 and os.environ['RANK'] == '1':\n"
+        "        os._exit(9)\n"
+        "    return step(engine, number)\n"
+        "loop._step = dies\n"
+        "from nextlong.cli.main import main\n"
+        f"sys.exit(main(['train', {str(tmp_path / 'recipe.yaml')!r}]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(dying)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode != 0
+    assert "rank 0 lost another rank" in done.stderr or "what is finished is kept" in done.stderr
+    command("train", tmp_path / "recipe.yaml", ranks=2)
+    steps = [json.loads(line)["step"] for line in (Path(recipe.out) / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_command_says_it_without_a_traceback(command, tmp_path):
+    done = command("train", tmp_path / "none.yaml", check=False)
+    assert done.returncode == 2
+    assert "nextlong train init" in done.stderr
+    assert "Traceback" not in done.stderr

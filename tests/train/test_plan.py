@@ -1,0 +1,90 @@
+"""The plan gives the paper's times, and this machine's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.heavy
+
+K = 1024
+SEQUENCES_512K = [[512 * K], [64 * K] * 8, [64 * K] * 8]  # 1 : 2
+
+
+def llama_3_8b():
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        tie_word_embeddings=False,
+    )
+
+
+def recipe(preset, *overrides):
+    from nextlong.train.presets import recipe_from
+
+    runs = ["a", "b"] if "512k" in preset else ["a"]
+    return recipe_from(preset, out="out", data={"runs": runs}, model="llama", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("preset", "documents", "hours"), [("paper-128k", [[128 * K]], 15), ("paper-512k", SEQUENCES_512K, 20)]
+)
+def test_the_papers_hours_within_a_quarter(preset, documents, hours):
+    from nextlong.train.plan import plan
+
+    found = plan(recipe(preset), llama_3_8b(), documents)
+    assert found.sizes.parameters == 8_030_261_248
+    assert found.seconds / 3600 == pytest.approx(hours, rel=0.25)
+
+
+def test_attention_counts_within_documents():
+    from nextlong.train import costs
+
+    sizes = costs.sizes_of(llama_3_8b())
+    whole, parts = costs.flops(sizes, [512 * K]), costs.flops(sizes, [64 * K] * 8)
+    linear = 6.0 * sizes.multiplied * 512 * K
+    assert (whole - linear) / (parts - linear) == pytest.approx(8)
+
+
+def test_memory_knobs_make_it_smaller():
+    from nextlong.train import costs
+
+    sizes = costs.sizes_of(llama_3_8b())
+
+    def total(*overrides):
+        return costs.memory(sizes, recipe("paper-128k", *overrides), row_tokens=128 * K, ranks=64).total
+
+    assert total("memory.checkpointing=none") > total() > total("memory.checkpointing=offload")
+    assert total("memory.optimizer=adamw-8bit") < total()
+    assert total("hardware.ranks_per_row=8") < total()
+
+
+def test_devices_that_cannot_share_a_step():
+    from nextlong.errors import RecipeError
+    from nextlong.train.plan import plan
+
+    with pytest.raises(RecipeError, match="cannot share 32 rows a step evenly"):
+        plan(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
+
+
+def test_nothing_is_loaded(train_recipe, quiet):
+    """The dry run reads config and index: a model folder without weights will do."""
+    from nextlong.train import plan
+
+    plan.show(train_recipe(), quiet)
+    assert not Path(train_recipe().out).exists()
+
+
+def test_the_command_prints_the_plan(train_recipe, command, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(train_recipe().dump())
+    said = command("train", path, "--dry-run").stdout
+    for word in ("parameters:", "memory:", "operations:", "time:", "measured here"):
+        assert word in said
+    assert json.dumps(said).isascii() or said

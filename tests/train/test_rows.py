@@ -1,0 +1,183 @@
+"""Rows know their documents, whatever they come from, and each step reads its own."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nextlong
+from nextlong import pipeline
+from nextlong.errors import CorpusError, TokenizerError
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def standard_run(recipe_for, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("standard") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.method=standard"))
+    return run_dir
+
+
+def rows_of(run, attention, **data):
+    from nextlong.train.recipe import Data
+    from nextlong.train.rows import TrainingRows, source_of
+
+    keys = {"validation": 0.0, "runs": (str(run),), **data}
+    return TrainingRows(source_of(Data(**keys), split="train", tokenizer=None), attention=attention)
+
+
+def document_starts(sequence):
+    """Return where the documents of a concatenation begin, by the spans of the opened run."""
+    spans = [span for span in sequence.spans if span.role == "document"]
+    new = [span.token_start for before, span in pairwise(spans) if before.group != span.group]
+    return [0, *new]
+
+
+def test_documents_of_a_concatenation(standard_run):
+    rows = rows_of(standard_run, "document")
+    for number, sequence in enumerate(nextlong.open(standard_run).sequences()):
+        row = rows[number]
+        starts = document_starts(sequence)
+        assert row.bounds.tolist() == [*starts, 2048]
+        assert (row.labels == -100).nonzero().flatten().tolist() == starts
+        assert row.position_ids[row.bounds[:-1].long()].tolist() == [0] * len(starts)
+        assert (row.input_ids.numpy() == sequence.input_ids).all()
+
+
+@pytest.mark.parametrize("attention", ["sequence", "document"])
+def test_an_extended_sequence_is_one_document(shared_run, attention):
+    assert rows_of(shared_run, attention)[0].bounds.tolist() == [0, 2048]
+
+
+def test_packed_rows_by_sequence_and_whole(shared_run):
+    assert rows_of(shared_run, "sequence", pack=3 * 2048)[0].bounds.tolist() == [0, 2048, 4096, 6144]
+    whole = rows_of(shared_run, "row", pack=3 * 2048)[0]
+    assert whole.bounds.tolist() == [0, 6144]
+    assert whole.position_ids.tolist() == list(range(6144))
+
+
+def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
+    for run in (shared_run, standard_run):
+        files = tuple(str(path) for path in nextlong.open(run).exported("parquet"))
+        straight, exported = rows_of(run, "document"), rows_of(run, "document", runs=(), parquet=files)
+        assert len(straight) == len(exported)
+        for number in range(len(straight)):
+            one, other = straight[number], exported[number]
+            assert (one.input_ids == other.input_ids).all()
+            assert one.bounds.tolist() == other.bounds.tolist()
+            for column in ("role", "first", "last", "sequence"):
+                assert (one.spans[column] == other.spans[column]).all()
+
+
+def test_train_and_validation_of_parquet_share_nothing(shared_run):
+    from nextlong.train.parquet import ParquetRows
+    from nextlong.train.recipe import Data
+
+    data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
+    train, validation = (ParquetRows(data, split=split) for split in ("train", "validation"))
+    first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
+    assert not first & second
+    assert len(first | second) == 12
+
+
+@given(
+    rows=st.integers(4, 60),
+    per_step=st.sampled_from([2, 4]),
+    world=st.sampled_from([1, 2]),
+    seed=st.integers(0, 5),
+    steps=st.integers(1, 30),
+)
+def test_ranks_read_the_rows_of_one_and_an_epoch_reads_none_twice(rows, per_step, world, seed, steps):
+    from nextlong.train.batches import Plan
+
+    def read(world_size, step):
+        plan = Plan(rows=rows, rows_per_step=per_step, micro_batch_rows=1, world_size=world_size, seed=seed)
+        return sorted(
+            row for rank in range(world_size) for row in plan.micro_batches(step, rank=rank).flatten().tolist()
+        )
+
+    assert all(read(world, step) == read(1, step) for step in range(steps))
+    epoch = [row for step in range(rows // per_step) for row in read(1, step)]
+    assert len(set(epoch)) == len(epoch)
+
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture
+def chat_tokenizer(shared_run):
+    from transformers import PreTrainedTokenizerFast
+
+    (path,) = shared_run.glob("*-tokenizer-*/*.tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def conversation(*turns):
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[place % 2], "content": text} for place, text in enumerate(turns)]}
+
+
+def chat_rows(path, tokenizer, **keys):
+    from nextlong.train.chat import ChatRows
+    from nextlong.train.recipe import Data
+
+    return ChatRows(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+
+
+def test_only_answers_are_predicted(tmp_path, chat_tokenizer):
+    from nextlong.train.rows import TrainingRows
+
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n")
+    row = TrainingRows(chat_rows(path, chat_tokenizer), attention="sequence")[0]
+    predicted = chat_tokenizer.decode(row.input_ids[row.labels != -100], clean_up_tokenization_spaces=False)
+    assert predicted.replace(" ", "") == "aharbour</s>anoven</s>"
+    assert chat_tokenizer.decode(row.input_ids).replace(" ", "").startswith("<user>thesea</s><assistant>aharbour</s>")
+
+
+def test_conversations_are_packed_whole_and_long_ones_left_out(tmp_path, chat_tokenizer):
+    path = tmp_path / "chat.jsonl"
+    said = [
+        conversation("the sea", "a harbour"),
+        conversation("the sea " * 60, "no"),
+        conversation("the bread", "an oven"),
+    ] * 3
+    path.write_text("".join(json.dumps(one) + "\n" for one in said))
+    rows = chat_rows(path, chat_tokenizer)
+    assert rows.left_out == 3
+    assert sum(len(rows.read(row)[1]) for row in range(len(rows))) == 6
+    assert all(len(rows.read(row)[0]) <= 80 for row in range(len(rows)))
+    assert all(np.sum(rows.is_target(row)) for row in range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("{}", "chat.jsonl:1: no conversation"), (json.dumps(conversation("the sea")), "without an answer")],
+)
+def test_conversations_that_are_none(tmp_path, chat_tokenizer, line, told):
+    (tmp_path / "chat.jsonl").write_text(line + "\n")
+    with pytest.raises(CorpusError, match=told):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
+
+
+def test_templates_that_rewrite_earlier_turns(tmp_path, chat_tokenizer):
+    (tmp_path / "chat.jsonl").write_text(
+        json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n"
+    )
+    chat_tokenizer.chat_template = (
+        "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(TokenizerError, match="writes earlier turns differently"):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
+    chat_tokenizer.chat_template = None
+    with pytest.raises(TokenizerError, match="needs a chat template"):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)

@@ -1,0 +1,67 @@
+"""What a training recipe refuses, and how it says so."""
+
+import pytest
+
+from nextlong.errors import RecipeError
+from nextlong.train.recipe import TrainRecipe
+
+PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("training.learning_rate=1", "unknown key 'training.learning_rate'; known here: "),
+        ("training.step=1", "unknown key 'training.step'; did you mean 'steps'"),
+        ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
+        ("training.warmup_steps=100", r"training\.warmup_steps=100 is not less than training\.steps=100"),
+        (
+            "memory.context_parallel=8",
+            "drops the document mask in silence.*--emit torchtitan, axolotl, prolong or megatron",
+        ),
+        ("memory.offload=cpu", r"memory\.offload=cpu works with memory\.shard=fsdp2"),
+        (
+            "data.parquet=[rows]",
+            r"name one of data\.runs, data\.parquet and data\.chat \(there is data\.runs and data\.parquet\)",
+        ),
+        ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
+        ("model.scratch={}", r"name either model\.path .* or model\.scratch"),
+        ("attention=causal", "attention must be 'sequence', 'document' or 'row'"),
+        ("nothing", "is not KEY=VALUE"),
+    ],
+)
+def test_mistakes_name_key_value_and_cure(override, told):
+    with pytest.raises(RecipeError, match=told):
+        TrainRecipe.from_dict(PLAIN, overrides=[override])
+
+
+def test_chat_needs_a_length():
+    with pytest.raises(RecipeError, match=r"data\.chat needs data\.pack"):
+        TrainRecipe.from_dict({**PLAIN, "data": {"chat": "chat.jsonl"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a: [", r"recipe\.yaml:2: not YAML"), ("- 1", "holds no keys"), ("out: a\nout: b", "stands twice")],
+)
+def test_files_that_are_no_recipe(tmp_path, text, told):
+    (tmp_path / "recipe.yaml").write_text(text + "\n")
+    with pytest.raises(RecipeError, match=told):
+        TrainRecipe.load(tmp_path / "recipe.yaml")
+
+
+def test_only_keys_that_decide_the_weights_are_in_the_fingerprint():
+    one = TrainRecipe.from_dict(PLAIN)
+    for override in ("checkpoints.every_steps=7", "held_out.rows=3", "memory.checkpointing=offload", "watch.spike=9"):
+        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).fingerprint == one.fingerprint
+    for override in ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6"):
+        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).fingerprint != one.fingerprint
+
+
+def test_importing_it_needs_no_torch():
+    import subprocess
+    import sys
+
+    modules = "nextlong, nextlong.cli.main, nextlong.train.presets, nextlong.train.template, nextlong.train.emit"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
