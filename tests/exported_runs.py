@@ -7,12 +7,17 @@ from nextlong.verify.exports import check_exports
 
 SEQUENCES, TOKENS = 12, 512
 EOD = "<|endoftext|>"
-FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
+FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "axolotl", "prolong"]  # of sequences of one length
 OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
 
 
+def record_of(run):
+    """Return the record of the state that a run directory stands for."""
+    return run / "states" / (json.loads((run / "run.json").read_text())["state"] + ".json")
+
+
 def folder_of(run, step):
-    return run / json.loads((run / "run.json").read_text())["steps"][step]
+    return run / json.loads(record_of(run).read_text())["steps"][step]
 
 
 def outcomes_of(run):

@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 
 from nextlong.artefacts.resolved import Resolved, packed
-from nextlong.verify.export_readers import read_rows
+from nextlong.verify.export_readers import reader_of
 from nextlong.verify.step import Step
 
 DOMAINS = ["wiki", "law-é", "C++", "", "代码"]
@@ -27,7 +27,17 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
 def read_back(folder, layout):
     """Return the rows of an export folder as `nextlong verify` reads them."""
     files = {path.name: {} for path in folder.iterdir()}
-    return list(read_rows(Step(layout, folder, {"parts": [{"files": files}]}), layout))
+    return list(reader_of(layout).rows(Step(layout, folder, {"parts": [{"files": files}]})))
+
+
+def ended(blocks, *, eos):
+    """Return blocks whose documents end in the token `eos`, an id that they have nowhere else."""
+    found = []
+    for block in blocks:
+        ids = np.where(block.input_ids == eos, eos + 1, block.input_ids)
+        ids[np.cumsum(block.document_lengths) - 1] = eos
+        found.append(replace(block, input_ids=ids))
+    return found
 
 
 def documents_of(blocks):

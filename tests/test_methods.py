@@ -11,9 +11,10 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.inputs.remembered import input_files
+from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
-METHODS = ("standard", "knn", "iclm", "quest")
+METHODS = ("standard", "knn", "iclm", "quest", "splice")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,22 @@ def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
         assert len(set(doc_ids)) == len(doc_ids)
 
 
+def test_untied_documents_stand_in_parts_that_keep_their_order(one_run):
+    run = one_run("compose.method=untie_the_knots", "compose.sequences=6")
+    parted = 0
+    for sequence in run.sequences():
+        assert len(sequence.input_ids) == 2048
+        reached, last = {}, None
+        for span in sequence.spans:
+            if span.role == "document":
+                assert span.char_start == reached.get(span.doc_id, 0)
+                parted += span.doc_id in reached and span.doc_id != last
+                reached[span.doc_id], last = span.char_end, span.doc_id
+    assert parted > 20
+    assert stats.measure(run).distance_tokens.count == parted
+    assert cli_main.main(["verify", str(one_run.run_dir)]) == 0
+
+
 def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
     run = one_run("compose.method=iclm", "compose.sequences=6", "iclm.max_similarity=null")
     vectors = [np.load(path).astype(np.float32) for path in run.steps["docvectors"].files(".docvectors.npy")]
@@ -92,7 +109,7 @@ def test_every_report_names_the_stand_in_for_queries(one_run, capsys):
         assert "extractive stand-in" in capsys.readouterr().out, words
 
 
-@pytest.mark.parametrize("method", ["standard", "iclm"])
+@pytest.mark.parametrize("method", ["standard", "iclm", "splice", "untie_the_knots"])
 def test_no_document_stands_in_two_sequences(one_run, method):
     run = one_run(f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null")
     seen = Counter(

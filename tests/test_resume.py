@@ -24,10 +24,14 @@ from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine", "shingles", "weights",
+    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "index", "lists", "tune", "mine",
+    "shingles", "weights",
     "draft", "refer", "tokens", "compose",
     "rows", "parquet", "jsonl",
 ]  # fmt: skip
+
+
+SEARCH = ["index", "lists", "tune", "mine"]
 
 
 def redone(recipe, **options):
@@ -164,11 +168,11 @@ def test_second_run_touches_no_file(recipe_for, own_run):
     [
         (["workers=1", "export.formats=[jsonl]"], []),
         (["export.row_group_mb=1"], ["parquet"]),
-        (["compose.sequences=11"], ["metas", "mine", *STEPS[STEPS.index("draft") :]]),
+        (["compose.sequences=11"], ["metas", *SEARCH, *STEPS[STEPS.index("draft") :]]),
         (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
         (["compose.target_tokens=1024"], ["draft", "refer", "tokens", "compose", "rows", "parquet", "jsonl"]),
         (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
-        (["encoder.lsa.dimensions=8"], ["encoder", "embed", "mine", *STEPS[STEPS.index("draft") :]]),
+        (["encoder.lsa.dimensions=8"], ["encoder", "embed", *SEARCH, *STEPS[STEPS.index("draft") :]]),
     ],
     ids=lambda value: ",".join(value) if "=" in "".join(value) else "",
 )

@@ -25,7 +25,7 @@ def blocks(page, language):
 
 
 def test_every_trainer_has_a_page():
-    assert NAMES == ["axolotl", "megatron", "nextlong", "prolong", "torchtitan", "trl"]
+    assert NAMES == ["axolotl", "megatron", "nextlong", "olmo", "prolong", "torchtitan", "trl"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -31,5 +31,13 @@ class RunError(NextlongError):
     """The run directory is locked, unwritable, incomplete or altered."""
 
 
+class PluginError(NextlongError):
+    """A method or a format that another distribution brings cannot be loaded, or is none."""
+
+
 class ExportError(NextlongError):
     """An export could not be written or published where it was asked for."""
+
+
+class EvaluateError(NextlongError):
+    """A model, a server, a data file or earlier results do not allow the evaluation that was asked for."""

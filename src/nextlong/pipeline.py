@@ -16,35 +16,40 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from nextlong.artefacts.finished import sequences_per_part
-from nextlong.artefacts.record import RECIPE_FILE, run_dir_of, write_record
-from nextlong.compose.steps import compose_step, refuse_nothing, too_few
+from nextlong.artefacts import record
+from nextlong.artefacts.names import name_for
+from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
-from nextlong.embed.sentence_transformers import check_installed
-from nextlong.embed.steps import docvectors_step, embed_step, encoder_step
+from nextlong.embed.sentence_transformers import check_installed, count_gpus
+from nextlong.embed.steps import embed_step, encoder_step
 from nextlong.engine import store
+from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
+from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.inputs import file_systems, remembered
 from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import input_files, recognise_inputs
-from nextlong.methods.steps import draft_documents_step, draft_step, keywords_step
+from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
+from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
-from nextlong.search.steps import documents_step, metas_step, mine_step, neighbours_step
-from nextlong.similarity import steps as similarity_steps
+from nextlong.search.choose import has_driver
+from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_LSA = ("nextlong.embed.lsa",)
+_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
+
+# Takes steps, and those that are known to be finished; returns the finished ones by name.
+CarryOut = Callable[..., dict[str, Done]]
 
 
 def run(
@@ -52,11 +57,13 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished], object] = lambda _: None,
+    stands: record.Stands = "for-this",
+    when_done: Callable[[Finished, record.State, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
-    """Bring the recipe's run directory to its finished state; return the finished steps by name.
+    """Bring the recipe's state of the run directory about; return the finished steps by name.
 
-    `when_done` gets them while the directory is still this process's own.
+    `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
+    `stands` says what the directory stands for afterwards (`record.write`).
 
     What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -64,31 +71,39 @@ def run(
     refuse_import_by_worker()
     check_beforehand(recipe)
     reporter = reporter or Quiet()
-    run_dir = run_dir_of(recipe)
+    run_dir = record.run_dir_of(recipe)
+    check_apart(recipe, run_dir)
     files = input_files(recipe)
     with store.locked(run_dir):
+        name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        if name not in record.state_names(run_dir):
+            check_enough(recipe, files)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
-        with store.explained(run_dir):
-            store.write_text(run_dir / RECIPE_FILE, recipe.dump())
         with executor_for(recipe) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
+            export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-        write_record(recipe, done, run_dir)
-        when_done(done)
+            when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands), carry_out)
     return done
 
 
-def check_beforehand(recipe: Recipe) -> None:
+def check_encoder(recipe: Recipe) -> None:
+    """Raise EncoderError if the encoder's package is not there."""
+    if recipe.encoder.kind == "sentence-transformers":
+        check_installed(recipe.encoder.name)
+
+
+def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> None:
     """Raise what hours of work would end in: a package, a tokenizer or a destination's file system that is not there."""
     check_there(recipe.tokenizer)
     if recipe.ingest.dedup == "minhash":
         minhash_class()
-    if recipe.encoder.kind == "sentence-transformers":
-        check_installed(recipe.encoder.name)
+    if encoder == "installed":
+        check_encoder(recipe)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
 
@@ -96,7 +111,7 @@ def check_beforehand(recipe: Recipe) -> None:
 def _compose(
     recipe: Recipe, route_of: Callable[..., list[Step]], carry_out: Callable[..., dict[str, Done]], reporter: Reporter
 ) -> dict[str, Done]:
-    """Carry out the steps up to composing, with more documents drawn each time, until there are sequences enough."""
+    """Carry out the steps up to composing, with more drafted each time, until there are sequences enough."""
     done: dict[str, Done] = {}
     for attempt in itertools.count():
         steps = route_of(attempt=attempt)
@@ -104,7 +119,7 @@ def _compose(
         known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
         done = carry_out([step for step in steps if step.name not in known], known=known)
         done = {step.name: done[step.name] for step in steps}
-        if _is_enough(recipe, done):
+        if is_enough(recipe, done) or gives_nothing(done):
             return done
         reporter.tell(too_few(recipe, done, attempt=attempt))
     raise AssertionError("unreachable: attempts end with the documents")
@@ -114,22 +129,28 @@ def _is_done(step: Step, done: Finished) -> bool:
     return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
 
 
-def _is_enough(recipe: Recipe, done: Finished) -> bool:
-    """Say whether another attempt could give no more sequences."""
-    wanted = recipe.compose.sequences
-    if wanted == "all" or "metas" not in done or sum(sequences_per_part(recipe, done["compose"])) == wanted:
-        return True
-    (counts,) = done["metas"].counts
-    is_all_composed = done["refer"].total("drafts") == done["draft"].total("drafts")
-    return bool(counts["drawn"] == counts["eligible"] and is_all_composed)
+def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> Executor:
+    """Return what carries out all steps of a recipe, or only those that export."""
+    if recipe.executor == "serial":
+        return SerialExecutor()
+    if recipe.executor == "ray":
+        from nextlong.engine.ray import RayExecutor
 
-
-def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> LocalExecutor:
-    """Return the processes that carry out all steps of a recipe, or only those that export."""
+        return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
-        return LocalExecutor(worker_count(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *(_PRELOAD_LSA if recipe.encoder.kind == "lsa" else ())]
-    return LocalExecutor(worker_count(recipe), preload=preload)
+        return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
+    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
+    return LocalExecutor(capacity_here(recipe), preload=preload)
+
+
+def capacity_here(recipe: Recipe) -> Capacity:
+    """Return what this machine has for the recipe.
+
+    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
+    """
+    is_model = recipe.encoder.kind == "sentence-transformers" or Need.KEYWORDS in method_of(recipe).needs
+    asks = is_model or (recipe.search.device != "cpu" and has_driver())
+    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
 
 
 def worker_count(recipe: Recipe) -> int:
@@ -150,7 +171,7 @@ def route(
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
-    Documents are drawn with some to spare, because a few do not fit T; each further `attempt` draws twice as many.
+    More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
     shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
     splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
@@ -197,33 +218,9 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
     """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
-    method = recipe.compose.method
     encoder = encoder_step(recipe, ingest, chunk)
-    embed = embed_step(recipe, ingest, chunk, encoder)
-    if method == "nextlong":
-        metas = metas_step(recipe, ingest, chunk, attempt=attempt)
-        mine = mine_step(recipe, embed, metas)
-        screening = _screening(recipe, ingest, chunk)
-        draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-        return [metas, encoder, embed, mine, *screening, draft]
-    documents = documents_step(recipe, ingest, chunk)
-    if method == "standard":
-        return [documents, draft_documents_step(recipe, documents, None, tokenizer)]
-    if method == "quest":
-        keywords = keywords_step(recipe, ingest, chunk)
-        return [documents, keywords, draft_documents_step(recipe, documents, keywords, tokenizer)]
-    vectors = docvectors_step(recipe, chunk, embed)
-    neighbours = neighbours_step(recipe, documents, vectors)
-    draft = draft_documents_step(recipe, documents, neighbours, tokenizer)
-    return [documents, encoder, embed, vectors, neighbours, draft]
-
-
-def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps that near-copies are measured with; none where they may stay."""
-    if recipe.mine.screened(recipe.compose.negatives) is None:
-        return []
-    shingled = similarity_steps.shingles_step(ingest, chunk)
-    return [shingled, similarity_steps.weights_step(recipe, ingest, chunk, shingled)]
+    upstream = Upstream(ingest, chunk, tokenizer, encoder, embed_step(recipe, ingest, chunk, encoder))
+    return method_of(recipe).steps(recipe, upstream, attempt=attempt)
 
 
 # what the run directory remembers

@@ -1,4 +1,4 @@
-"""Schemas: what travels between stages, as Arrow schemas and the two packed ids.
+"""Schemas: what travels between stations, as Arrow schemas and the two packed ids.
 
 A document is `doc_id = document shard << 32 | row`, a chunk `chunk_id = document shard << 32 | chunk row`: both say where
 their data lies, so that nothing needs a lookup table. Text is stored once (DOCUMENTS); everything later refers to it.
@@ -6,6 +6,7 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -50,11 +51,14 @@ CANDIDATES: Final = pa.schema(
     ]
 )
 
-# One row a draft; the first four lists run in parallel. `group` counts meta-chunks (nextlong) or documents (other methods).
-# `near_copies` lists chunk ids two by two: the two repeat each other, so that only one of them may be a negative.
+# One row a draft; the first four lists run in parallel. `key` is the content hash of the meta-document or first document,
+# `layout` a Layout; `group` counts meta-chunks (extended) or documents. `near_copies` lists chunk ids two by two: the two
+# repeat each other, so that only one of them may be a negative.
 DRAFTS: Final = pa.schema(
     [
         pa.field("sequence_id", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("layout", pa.string(), nullable=False),
         pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
         pa.field("role", pa.list_(pa.int8()), nullable=False),
         pa.field("group", pa.list_(pa.int32()), nullable=False),
@@ -68,7 +72,9 @@ DRAFTS: Final = pa.schema(
 SEQUENCES: Final = pa.schema(
     [
         pa.field("sequence_id", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
         pa.field("method", pa.string(), nullable=False),
+        pa.field("layout", pa.string(), nullable=False),
         pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
         pa.field("role", pa.list_(pa.int8()), nullable=False),
         pa.field("group", pa.list_(pa.int32()), nullable=False),
@@ -77,6 +83,18 @@ SEQUENCES: Final = pa.schema(
         pa.field("score", pa.list_(pa.float32()), nullable=False),
     ]
 )
+
+# Those of SEQUENCES that run in parallel, one value a span.
+SPAN_COLUMNS: Final = tuple(field.name for field in SEQUENCES if pa.types.is_list(field.type))
+
+
+class Layout(StrEnum):
+    """How the documents of a sequence stand in it."""
+
+    EXTENDED = "extended"  # the chunks of one, with the chunks of others between them
+    CONCATENATED = "concatenated"  # one after the other
+    INTERLEAVED = "interleaved"  # in parts, those of each document in their order
+
 
 ROLES: Final = ("meta", "negative", "document", "joint", "bos", "eos")
 META, NEGATIVE, DOCUMENT, JOINT, BOS, EOS = range(len(ROLES))
@@ -105,6 +123,10 @@ METAS = np.dtype([("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), 
 # Row `place` of the run's SEQUENCES file `part`; `key` is the content hash of the meta-document or first document.
 SEQUENCE_INDEX: Final = np.dtype([("run", "i4"), ("part", "i4"), ("place", "i4"), ("length", "i8"), ("key", "u8")])
 
-# Why a draft becomes no sequence, as counts and users are told it.
-TOO_LONG: Final = "the meta-document alone fills target_tokens"
-TOO_SHORT: Final = "too few negatives to reach target_tokens"
+
+class DropReason(StrEnum):
+    """Why a draft becomes no sequence, as counts and users are told it."""
+
+    TOO_LONG = "the meta-document alone fills target_tokens"
+    TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
+    TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"

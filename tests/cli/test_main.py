@@ -260,7 +260,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
         assert (code, out) == (2, "")
         assert err == f"error: {new}/x cannot be written: {new} is no folder; create it, or choose another place\n"
     assert not new.exists()
-    assert not (folder / "run/variants").exists()
+    assert not (folder / "run/states/position=head.json").exists()
 
 
 @pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])

@@ -13,7 +13,7 @@ from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.compose import Composed, Rules, compose, compose_block
 from nextlong.compose.fit import Dropped, Group, Piece, compose_spans
 from nextlong.rng import rng_for
-from nextlong.schemas import TOO_LONG, TOO_SHORT
+from nextlong.schemas import DropReason, Layout
 
 
 def groups(*own):
@@ -104,7 +104,7 @@ def test_paper_may_lose_a_meta_chunk():
 
 
 def test_paper_drops_what_falls_short():
-    assert compose_spans(TWO, target_tokens=31, fit="paper") == Dropped(TOO_SHORT, 30)
+    assert compose_spans(TWO, target_tokens=31, fit="paper") == Dropped(DropReason.TOO_FEW_NEGATIVES, 30)
     assert len(laid(TWO, 30, fit="paper")) == 8
 
 
@@ -134,15 +134,15 @@ def test_other_groups_give_whole_candidates_before_a_cut_one():
 
 def test_the_document_alone_fills_the_target():
     own = groups((5, {1: 9}), (5, {2: 9}))
-    assert compose_spans(own, target_tokens=10) == Dropped(TOO_LONG, 10)
-    assert compose_spans(own, target_tokens=11) == Dropped(TOO_LONG, 10)  # not one token for each meta-chunk
+    assert compose_spans(own, target_tokens=10) == Dropped(DropReason.TOO_LONG, 10)
+    assert compose_spans(own, target_tokens=11) == Dropped(DropReason.TOO_LONG, 10)  # not one token for each meta-chunk
     assert laid(own, 12) == [(100, 0, 5), (101, 5, 10), (2, 10, 12)]
 
 
 def test_too_few_candidates_to_reach_the_target():
-    assert compose_spans(TWO, target_tokens=31) == Dropped(TOO_SHORT, 30)
+    assert compose_spans(TWO, target_tokens=31) == Dropped(DropReason.TOO_FEW_NEGATIVES, 30)
     assert laid(TWO, 30)[-1] == (6, 24, 30)
-    assert compose_spans(groups((4, {})), target_tokens=9) == Dropped(TOO_SHORT, 4)
+    assert compose_spans(groups((4, {})), target_tokens=9) == Dropped(DropReason.TOO_FEW_NEGATIVES, 4)
 
 
 # joints and special tokens
@@ -180,7 +180,7 @@ def test_joints_count_against_the_budget():
         (2, 9, 11),
         ("J", 11, 12),
     ]
-    assert compose_spans(own, target_tokens=4, joint_tokens=1) == Dropped(TOO_LONG, 4)
+    assert compose_spans(own, target_tokens=4, joint_tokens=1) == Dropped(DropReason.TOO_LONG, 4)
 
 
 def test_the_paper_cut_may_fall_into_a_joint():
@@ -200,7 +200,7 @@ def test_special_tokens_stand_at_both_ends_and_are_counted(fit):
 def test_special_tokens_may_be_what_makes_a_document_too_long():
     own = groups((3, {1: 9}))
     assert laid(own, 5) == [(100, 0, 3), (1, 3, 5)]
-    assert compose_spans(own, target_tokens=5, bos_tokens=1, eos_tokens=1) == Dropped(TOO_LONG, 3)
+    assert compose_spans(own, target_tokens=5, bos_tokens=1, eos_tokens=1) == Dropped(DropReason.TOO_LONG, 3)
 
 
 def test_a_chunk_without_tokens_leaves_no_span():
@@ -285,14 +285,14 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
     joint = settings["joint_tokens"]
     own_tokens = sum(group.meta.tokens + (0 if group.meta.closed else joint) for group in own)
     assert isinstance(result, Dropped) or own_tokens + len(own) <= room
-    if isinstance(result, Dropped) and result.reason == TOO_SHORT:
+    if isinstance(result, Dropped) and result.reason == DropReason.TOO_FEW_NEGATIVES:
         distinct = {
             piece.chunk: piece.tokens + (0 if piece.closed else joint) for group in own for piece in group.candidates
         }
         # Within a joint of the target a cut may be impossible: its joint does not fit beside it.
         assert own_tokens + sum(distinct.values()) < room + joint
     elif isinstance(result, Dropped):
-        assert (result.reason, result.tokens) == (TOO_LONG, own_tokens)
+        assert (result.reason, result.tokens) == (DropReason.TOO_LONG, own_tokens)
 
 
 # for a notebook
@@ -316,7 +316,7 @@ def test_compose_counts_equal_negatives_as_one_chunk():
 
 
 def test_compose_says_why_there_is_no_sequence():
-    assert compose([[1, 2]], [[[3]]], target_tokens=9) == Dropped(TOO_SHORT, 3)
+    assert compose([[1, 2]], [[[3]]], target_tokens=9) == Dropped(DropReason.TOO_FEW_NEGATIVES, 3)
     with pytest.raises(ValueError, match="2 meta-chunks but negatives for 1"):
         compose([[1], [2]], [[[3]]], target_tokens=9)
 
@@ -383,9 +383,9 @@ def drafted(tmp_path):
     for name, array in tokens.items():
         np.save(tmp_path / f"{name}.npy", array)
     drafts = [
-        [["a"], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]], [[]]],
-        [["b"], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]], [[]]],
-        [["c"], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
+        [["a"], [7], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]], [[]]],
+        [["b"], [7], [Layout.EXTENDED], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]], [[]]],
+        [["c"], [7], [Layout.EXTENDED], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
     ]
     return {
         "drafts": write(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
@@ -412,7 +412,9 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
     assert rows == [
         {
             "sequence_id": "a",
+            "key": 7,
             "method": "nextlong",
+            "layout": "extended",
             "chunk_id": [0, 3, 2, -1, -1],
             "role": [schemas.META, schemas.META, schemas.NEGATIVE, schemas.JOINT, schemas.EOS],
             "group": [0, 1, 1, 1, -1],
@@ -424,7 +426,7 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
     assert counts == {
         "sequences": 1,
         "sequences_per_file": [1],
-        "dropped": {TOO_SHORT: 1, TOO_LONG: 1},
+        "dropped": {DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LONG: 1},
         "longest_dropped_tokens": 5,
     }
 
@@ -453,7 +455,7 @@ def test_a_joint_closes_the_gap_that_decontaminating_left_in_a_document(drafted,
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
     drafted["chunks"] = [write(tmp_path / "holed.arrow", schemas.CHUNKS, columns)]
-    whole = [["d"], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
+    whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
     drafted["drafts"] = write(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
     _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
     assert row["chunk_id"] == [0, 1, 2, -1, 3, -1]

@@ -8,14 +8,9 @@ import pytest
 
 from nextlong import pipeline
 from nextlong.engine.runner import run_steps
+from nextlong.engine.serial import SerialExecutor
 from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
-
-
-class InOrder:
-    def map(self, call, arguments, *, lanes=None):
-        for own in arguments:
-            yield call(*own)
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def ingested(folder, files, *, sources):
     route = pipeline.route(recipe, input_files(recipe))
     steps = route[: 1 + [step.name for step in route].index("select")]
     (folder / "run").mkdir()
-    done = run_steps(steps, run_dir=folder / "run", executor=InOrder())
+    done = run_steps(steps, run_dir=folder / "run", executor=SerialExecutor())
     tables = [
         [
             row

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-import xxhash
 
-from nextlong import recipe, schemas
+from nextlong import recipe
 from nextlong.artefacts.chunks import iter_chunk_texts
-from nextlong.corpus.chunk import chunk_shard
 from nextlong.embed import chunks as embed_chunks
-from nextlong.embed.chunks import embed_shard, fit_encoder
+from nextlong.embed.chunks import embed_shard
 from nextlong.embed.lsa import Lsa
 from nextlong.errors import EncoderError
-
-LSA = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=60, max_terms=500))
-
-
-def texts_of(count: int) -> list[str]:
-    rng = np.random.default_rng(1)
-    words = [f"word{number}" for number in range(80)]
-    return ["".join(f"{' '.join(rng.choice(words, 9))}\n" for _ in range(1 + number % 4)) for number in range(count)]
-
-
-def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
-    """Write DOCUMENTS in batches of three rows, and their CHUNKS, one paragraph each."""
-    documents = folder / f"{name}.documents.arrow"
-    rows = [
-        {
-            "text": text,
-            "content_hash": xxhash.xxh64_intdigest(text.encode()),
-            "source": "tests",
-            "source_id": f"{name}:{row}",
-        }
-        for row, text in enumerate(texts)
-    ]
-    with pa.OSFile(str(documents), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
-        for first in range(0, len(rows), 3):
-            writer.write_batch(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schemas.DOCUMENTS))
-    keep = folder / f"{name}.keep.npy"
-    np.save(keep, np.ones(len(texts), np.bool_))
-    chunk_shard(folder / name, documents=documents, keep=keep, max_chars=80, length="slice", oversize="split")
-    return documents, folder / f"{name}.chunks.arrow"
-
-
-def fit(
-    folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA
-) -> dict[str, Any]:
-    documents, chunks = zip(*shards, strict=True)
-    return fit_encoder(folder, documents=documents, chunks=chunks, encoder=encoder, seed=seed)
+from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
 def saved(stem: Path) -> list[bytes]:
@@ -105,22 +66,6 @@ def test_the_fit_sees_about_as_many_chunks_as_asked_for(tmp_path):
         "terms": 80,
         "dimensions": 8,
     }
-
-
-class WrongAt:
-    """An encoder that spoils one row of all it has encoded."""
-
-    dimensions = 4
-
-    def __init__(self, row: int, vector: list[float]) -> None:
-        self.row, self.vector, self.done = row, vector, 0
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        vectors = np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
-        if self.done <= self.row < self.done + len(texts):
-            vectors[self.row - self.done] = self.vector
-        self.done += len(texts)
-        return vectors
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from nextlong import recipe
-from nextlong.embed.base import embedding_lanes, load_encoder
+from nextlong.embed.base import embedding_resources, load_encoder
+from nextlong.embed.sentence_transformers import check_backend
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 TEXTS = [
@@ -42,6 +45,20 @@ def test_missing_package_names_the_extra(monkeypatch):
         load_encoder(config("some/model"))
 
 
+@pytest.mark.parametrize(
+    ("device", "gpus", "needs"),
+    [
+        (None, 0, Resources()),
+        (None, 2, Resources(gpus=1)),
+        ("cuda", 2, Resources(gpus=1)),
+        ("cuda:1", 2, Resources(at_once=1)),
+        ("cpu", 2, Resources()),
+    ],
+)
+def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
+    assert embedding_resources(config("model", device=device), Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
+
+
 @pytest.mark.heavy
 def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     from sentence_transformers import SentenceTransformer
@@ -50,7 +67,6 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     vectors = encoder.encode(TEXTS)
     own = SentenceTransformer(model_path, device="cpu")
     one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
-    assert embedding_lanes(config(model_path)) is None  # no GPU here: a model for each worker
     assert encoder.dimensions == 384
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)
@@ -72,6 +88,25 @@ def test_half_precision_stays_close(model_path, dtype):
     near = load_encoder(config(model_path, dtype=dtype)).encode(TEXTS)
     assert (exact * near).sum(axis=1).min() > 0.995
     np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "package"), [("onnx", "sentence-transformers[onnx]"), ("openvino", "sentence-transformers[openvino]")]
+)
+def test_a_backend_whose_packages_are_missing_names_them(monkeypatch, backend, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EncoderError) as caught:
+        check_backend("some/model", backend)
+    assert f"encoder.sentence_transformers.backend={backend} of some/model needs optimum." in str(caught.value)
+    assert f"pip install '{package}'" in str(caught.value)
+    check_backend("some/model", "torch")
+
+
+def test_a_backend_for_processors_refuses_a_gpu_and_half_precision():
+    for options in ({"dtype": "bfloat16"}, {"device": "cuda"}):
+        with pytest.raises(ValidationError, match="runs on a processor in float32"):
+            recipe.SentenceTransformers(backend="onnx", **options)
+    assert recipe.SentenceTransformers(backend="openvino", device="cpu", dtype="float32").backend == "openvino"
 
 
 @pytest.mark.heavy

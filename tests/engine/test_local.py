@@ -1,4 +1,4 @@
-"""Local executor: results, lanes, and that no worker survives an error, a kill or its parent."""
+"""Local executor: results, how many tasks at once, and that no worker survives an error, a kill or its parent."""
 
 import multiprocessing
 import os
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from executing import carry_out
+from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
@@ -18,12 +20,13 @@ PATIENCE_S = 60
 
 PARENT = """
 import sys
+from executing import carry_out
+from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
-sys.path.insert(0, sys.argv[1])
 from test_local import say_pid_and_wait
 if __name__ == "__main__":
-    with LocalExecutor(2) as executor:
-        list(executor.map(say_pid_and_wait, [(sys.argv[2], number) for number in range(2)]))
+    with LocalExecutor(Capacity(cpus=2)) as executor:
+        list(carry_out(executor, say_pid_and_wait, [(sys.argv[1], number) for number in range(2)]))
 """
 
 UNGUARDED = """
@@ -101,9 +104,9 @@ def is_alive(pid):
 
 
 def test_every_result_comes_once_from_other_processes():
-    with LocalExecutor(2) as executor:
-        results = list(executor.map(square, [(number,) for number in range(40)]))
-        assert list(executor.map(square, [])) == []
+    with LocalExecutor(Capacity(cpus=2)) as executor:
+        results = list(carry_out(executor, square, [(number,) for number in range(40)]))
+        assert list(carry_out(executor, square, [])) == []
     assert sorted(result[:2] for result in results) == [(number, number * number) for number in range(40)]
     assert os.getpid() not in {pid for _, _, pid in results}
     assert all(not is_alive(pid) for _, _, pid in results)
@@ -111,14 +114,14 @@ def test_every_result_comes_once_from_other_processes():
 
 def test_executor_that_maps_nothing_starts_nothing():
     before = multiprocessing.active_children()
-    with LocalExecutor(2) as executor:
-        assert list(executor.map(square, [])) == []
+    with LocalExecutor(Capacity(cpus=2)) as executor:
+        assert list(carry_out(executor, square, [])) == []
         assert multiprocessing.active_children() == before
 
 
 def test_worker_serves_the_next_step_until_it_has_grown():
-    with LocalExecutor(1) as executor:
-        first, second, third = (list(executor.map(hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
+    with LocalExecutor(Capacity(cpus=1)) as executor:
+        first, second, third = (list(carry_out(executor, hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
     assert first == second
     assert second != third
 
@@ -126,25 +129,29 @@ def test_worker_serves_the_next_step_until_it_has_grown():
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])
 def test_workers_have_one_thread_and_the_parent_keeps_its_own(name, monkeypatch):
     monkeypatch.setenv(name, "7")
-    with LocalExecutor(1) as executor:
-        assert list(executor.map(read_environment, [(name,)])) == ["1"]
+    with LocalExecutor(Capacity(cpus=1)) as executor:
+        assert list(carry_out(executor, read_environment, [(name,)])) == ["1"]
     assert os.environ[name] == "7"
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_no_more_tasks_at_once_than_lanes(tmp_path, lanes):
-    with LocalExecutor(3) as executor:
-        list(executor.map(meet, [(tmp_path, number, 3) for number in range(3)]))  # so that three workers are there
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
+    with LocalExecutor(Capacity(cpus=3)) as executor:
+        list(
+            carry_out(executor, meet, [(tmp_path, number, 3) for number in range(3)])
+        )  # so that three workers are there
         for path in tmp_path.iterdir():
             path.unlink()
-        beside = list(executor.map(count_neighbours, [(tmp_path, number) for number in range(12)], lanes=lanes))
+        beside = list(
+            carry_out(executor, count_neighbours, [(tmp_path, number) for number in range(12)], at_once=at_once)
+        )
     assert len(beside) == 12
-    assert max(beside) <= lanes
+    assert max(beside) <= at_once
 
 
 def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
-    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(3) as executor:
-        list(executor.map(fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
+    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(Capacity(cpus=3)) as executor:
+        list(carry_out(executor, fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
     pids = pids_in(tmp_path)
     assert len(pids) == 2
     wait_for(lambda: not any(map(is_alive, pids)))
@@ -155,15 +162,18 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
     ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
     with (
         pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*what is finished is kept"),
-        LocalExecutor(workers) as executor,
+        LocalExecutor(Capacity(cpus=workers)) as executor,
     ):
-        list(executor.map(die, [(ballast,)] * 6))
+        list(carry_out(executor, die, [(ballast,)] * 6))
 
 
 def test_workers_die_with_a_parent_that_was_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    parent = subprocess.Popen([sys.executable, script, Path(__file__).parent, tmp_path])
+    parent = subprocess.Popen(
+        [sys.executable, script, tmp_path],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )
     try:
         wait_for(lambda: len(pids_in(tmp_path)) == 2)
         assert all(map(is_alive, pids_in(tmp_path)))

@@ -8,17 +8,11 @@ from functools import partial
 import pytest
 
 from nextlong.engine import runner, store
+from nextlong.engine.executor import Resources
 from nextlong.engine.progress import Quiet
+from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, RunError
-
-
-class InOrder:
-    """The plainest executor: one task after the other, in this process."""
-
-    def map(self, call, arguments, *, lanes=None):
-        for own in arguments:
-            yield call(*own)
 
 
 def write_number(out, *, number, log):
@@ -87,7 +81,7 @@ def failing_step(error, *, failing=1, log=None, check=None):
 
 
 def run(steps, run_dir):
-    return runner.run_steps(steps, run_dir=run_dir, executor=InOrder())
+    return runner.run_steps(steps, run_dir=run_dir, executor=SerialExecutor())
 
 
 def names(folder):
@@ -106,7 +100,10 @@ def test_order_of_keys_does_not_matter_and_everything_else_does():
     top = Step("ingest", 1, {"a": 1}, (), tuple)
     other = Step("ingest", 1, {"a": 2}, (), tuple)
     base = Step("x", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple).fingerprint
-    assert Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, lanes=lambda: 1).fingerprint == base
+    assert (
+        Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, resources=lambda _: Resources(at_once=1)).fingerprint
+        == base
+    )
     changed = [
         Step("y", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple),
         Step("x", 2, {"p": 1, "q": [1, 2]}, (top, other), tuple),
@@ -297,7 +294,7 @@ def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
 
     numbers = numbers_step(log)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_steps([numbers], run_dir=run_dir, executor=InOrder(), reporter=KilledAtTheEnd())
+        runner.run_steps([numbers], run_dir=run_dir, executor=SerialExecutor(), reporter=KilledAtTheEnd())
     assert len(ran(log)) == 3
     assert runner.find_done(numbers, run_dir) is None
     done = run([numbers], run_dir)["numbers"]
@@ -327,11 +324,11 @@ def closed_step(log):
 
 
 def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
-    (done,) = runner.run_steps([closed_step(log)], run_dir=run_dir, executor=InOrder()).values()
+    (done,) = runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
     assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
     assert json.loads((done.folder / "index.json").read_text()) == [1, 2, 3]
     assert done.counts == [{"number": 1}, {"number": 2}, {"number": 3}]
-    runner.run_steps([closed_step(log)], run_dir=run_dir, executor=InOrder())
+    runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == []
 
 
@@ -339,20 +336,20 @@ def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_d
     step = closed_step(log)
     broken = Step("closed", 1, {}, (), step.tasks, close=lambda counts: partial(fail, error=CorpusError("stop")))
     with pytest.raises(CorpusError, match="stop"):
-        runner.run_steps([broken], run_dir=run_dir, executor=InOrder())
+        runner.run_steps([broken], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == ["closed 0", "closed 1", "closed 2"]
-    (done,) = runner.run_steps([step], run_dir=run_dir, executor=InOrder()).values()
+    (done,) = runner.run_steps([step], run_dir=run_dir, executor=SerialExecutor()).values()
     assert ran(log) == ["closed part-00003"]
     assert (done.folder / "index.json").exists()
 
 
 def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
     numbers = numbers_step(log)
-    planned = runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=InOrder())
+    planned = runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=SerialExecutor())
     ran(log)
     known = Step.of(planned["numbers"])
     finished = {"numbers": planned["numbers"]}
-    again = runner.run_steps([sum_step(log, known)], run_dir=run_dir, executor=InOrder(), known=finished)
+    again = runner.run_steps([sum_step(log, known)], run_dir=run_dir, executor=SerialExecutor(), known=finished)
     assert ran(log) == []
     assert again["sum"].folder == planned["sum"].folder
 
@@ -360,48 +357,55 @@ def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
 # steps side by side
 
 
-class Together(InOrder):
-    """Notes what is run by one call: the steps of the tasks, in order, and the lanes."""
+class Together(SerialExecutor):
+    """Takes what it is given, and notes the order in which it is given and in which it ends."""
 
     def __init__(self):
-        self.calls = []
+        super().__init__()
+        self.given = []
 
-    def map(self, call, arguments, *, lanes=None):
-        self.calls.append((lanes, []))
-        for number, task, folder, index in arguments:
-            self.calls[-1][1].append(folder.name.split("-")[1])
-            yield call(number, task, folder, index)
+    def has_room(self, resources):
+        return True
+
+    def submit(self, key, call, *arguments, resources, label):
+        self.given.append(label)
+        super().submit(key, call, *arguments, resources=resources, label=label)
+
+    def ended(self):
+        self.given.append("|")
+        self._next.reverse()
+        yield from super().ended()
+        self._next.reverse()
 
 
-def test_steps_that_do_not_wait_for_one_another_run_side_by_side(log, run_dir):
-    numbers = numbers_step(log, count=2)
+def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
+    numbers = numbers_step(log, count=1)
     sums = [sum_step(log, numbers, name=name, factor=factor) for name, factor in (("once", 1), ("twice", 2))]
-    closing = Step("closed", 1, {}, (), numbers_step(log).tasks, close=closed_step(log).close)
+    closing = Step("closed", 1, {}, (), numbers_step(log, count=2).tasks, close=closed_step(log).close)
     executor = Together()
     done = runner.run_steps([numbers, *sums, closing], run_dir=run_dir, executor=executor)
-    assert executor.calls == [
-        (None, ["numbers", "numbers", "closed", "closed", "closed"]),
-        (None, ["closed"]),
-        (None, ["once", "twice"]),
-    ]
+    assert " ".join(executor.given) == (
+        "numbers task 0 closed task 0 closed task 1 | once task 0 twice task 0 | | closed task 2 | | |"
+    )
     assert {name: step.total("number") for name, step in done.items()} == {
-        "numbers": 3,
-        "closed": 6,
-        "once": 3,
-        "twice": 6,
+        "numbers": 1,
+        "closed": 3,
+        "once": 1,
+        "twice": 2,
     }
     assert sorted(names(run_dir), key=lambda name: name[:2]) == [
         f"0{place}-{step.folder_suffix}" for place, step in enumerate([numbers, *sums, closing], start=1)
     ]
 
 
-def test_step_with_lanes_has_the_executor_to_itself(log, run_dir):
-    first = numbers_step(log, count=1)
-    narrow = Step("narrow", 1, {}, (), first.tasks, lanes=lambda: 1)
-    last = Step("last", 1, {}, (), first.tasks)
+def test_no_more_tasks_of_a_step_at_once_than_its_resources_say(log, run_dir):
+    narrow = Step("narrow", 1, {}, (), numbers_step(log).tasks, resources=lambda _: Resources(at_once=1))
+    beside = Step("beside", 1, {}, (), numbers_step(log, count=2).tasks)
     executor = Together()
-    runner.run_steps([first, narrow, last], run_dir=run_dir, executor=executor)
-    assert executor.calls == [(None, ["numbers", "last"]), (1, ["narrow"])]
+    runner.run_steps([narrow, beside], run_dir=run_dir, executor=executor)
+    assert " ".join(executor.given) == (
+        "narrow task 0 beside task 0 beside task 1 | narrow task 1 | | | narrow task 2 |"
+    )
 
 
 def test_what_is_done_beside_a_step_that_fails_is_kept(log, run_dir):

@@ -8,20 +8,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.card import Facts, Source, Split, card
+from nextlong.export.card import Facts, Source, Split, card, front_matter
+from nextlong.export.formats.base import format_of
+from nextlong.schemas import Layout
 
 FACTS = Facts(
     name="My long texts",
-    format="parquet",
+    format=format_of("parquet"),
     splits=(
         Split("train", "train/*.parquet", 90, 90, 800, 92_160, 184_320),
         Split("validation", "validation/*.parquet", 10, 10, 95, 10_240, 20_480),
     ),
-    columns=("sequence_id", "input_ids", "seq_lengths", "spans"),
-    methods=["nextlong"],
+    room=1024,
+    methods={"nextlong": Layout.EXTENDED},
     target_tokens=[1024],
     tokenizer="meta-llama/Meta-Llama-3-8B",
     vocabulary=128_256,
+    eos=None,
     sources=(
         Source("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
         Source("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
@@ -130,28 +133,34 @@ def test_a_recipe_with_fences_stays_in_its_block():
         ("mds", "train/", "StreamingDataset(local=f'{folder}/train'"),
         ("mds", ".", "StreamingDataset(local=folder, "),
         ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
+        ("torchtitan", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
+        (
+            "olmo",
+            "train/",
+            "glob(f'{folder}/train' + '/*.npy')), sequence_length=1024, vocab_size=128256, pad_token_id=128001",
+        ),
     ],
 )
 def test_each_format_says_how_to_load_it(form, files, needle):
-    facts = replace(FACTS, format=form, splits=(replace(FACTS.splits[0], files=files),))
+    facts = replace(FACTS, eos=128_001, format=format_of(form), splits=(replace(FACTS.splits[0], files=files),))
     matter, page = parsed(facts)
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert needle in code
     compile(code, "card", "exec")
-    assert ("configs" in matter) == (form in ("parquet", "jsonl"))
+    assert ("configs" in matter) == (form in ("parquet", "jsonl", "torchtitan"))
 
 
 def test_other_methods_are_not_told_as_hard_negatives():
-    page = parsed(replace(FACTS, methods=["standard"]))[1]
+    page = parsed(replace(FACTS, methods={"standard": Layout.CONCATENATED}))[1]
     assert "look-alikes" not in page
     assert "by the method `standard`" in page
 
 
 def test_a_mix_of_methods_names_each():
-    matter, page = parsed(replace(FACTS, methods=["nextlong", "iclm"]))
+    matter, page = parsed(replace(FACTS, methods={"nextlong": Layout.EXTENDED, "iclm": Layout.CONCATENATED}))
     assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
     assert "Those of `nextlong` are one short document cut into chunks" in page
-    assert "The others are made of whole short documents, put together by the method `iclm`." in page
+    assert "Those of `iclm` are made of whole short documents." in page
 
 
 def test_each_split_is_counted():
@@ -159,11 +168,27 @@ def test_each_split_is_counted():
     assert (
         "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` of 128,256" in page
     )
-    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 0.2 MB |" in page
-    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 0.0 MB |" in page
+    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |" in page
+    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |" in page
+
+
+def test_a_card_says_how_far_rows_are_filled():
+    page = parsed(replace(FACTS, room=1536))[1]
+    assert "A row has room for 1,536 tokens." in page
+    assert "| 92,160 | 66.6 % | 0.2 MB |" in page
 
 
 def test_sequences_left_out_of_both_splits_are_told():
     assert "stand in neither split" not in parsed(FACTS)[1]
     page = parsed(replace(FACTS, left_out=(25, 125)))[1]
     assert "25 of 125 sequences stand in neither split, because they share a chunk with validation." in page
+
+
+@pytest.mark.heavy
+def test_the_hubs_own_class_reads_the_same_front_matter():
+    from huggingface_hub import DatasetCard
+
+    for facts in (FACTS, replace(FACTS, format=format_of("mds"), languages=["en", "de"])):
+        hub_card = DatasetCard(card(facts))
+        assert hub_card.data.to_dict() == front_matter(facts)
+        assert hub_card.text == parsed(facts)[1]

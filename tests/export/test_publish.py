@@ -13,7 +13,8 @@ import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError, RunError
-from nextlong.export.publish import RECORD, ExportFile, Published, publish
+from nextlong.export.destination import RECORD, ExportFile
+from nextlong.export.publish import Published, publish
 
 CONTENTS = {
     "README.md": b"# A data set\n",
@@ -273,7 +274,8 @@ def test_a_killed_push_goes_on(tmp_path):
     script = f"""
 import os, signal
 from pathlib import Path
-from nextlong.export.publish import ExportFile, publish
+from nextlong.export.destination import ExportFile
+from nextlong.export.publish import publish
 files = [ExportFile(Path(path), *rest) for path, *rest in {plain!r}]
 publish(files, {str(tmp_path / "there")!r}, threads=1, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files
-from nextlong.inputs.records import Record, Reject, count_lines, read_records
+from nextlong.inputs.records import Record, Reject, RejectKind, count_lines, read_records
 from nextlong.recipe import Source
 
 zstd = zstandard.ZstdCompressor().compress
@@ -79,7 +79,7 @@ def test_byte_order_mark_blank_lines_and_carriage_returns_are_harmless(tmp_path)
 )
 def test_bad_line_is_a_reject_with_its_line_and_reason(tmp_path, row, reason):
     good, bad, after = lines(tmp_path / "a.jsonl", '{"text":"fine"}', row, '{"text":"after"}')
-    assert (bad.file, bad.line, bad.reason.partition(":")[0]) == ("a.jsonl", 2, reason)
+    assert (bad.file, bad.line, bad.kind) == ("a.jsonl", 2, reason)
     assert (good.text, after.text, after.line) == ("fine", "after", 3)
 
 
@@ -159,7 +159,7 @@ def test_plain_text_is_one_document_a_file(tmp_path):
         Record("one\ntwo\r\n", "a.txt", 1),
         Record("# three", "sub/b.md.gz", 1),
         Reject("sub/c.txt", 1, "invalid UTF-8"),
-        Reject("sub/d.txt", 1, "too long: over 1,000 characters"),
+        Reject("sub/d.txt", 1, RejectKind.TOO_LONG, "over 1,000 characters"),
     ]
 
 

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import iclm
+from nextlong.methods.base import Documents, Neighbours, Request
 
 NONE = -1
+F7, F9 = (float(np.float32(cosine)) for cosine in (0.7, 0.9))
 
 
 def table(*rows):
@@ -17,6 +19,28 @@ def table(*rows):
         np.array([[neighbour for neighbour, _ in row] for row in padded]),
         np.array([[cosine for _, cosine in row] for row in padded], np.float32),
     )
+
+
+def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, seed=0, k=10, max_similarity=None):
+    """(documents, scores) of each draft."""
+    count = len(neighbours)
+    filled = neighbours >= 0
+    documents = Documents(
+        content_hashes=np.arange(count, dtype=np.uint64) if hashes is None else hashes,
+        tokens=tokens,
+        chunk_offsets=np.arange(count + 1),
+        chunk_tokens=tokens,
+        neighbours=Neighbours(
+            queries=np.arange(count),
+            offsets=np.concatenate([[0], np.cumsum(filled.sum(axis=1))]),
+            documents=neighbours[filled],
+            cosines=cosines[filled],
+        ),
+    )
+    request = Request(target_tokens=enough, sequences=sequences, seed=seed)
+    options = iclm.Iclm(neighbours=k, max_similarity=max_similarity)
+    found = iclm.METHOD.draft(documents, options, request).drafts
+    return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]
 
 
 def path(neighbours, cosines, ranks=None, kept=None, k=10):
@@ -48,9 +72,8 @@ def test_each_document_has_the_weight_of_the_edge_to_it_and_none_after_a_jump():
     graph = iclm.build_graph(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
     _, weights = iclm.walk(graph, np.arange(6), kept=np.ones(6, np.bool_))
     np.testing.assert_array_equal(weights, np.array([np.nan, np.nan, 0.6, 0.7, 0.8, 0.9], np.float32))
-    hashes, chars = np.arange(6, dtype=np.uint64), np.full(6, 10)
-    _, by_document = iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=1, seed=0)
-    np.testing.assert_array_equal(by_document, np.array([0.9, 0.8, 0.7, 0.6, np.nan, np.nan], np.float32))
+    scores = {tuple(documents): scores for documents, scores in drafts(*CHAIN, np.full(6, 10), 20)}
+    np.testing.assert_equal(scores, {(5, 4): [np.nan, np.nan], (3, 2): [np.nan, F7], (1, 0): [np.nan, F9]})
 
 
 def test_equal_degrees_are_decided_by_the_keyed_order():
@@ -90,17 +113,13 @@ def test_of_near_copies_the_first_in_keyed_order_stays():
     assert turned.tolist() == [True, False, True, True]
     middle = iclm.drop_near_copies(neighbours, cosines, np.array([1, 0, 2, 3]), max_similarity=0.95)
     assert middle.tolist() == [False, True, False, True]
-    handed = iclm.drop_near_copies(neighbours, cosines, ranks, max_similarity=None, near_copies=np.array([[3, 0]]))
-    assert handed.tolist() == [True, True, True, False]
 
 
 def test_sequences_are_stretches_of_the_path_in_random_order():
-    hashes, chars = np.arange(6, dtype=np.uint64), np.full(6, 10)
-    drafts, _ = iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=None, seed=0)
-    assert sorted(draft.tolist() for draft in drafts) == [[1, 0], [3, 2], [5, 4]]
-    assert len(iclm.draft(*CHAIN, hashes, chars, drafted_chars=20, sequences=2, seed=0)[0]) == 2
-    without, _ = iclm.draft(*CHAIN, hashes, chars, drafted_chars=10, sequences=None, seed=0, max_similarity=0.85)
-    assert len(without) == 5  # one of 0 and 1 is gone
+    tens = np.full(6, 10)
+    assert sorted(documents for documents, _ in drafts(*CHAIN, tens, 20)) == [[1, 0], [3, 2], [5, 4]]
+    assert len(drafts(*CHAIN, tens, 20, sequences=2)) == 2
+    assert len(drafts(*CHAIN, tens, 10, max_similarity=0.85)) == 5  # one of 0 and 1 is gone
 
 
 def plain_walk(edges, ranks):
@@ -151,23 +170,22 @@ def test_the_walk_is_the_plain_one(corpus):
 @given(corpora(), st.integers(1, 400), st.sampled_from([None, 0.5, 0.9]))
 def test_no_document_twice_and_the_order_of_documents_does_not_matter(corpus, needed, max_similarity):
     cosines, hashes, k, rng = corpus
-    chars = rng.integers(0, 100, len(hashes))
+    tokens = rng.integers(0, 100, len(hashes))
     sequences = []
     for order in (np.arange(len(hashes)), rng.permutation(len(hashes))):
         neighbours, found = nearest(cosines[np.ix_(order, order)], k)
-        drafts, _ = iclm.draft(
+        made = drafts(
             neighbours,
             found,
-            hashes[order],
-            chars[order],
-            drafted_chars=needed,
-            sequences=None,
+            tokens[order],
+            needed,
+            hashes=hashes[order],
             seed=7,
             k=k,
             max_similarity=max_similarity,
         )
-        used = np.concatenate([*drafts, np.empty(0, np.int64)]).tolist()
+        used = [document for documents, _ in made for document in documents]
         assert len(set(used)) == len(used)
-        assert all(chars[order][draft].sum() >= needed for draft in drafts)
-        sequences.append([hashes[order][draft].tolist() for draft in drafts])
+        assert all(tokens[order][documents].sum() >= needed for documents, _ in made)
+        sequences.append([hashes[order][documents].tolist() for documents, _ in made])
     assert sequences[0] == sequences[1]

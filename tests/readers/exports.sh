@@ -22,9 +22,9 @@ export_all() {
         --set "export.push=$to/titan-packed/torchtitan"
     python tests/readers/reference.py "$to/run" "$to/titan-packed"
     nextlong run "$recipe" "${plain[@]}"
-    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong --into "$to/plain"
+    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong,olmo --into "$to/plain"
     python tests/readers/reference.py "$to/run" "$to/plain"
-    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,prolong --into "$to/packed" \
+    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,prolong,olmo --into "$to/packed" \
         "${packed[@]}" --set "export.pack=$((3 * tokens))"
     python tests/readers/reference.py "$to/run" "$to/packed"
 }

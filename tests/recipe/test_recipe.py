@@ -59,9 +59,12 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("encoder.model='openai:'", "recipe: encoder: model is 'openai:'; it must be 'lsa',"),
         ("encoder.model=bert", "recipe: encoder: model is 'bert'; it must be 'lsa',"),
         ("encoder.model=lsa:x", "recipe: encoder: model is 'lsa:x'; it must be 'lsa',"),
-        ("export.formats=[]", "recipe: export: formats must name at least one format, each once"),
-        ("export.formats=[jsonl, jsonl]", "recipe: export: formats must name at least one format, each once"),
-        ("export.formats=[csv]", "recipe: export.formats.0 must be 'parquet', 'arrow', 'jsonl', 'mds', "),
+        ("export.formats=[]", "recipe: export.formats: must name at least one format, each once"),
+        ("export.formats=[jsonl, jsonl]", "recipe: export.formats: must name at least one format, each once"),
+        (
+            "export.formats=[csv]",
+            "recipe: export.formats: there is no format 'csv'; there are: arrow, axolotl, jsonl, mds, ",
+        ),
         ("export.split_seed=3", "recipe: export: split_seed is 3 but validation is 0, so nothing is split; leave "),
         (
             "export.megatron_eod=x",
@@ -274,9 +277,9 @@ def test_one_format_may_stand_without_a_list():
 @pytest.mark.parametrize(
     ("formats", "compression", "takers"),
     [
-        ("[mds]", "lz4", "parquet, torchtitan, axolotl"),
-        ("[jsonl, mds]", "snappy", "parquet, torchtitan, axolotl"),
-        ("[arrow, megatron]", "zstd", "parquet, torchtitan, axolotl, mds, prolong"),
+        ("[mds]", "lz4", "axolotl, parquet, torchtitan"),
+        ("[jsonl, mds]", "snappy", "axolotl, parquet, torchtitan"),
+        ("[arrow, megatron]", "zstd", "axolotl, mds, parquet, prolong, torchtitan"),
     ],
 )
 def test_compression_that_no_format_takes_is_refused(formats, compression, takers):
@@ -303,3 +306,25 @@ def test_rows_must_hold_a_sequence():
 def test_one_sequence_cannot_be_split():
     told = refusal("compose.sequences=1", "export.validation=0.1")
     assert told == "recipe: export.validation=0.1 but compose.sequences=1 cannot be split; make more sequences"
+
+
+@pytest.mark.parametrize("formats", ["[megatron, torchtitan]", "[torchtitan, parquet]"])
+def test_formats_that_want_sequences_of_two_lengths_are_refused_together(formats):
+    told = refusal(f"export.formats={formats}")
+    assert told.startswith("recipe: export: formats want sequences of different lengths (")
+    assert "torchtitan target_tokens + 1" in told
+    assert "give each length a run of its own in the same run_dir" in told
+
+
+def test_a_format_whose_documents_must_end_wants_a_token_for_it():
+    told = refusal("export.formats=olmo")
+    assert told.startswith(
+        "recipe: export.formats: olmo wants an EOS token at the end of every document, but tokenizer.eos is null"
+    )
+    asked = ["export.formats=olmo", "tokenizer.eos=<|endoftext|>"]
+    assert Recipe.from_dict(PLAIN, overrides=asked).tokenizer.eos == "<|endoftext|>"
+
+
+def test_a_shard_larger_than_its_format_can_count_is_refused():
+    told = refusal("export.formats=prolong", "export.shard_mb=5000")
+    assert told == "recipe: export: shard_mb is 5000 but a file of prolong holds 4000 at most; lower it"

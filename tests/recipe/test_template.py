@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from nextlong.cli.starter import starter
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
+from nextlong.recipe.recipe import options_class
 from nextlong.recipe.template import commented, preset
 
 
@@ -35,7 +36,11 @@ def test_every_key_is_there_with_a_comment(tmp_path):
     recipe = starter(tmp_path / "my.yaml")
     lines = [line for line in commented(recipe, heading="A\n\nheading").splitlines() if line]
     assert lines[:3] == ["# A", "#", "# heading"]
-    assert [line.lstrip(" -").partition(":")[0] for line in lines[3:]] == list(keys_of(recipe))
+    keys = [line.lstrip(" -").partition(":")[0] for line in lines[3:]]
+    of_methods = [key for name in ("iclm", "knn", "quest") for key in (name, *options_class(name).model_fields)]
+    export = keys.index("export")
+    assert [*keys[: keys.index("iclm")], *keys[export:]] == list(keys_of(recipe))
+    assert set(of_methods) <= set(keys[keys.index("iclm") : export])
     assert [line for line in lines[3:] if "  # " not in line] == []
 
 

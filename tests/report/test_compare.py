@@ -60,16 +60,16 @@ def test_what_is_no_run_is_named(runs, tmp_path, capsys):
 
 
 def test_headings_of_variants_are_their_values_and_are_told_once():
-    names = ["a/variants/method=knn,sequences=5.json", "a/variants/method=iclm,sequences=9.json"]
+    names = ["a@method=knn,sequences=5", "a@method=iclm,sequences=9"]
     headings = compare._headings(names)
     assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
     rows = [{"method": "knn", "sequences": 5}, {"method": "iclm", "sequences": 7}]  # 9 were asked, 7 could be made
     assert list(compare._keys_told(headings, rows)) == ["method"]
-    assert compare._headings(["position=tail", "method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
+    assert compare._headings(["r@position=tail", "r@method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
     assert compare._headings([*names, "a"]) == [
         "",
-        "a/variants/method=knn,\nsequences=5",
-        "a/variants/method=iclm,\nsequences=9",
+        "a@method=knn,\nsequences=5",
+        "a@method=iclm,\nsequences=9",
         "a",
     ]
 

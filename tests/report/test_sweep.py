@@ -42,6 +42,10 @@ def swept(recipe_for, shared_run, tmp_path_factory):
     return folder
 
 
+def states_of(run_dir):
+    return {path.stem for path in (run_dir / "states").iterdir()}
+
+
 def call(capsys, *arguments):
     capsys.readouterr()
     code = cli_main.main([str(argument) for argument in arguments])
@@ -101,7 +105,7 @@ def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(re
         (["compose.positon=head"], "did you mean 'position'?"),
         (["run_dir=a,b"], "the variants share one run directory"),
         (["compose.seed=1", "compose.seed=2"], "names a key twice"),
-        (["compose.joint='/ ','* '"], "would both be recorded as joint=-.json"),
+        (["compose.joint='/ ','* '"], "would both be recorded as joint=-;"),
     ],
 )
 def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):
@@ -128,13 +132,12 @@ def test_common_steps_are_shared(swept):
     assert made == {"embed": 1, "mine": 1, "draft": 2, "compose": 4}
 
 
-def test_every_variant_has_a_record_that_opens(swept):
-    records = sorted((swept / "run" / "variants").iterdir())
-    assert [path.stem for path in records] == sorted(NAMES)
-    for path in records:
-        run = nextlong.open(path)
+def test_every_variant_is_a_state_that_opens(swept):
+    assert states_of(swept / "run") == {"base", *NAMES}
+    for name in NAMES:
+        run = nextlong.open(f"{swept}/run@{name}")
         assert run.path == swept / "run"
-        assert f"position={run.recipe.compose.position},target_tokens={run.recipe.compose.target_tokens}" == path.stem
+        assert f"position={run.recipe.compose.position},target_tokens={run.recipe.compose.target_tokens}" == name
         assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
         (exported,) = run.exported("parquet")
         card = (exported.parent / "README.md").read_text("utf-8")
@@ -153,7 +156,7 @@ def test_csv_and_json_say_what_stats_says(swept):
     plain = json.loads((swept / "s.json").read_text("utf-8"))
     assert [row["variant"] for row in rows] == [one["variant"] for one in plain] == NAMES
     for row, one in zip(rows, plain, strict=True):
-        measured = stats.measure(nextlong.open(swept / "run" / "variants" / f"{one['variant']}.json"))
+        measured = stats.measure(nextlong.open(f"{swept}/run@{one['variant']}"))
         assert one["stats"] == json.loads(json.dumps(measured.as_json()))
         assert float(row["similarity_mean"]) == measured.similarity.mean
         assert row["compose.position"] == one["settings"]["compose.position"] == measured.position
@@ -161,9 +164,9 @@ def test_csv_and_json_say_what_stats_says(swept):
 
 
 def test_variants_can_be_compared(swept, capsys):
-    paths = [swept / "run" / "variants" / f"{name}.json" for name in NAMES[:2]]
-    code, out, _ = call(capsys, "compare", *paths)
+    code, out, _ = call(capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[:2]))
     assert code == 0
+    assert call(capsys, "compare", f"{swept}/run@position=head*") == (0, out, "")
     same, _, *lines = out.splitlines()
     assert "; position head; " in same
     assert [line.split() for line in lines[:2]] == [["position", "head", "head"], ["target_tokens", "1024", "2048"]]
@@ -190,7 +193,7 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsy
     cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
     assert cells == {"2": "12", "9999": "failed", "1": "12"}
     assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
-    assert {path.stem for path in (own_run / "variants").iterdir()} == {"min_meta_chunks=2", "min_meta_chunks=1"}
+    assert states_of(own_run) == {"base", "min_meta_chunks=2", "min_meta_chunks=1"}
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, False]
     assert rows[1]["tokens"] == ""
@@ -202,21 +205,19 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, has
     command = [sys.executable, "-m", "nextlong", "sweep", str(path), *OVER]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "run" / "variants" / f"{NAMES[0]}.json").exists():
+    while not (tmp_path / "run" / "states" / f"{NAMES[1]}.json").exists():
         assert process.poll() is None
         assert time.monotonic() < deadline, "waited a minute in vain"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "run" / "variants" / f"{NAMES[-1]}.json").exists()
+    assert NAMES[-1] not in states_of(tmp_path / "run")
+    assert nextlong.open(tmp_path / "run").state.name == NAMES[0]
     assert cli_main.main(command[3:]) == 0
-    made, expected = (
-        {name: value for name, value in hashes_of(run).items() if not name.startswith("variants/")}
-        for run in (tmp_path / "run", swept / "run")
-    )
+    made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())
     for name in NAMES:
-        ours, theirs = (nextlong.open(run / "variants" / f"{name}.json") for run in (tmp_path / "run", swept / "run"))
+        ours, theirs = (nextlong.open(f"{run}@{name}") for run in (tmp_path / "run", swept / "run"))
         assert ours.recipe.model_copy(update={"run_dir": ""}) == theirs.recipe.model_copy(update={"run_dir": ""})
         assert [done.folder.name for done in ours.steps.values()] == [
             done.folder.name for done in theirs.steps.values()

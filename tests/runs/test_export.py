@@ -9,10 +9,13 @@ import pytest
 import yaml
 
 import nextlong
+from exported_runs import change_json, record_of
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.errors import NextlongError
 from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
 
 T = 2048
@@ -50,6 +53,7 @@ def shorter_run(recipe_for, tmp_path_factory):
 
 
 def test_what_a_run_exported_is_not_written_again(own_run):
+    export([own_run], formats=["parquet"])
     before = {path.name for path in own_run.iterdir()}
     export([own_run], formats=["parquet"])
     assert {path.name for path in own_run.iterdir()} == before
@@ -157,7 +161,10 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"formats": ["parkett"]}, r"^--to parkett: export\.formats\.0 must be 'parquet'.*\(it is 'parkett'\)$"),
+        (
+            {"formats": ["parkett"]},
+            r"^--to parkett: export\.formats: there is no format 'parkett'; did you mean 'parquet'\? there are: arrow, ",
+        ),
         ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be a valid integer"),
         (
             {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
@@ -178,7 +185,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
-            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: parquet, torchtitan",
+            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
         ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
@@ -270,9 +277,8 @@ def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, seq
 
 
 def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
-    record = json.loads((own_run / "run.json").read_text())
-    record["recipe"]["export"] |= {"compression": "lz4", "row_group_mb": 1.0}
-    (own_run / "run.json").write_text(json.dumps(record))
+    changed = {"compression": "lz4", "row_group_mb": 1.0}
+    change_json(record_of(own_run), lambda record: record["recipe"]["export"].update(changed))
     written = runs_export.export([own_run], formats=["mds"])
     assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
     kept = runs_export.export([own_run], formats=["mds", "parquet"]).recipe.export
@@ -283,7 +289,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
-    assert [run["run"] for run in mix["runs"]] == [str(own_run), str(shorter_run)]
+    assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]
     assert [run["sequences"] for run in mix["runs"]] == [12, len(nextlong.open(shorter_run))]
     assert [run["taken"] for run in mix["runs"]] == [
         {"train": {"sequences": 12, "tokens": 12 * T}},
@@ -301,7 +307,7 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (outcome,) = check_mixes(Artefacts(own_run))
     assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
     assert "hashes only" in outcome.note
-    assert outcome.note.endswith(f"Verify each run: {own_run}, {shorter_run}")
+    assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
     path = done["parquet"].files(".parquet")[0]
     path.write_bytes(path.read_bytes() + b"!")
     (outcome,) = check_mixes(Artefacts(own_run))
@@ -324,3 +330,56 @@ def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(sh
     made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
     assert made >= {"ingest", "chunk", "tokenizer"}
     assert made.isdisjoint({"embed", "draft", "rows"})  # what waits for the tokenizer, or for what runs beside it
+
+
+def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "titan", "export.formats=[torchtitan]", "compose.sequences=2", "workers=1"))
+    for formats in (["torchtitan"], ["parquet"]):
+        with pytest.raises(
+            NextlongError, match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens"
+        ):
+            export([own_run, tmp_path / "titan"], formats=formats)
+    with pytest.raises(
+        NextlongError, match=r"parquet wants sequences of compose.target_tokens = 2,048 tokens, those of"
+    ):
+        export([tmp_path / "titan"], formats=["parquet"])
+
+
+def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
+    assert main(["export", str(own_run), "--to", "jsonl"]) == 0
+    told = capsys.readouterr().out
+    assert "train: 12 rows of 12 sequences; 100.0 % of 2,048 tokens a row are filled" in told
+    assert "warning" not in told
+    assert main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"]) == 0
+    told = capsys.readouterr().out
+    assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens a row are filled" in told
+    assert "warning:" in told
+    assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
+    card = (nextlong.open(own_run).exported("jsonl")[0].parent / "README.md").read_text("utf-8")
+    assert "| 68.2 % |" in card
+
+
+def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
+    done = export([own_run], formats=["parquet"])
+    (path,) = done["statistics"].files(".statistics.json")
+    told = json.loads(path.read_text("utf-8"))
+    assert told["sequences"] == "12 of 2,048 tokens"
+    again = export([own_run], formats=["mds"], overrides=["export.pack=4096"])
+    assert again["statistics"].folder == done["statistics"].folder
+    for step in (done["parquet"], again["mds"]):
+        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (step.folder / "README.md").read_text("utf-8")
+    assert nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
+
+
+def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
+    done = export([own_run], formats=["parquet"])
+    manifests, hashes = check_files(Artefacts(own_run))
+    assert (manifests.examples, hashes.examples) == ([], [])
+    card = done["parquet"].folder / "README.md"
+    card.write_bytes(card.read_bytes().replace(b"12 sequences", b"13 sequences", 1))
+    (path,) = done["statistics"].files(".statistics.json")
+    path.write_bytes(path.read_bytes()[:-9])
+    wrong = check_files(Artefacts(own_run))[1].examples
+    assert len(wrong) == 2
+    assert any(f"{card.parent.name}/README.md has the hash" in told for told in wrong)
+    assert any(f"{path.parent.name}/{path.name} has" in told for told in wrong)

@@ -167,7 +167,7 @@ def test_a_folder_without_a_finished_run(folder):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "run.json is damaged"), ("[]", "is no record of a run"), ('{"steps": {}}', "is no record of a run")],
+    [("{", "run.json is damaged"), ("[]", "is no record of a run"), ('{"recipe": {}}', "earlier version of nextlong")],
 )
 def test_a_record_that_is_none(tmp_path, text, message):
     (tmp_path / "run.json").write_text(text)

@@ -61,6 +61,21 @@ def test_distances_are_the_tokens_between_meta_chunks():
     assert spans.distances(EXTENDED).tolist() == [12 - 4, 20 - 15, 10 - 4]
 
 
+def test_distances_are_the_tokens_between_parts_of_a_document():
+    # 4 stands in three parts, the second of two chunks; 5 in two; in the next sequence 4 begins anew.
+    parted = block(
+        (0, 40, 4, DOCUMENT, 0, 0, 5, NAN),
+        (0, 50, 5, DOCUMENT, 1, 5, 9, NAN),
+        (0, 41, 4, DOCUMENT, 0, 9, 11, NAN),
+        (0, 42, 4, DOCUMENT, 0, 11, 12, NAN),
+        (0, NO_CHUNK, -1, JOINT, 0, 12, 13, 0.0),
+        (0, 51, 5, DOCUMENT, 1, 13, 14, NAN),
+        (0, 43, 4, DOCUMENT, 0, 14, 20, NAN),
+        (1, 40, 4, DOCUMENT, 0, 0, 20, NAN),
+    )
+    assert spans.distances(parted).tolist() == [9 - 5, 14 - 12, 13 - 9]
+
+
 def test_whole_documents_have_no_distances():
     assert spans.distances(CONCATENATED).tolist() == []
 

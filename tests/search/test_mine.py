@@ -1,4 +1,4 @@
-"""Mining: the draw of meta-documents, and the nearest chunks against a search by hand."""
+"""Mining: the draw of meta-documents, and what is written of their nearest chunks."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,92 +11,10 @@ from hypothesis import strategies as st
 
 from nextlong import schemas
 from nextlong.schemas import METAS
-from nextlong.search import exact
-from nextlong.search.exact import nearest
+from nextlong.search.index import IndexFiles
 from nextlong.search.metas import chunk_ids_of, draw_metas
 from nextlong.search.mine import mine_block
-
-
-def unit_rows(count, dimensions=8, seed=0):
-    rows = np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32)
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
-
-
-def save_shards(folder, *shards):
-    paths = [Path(folder) / f"{number}.vectors.npy" for number in range(len(shards))]
-    for path, rows in zip(paths, shards, strict=True):
-        np.save(path, rows)
-    return paths
-
-
-def packed(sizes):
-    return np.concatenate([schemas.pack_ids(shard, np.arange(size)) for shard, size in enumerate(sizes)])
-
-
-def brute_force(queries, vectors, ids, *, fetch, own_first, own_last):
-    """Score all, drop the own document, sort; ties by id."""
-    found = []
-    for query, first, last in zip(queries, own_first, own_last, strict=True):
-        scores = vectors.astype(np.float32) @ query
-        foreign = (ids < first) | (ids >= last)
-        order = np.lexsort((ids[foreign], -scores[foreign]))[:fetch]
-        found.append((ids[foreign][order], scores[foreign][order]))
-    return found
-
-
-@pytest.mark.parametrize("overfetch", [2, 6, 64], ids=["long", "mixed", "ordinary"])
-@pytest.mark.parametrize("block_rows", [7, 16, 1000])
-@pytest.mark.parametrize("fetch", [1, 5, 30, 500])
-def test_nearest_is_brute_force(tmp_path, monkeypatch, block_rows, fetch, overfetch):
-    monkeypatch.setattr(exact, "_BLOCK_ROWS", block_rows)
-    monkeypatch.setattr(exact, "_OVERFETCH", overfetch)
-    monkeypatch.setattr(exact, "_HEAP_CELLS", 100)  # a few queries at a time
-    sizes = (20, 0, 33, 5)
-    shards = [unit_rows(size, seed=size) for size in sizes]
-    ids, vectors = packed(sizes), np.concatenate(shards)
-    own_first = np.repeat([ids[0], ids[25]], [10, 4])  # documents of 10 chunks and of 4
-    own_last = np.repeat([ids[10], ids[29]], [10, 4])
-    queries = np.concatenate([vectors[:10], vectors[25:29]]).astype(np.float32)
-    paths = save_shards(tmp_path, *shards)
-    found_ids, found_scores = nearest(queries, paths, fetch=fetch, own_first=own_first, own_last=own_last)
-    expected = brute_force(queries, vectors, ids, fetch=fetch, own_first=own_first, own_last=own_last)
-    for got_ids, got_scores, (want_ids, want_scores) in zip(found_ids, found_scores, expected, strict=True):
-        assert got_ids.tolist() == want_ids.tolist()
-        assert got_scores == pytest.approx(want_scores, abs=1e-5)
-
-
-def test_a_document_that_is_its_own_nearest_still_gets_all_it_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(exact, "_OVERFETCH", 1)
-    # 40 chunks of one document, all alike, before 6 others further away: 2 + 1 are far too few.
-    same, others = np.tile([1.0, 0.0], (40, 1)), np.array([[np.cos(a), np.sin(a)] for a in np.arange(1, 7) / 7])
-    paths = save_shards(tmp_path, np.concatenate([same, others]).astype(np.float16))
-    found, _ = nearest(
-        same.astype(np.float32), paths, fetch=2, own_first=np.zeros(40, np.int64), own_last=np.full(40, 40)
-    )
-    assert [ids.tolist() for ids in found] == [[40, 41]] * 40
-
-
-def test_a_corpus_of_one_document_has_no_candidates(tmp_path):
-    paths = save_shards(tmp_path, unit_rows(3))
-    found, scores = nearest(
-        unit_rows(3).astype(np.float32), paths, fetch=4, own_first=np.zeros(3, np.int64), own_last=np.full(3, 3)
-    )
-    assert [len(ids) for ids in found] == [len(values) for values in scores] == [0, 0, 0]
-
-
-def test_equal_cosines_stand_in_the_order_of_their_ids(tmp_path):
-    paths = save_shards(tmp_path, np.ones((3, 1), np.float16), np.ones((2, 1), np.float16))
-    found, _ = nearest(np.ones((1, 1), np.float32), paths, fetch=9, own_first=np.array([1]), own_last=np.array([2]))
-    assert found[0].tolist() == [0, 2, 1 << 32, (1 << 32) + 1]
-
-
-def test_opposite_vectors_are_candidates_too(tmp_path):
-    paths = save_shards(tmp_path, np.array([[1], [-1]], np.float16))
-    found, scores = nearest(
-        np.ones((1, 1), np.float32), paths, fetch=2, own_first=np.array([0]), own_last=np.array([1])
-    )
-    assert (found[0].tolist(), scores[0].tolist()) == ([1], [-1.0])
-
+from stored_vectors import save_shards, unit_rows
 
 # the draw
 
@@ -169,10 +87,10 @@ def test_another_seed_draws_others(tmp_path):
 def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
     shards = [([2, 1], [21, 22]), ([3], [23])]
     _, metas = draw(tmp_path, shards, min_meta_chunks=2)
-    vectors = save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))
+    index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
     first = int(np.flatnonzero(metas["content_hash"] == 21)[0])
     counts = mine_block(
-        tmp_path / "b", metas=tmp_path / "out.metas.npy", first=first, last=first + 1, vectors=vectors, fetch=3
+        tmp_path / "b", metas=tmp_path / "out.metas.npy", first=first, last=first + 1, index=index, fetch=3
     )
     with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
         table = reader.read_all()

@@ -3,6 +3,7 @@
 import shutil
 from itertools import pairwise
 
+import fastokens
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
 from nextlong.tokens import tokenize as stage
-from nextlong.tokens.fast_bpe import TextEncoder, read_tokenizer
+from nextlong.tokens.encode import TextEncoder, read_tokenizer
 from nextlong.tokens.steps import tokens_step
 from nextlong.tokens.tokenize import tokenize_shard
 from nextlong.tokens.tokenizer import train_bpe
@@ -70,23 +71,21 @@ def test_wanted_rows_in_order(shard, tmp_path):
         "tokens": sum(map(len, expected)),
         "chars": sum(len(texts[row]) for row in rows),
         "copied_chunks": 0,
-        "fallback_chunks": 0,
         "mismatches": 0,
     }
 
 
 def test_all_rows_decode_to_the_documents(shard, tmp_path):
-    counts, ids, _ = run(shard, tmp_path / "out", range(len(chunk_texts(shard))))
+    _, ids, _ = run(shard, tmp_path / "out", range(len(chunk_texts(shard))))
     tokenizer = tokenizers.Tokenizer.from_file(str(shard["tokenizer"]))
     assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == "".join(TEXTS)
-    assert counts["fallback_chunks"] == 0
     assert (ids == 0).sum() == 0  # a special token's name in the text is text
 
 
 def test_no_rows(shard, tmp_path):
     counts, ids, offsets = run(shard, tmp_path / "out", [])
     assert (len(ids), offsets.tolist()) == (0, [0])
-    assert counts == dict.fromkeys(["chunks", "tokens", "chars", "copied_chunks", "fallback_chunks", "mismatches"], 0)
+    assert counts == dict.fromkeys(["chunks", "tokens", "chars", "copied_chunks", "mismatches"], 0)
 
 
 def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
@@ -112,11 +111,13 @@ def test_differences_are_counted_whatever_shard_the_process_had_before(shard, tm
     clean, *_ = run(shard, tmp_path / "clean", rows)
     stage._encoder.cache_clear()
     encoder = stage._encoder(shard["tokenizer"], "auto")
-    # Of the texts with this piece, one is the 17th or later of its shard and so unchecked.
-    encoder._cutter._ids_of.__self__["8"] = np.array([7, 7], np.uint32).tobytes()
-    texts = chunk_texts(shard)
-    pieces = [encoder._cutter._classes.cut(text) for text in texts]
-    expected = sum("8" in piece for piece in pieces[:16])
+    assert encoder.settle() == "fastokens"
+    other = train_bpe(TEXTS[:2], vocab_size=300)
+    encoder._fast = fastokens.Tokenizer.from_json_str(other.to_str())
+    reference = read_tokenizer(shard["tokenizer"])
+    other.encode_special_tokens = True
+    checked = chunk_texts(shard)[:16]  # of 18
+    expected = sum(reference.encode(text).ids != other.encode(text).ids for text in checked)
     assert clean["mismatches"] == 0
     assert expected > 0
     for name in ("first", "second"):
@@ -125,8 +126,12 @@ def test_differences_are_counted_whatever_shard_the_process_had_before(shard, tm
     counts, *_ = run(shard, tmp_path / "reference", rows, engine="reference")
     assert counts["mismatches"] == 0
     stage._encoder.cache_clear()
+    stage._encoder(shard["tokenizer"], "auto").settle()
+    run(shard, tmp_path / "fast", rows)
     for name in ("ids", "offsets"):
-        assert (tmp_path / f"clean.{name}.npy").read_bytes() == (tmp_path / f"reference.{name}.npy").read_bytes()
+        reference_bytes = (tmp_path / f"reference.{name}.npy").read_bytes()
+        assert (tmp_path / f"clean.{name}.npy").read_bytes() == reference_bytes
+        assert (tmp_path / f"fast.{name}.npy").read_bytes() == reference_bytes
 
 
 def known_rows(shard, folder, rows):
@@ -171,7 +176,7 @@ def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
     shard["tokenizer"] = tmp_path / "words.json"
     second_line = next(row for row, text in enumerate(chunk_texts(shard)) if text.startswith("Second"))
     counts, ids, _ = run(shard, tmp_path / "out", [second_line])
-    assert TextEncoder.from_file(tmp_path / "words.json").engine == "reference"
+    assert TextEncoder.from_file(tmp_path / "words.json").settle() == "reference"
     assert ids[:3].tolist() == [5, 7, 0]
     assert counts["chunks"] == 1
 

@@ -20,9 +20,9 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe import Recipe
 from nextlong.tokens import tokenizer as stage
-from nextlong.tokens.byte_level import token_chars
-from nextlong.tokens.fast_bpe import read_tokenizer
+from nextlong.tokens.encode import read_tokenizer
 from nextlong.tokens.steps import tokenizer_step
+from nextlong.tokens.token_chars import token_chars
 from nextlong.tokens.tokenizer import load_tokenizer, local_path, prepare_tokenizer, special_id, train_bpe
 
 SENTENCES = ["The first star of the night.\n", "It's 1234 parsecs away, isn't it?\n", "Zoë counts 東京 and café.\n"]
@@ -204,7 +204,7 @@ def test_prepare_counts_characters_per_token(tmp_path):
         "eos_id": None,
         "joint_ids": [alphabet.index("Ġ"), alphabet.index("Ċ")],
         "measured_chunks": 4,  # 64 characters a chunk, so the last document is two
-        "engine": "fast",
+        "lost_share": 0.0,
     }
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert written.to_str() == byte_tokenizer().to_str()
@@ -355,3 +355,23 @@ def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(tm
     trained(**parts).save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path))["measured_chunks"] > 0
+
+
+def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
+    trained(**TAKEN["wordpiece"]).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    # T, S, the accented capital and the newline of the first, the newline of the second.
+    assert result["lost_share"] == pytest.approx(5 / 21)
+
+
+def test_dropout_is_switched_off(tmp_path):
+    tokenizer = train_bpe(SENTENCES * 3, vocab_size=300)
+    plain = tokenizer.encode(SENTENCES[0]).ids
+    tokenizer.model.dropout = 0.9
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    assert prepare(tmp_path / "again", shards=shards, source=str(tmp_path)) == result
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
+    assert [written.encode(SENTENCES[0]).ids for _ in range(3)] == [plain] * 3

@@ -14,8 +14,7 @@ from nextlong.runs import export
 def exported_run(recipe_for, tmp_path_factory):
     """A run of twelve sequences in every format, a row each; read-only."""
     run_dir = tmp_path_factory.mktemp("exports") / "run"
-    # One less: torchtitan, among the formats, makes it one more.
-    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS - 1}", "compose.min_meta_chunks=2"]
+    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
     pipeline.run(recipe_for(run_dir, *sizes, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
     return run_dir
 
@@ -27,6 +26,22 @@ def packed_run(exported_run, tmp_path_factory):
     asked = [*OPTIONS, f"export.pack={2 * TOKENS}", "export.validation=0.3"]
     export.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
     return run_dir
+
+
+@pytest.fixture(scope="session")
+def titan_run(recipe_for, tmp_path_factory):
+    """A run for torchtitan, whose sequences are a token longer, packed and divided; read-only."""
+    run_dir = tmp_path_factory.mktemp("titan") / "run"
+    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
+    rows = [f"export.pack={2 * (TOKENS + 1)}", "export.validation=0.3", "workers=1"]
+    pipeline.run(recipe_for(run_dir, *sizes, "export.formats=[torchtitan]", *rows))
+    return run_dir
+
+
+@pytest.fixture
+def titan(titan_run, tmp_path):
+    """A copy of torchtitan's to damage."""
+    return Path(shutil.copytree(titan_run, tmp_path / "titan"))
 
 
 @pytest.fixture

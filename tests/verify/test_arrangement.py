@@ -97,7 +97,7 @@ def parted(exported_run, tmp_path):
     """A copy divided by chunk too, to damage: nine sequences are train, two validation, one shares a chunk with these."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
     asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
-    done = runs_export.export([run_dir], formats=["torchtitan"], overrides=asked).done
+    done = runs_export.export([run_dir], formats=["axolotl"], overrides=asked).done
     assert [done["rows"].total("left_out"), len(read_index(run_dir, "train"))] == [1, 9]
     return run_dir
 

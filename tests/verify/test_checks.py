@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from exported_runs import change_json, folder_of, record_of
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -37,8 +38,7 @@ def run(finished, tmp_path):
 
 
 def files(run, step, suffix):
-    folder = run / json.loads((run / "run.json").read_text())["steps"][step]
-    return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    return sorted(path for path in folder_of(run, step).iterdir() if path.name.endswith(suffix))
 
 
 def rehash(path):
@@ -74,9 +74,7 @@ def change_array(path, change):
 
 
 def change_recipe(run, section, key, value):
-    record = json.loads((run / "run.json").read_text())
-    record["recipe"][section][key] = value
-    (run / "run.json").write_text(json.dumps(record))
+    change_json(record_of(run), lambda record: record["recipe"][section].update({key: value}))
 
 
 def first_sequence(run):
@@ -129,6 +127,16 @@ def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):
     found = breaches(run)
     assert "bytes" in found["hashes"]
     assert "could not be checked" in found["vectors"]
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"version": "1.0"}', b""])
+def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    path.write_bytes(damaged)
+    rehash(path)
+    assert "is no tokenizer.json" in breaches(run)["tokens"]
+    assert main(["verify", str(run), "--sample", "5"]) == 1
+    assert "is no tokenizer.json" in capsys.readouterr().out
 
 
 def test_a_step_that_was_made_from_others_is_found(run):
@@ -288,7 +296,7 @@ def test_a_meta_document_that_stands_in_two_sequences(run):
 
 def test_a_sequence_under_a_false_name(run):
     change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids"]
+    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids and keys"]
 
 
 def test_a_chunk_used_more_often_than_allowed(run):
@@ -449,10 +457,12 @@ def test_the_same_sample_for_the_same_seed(run):
     assert first == again != other
 
 
-def test_a_variant_is_verified_by_its_record(run):
-    (run / "variants").mkdir()
-    shutil.move(run / "run.json", run / "variants" / "top.json")
-    assert all(outcome.result == "pass" for outcome in verify(run / "variants" / "top.json"))
+def test_a_state_is_verified_by_its_name(run):
+    shutil.move(record_of(run), run / "states" / "top.json")
+    (run / "run.json").unlink()
+    assert all(outcome.result == "pass" for outcome in verify(Path(f"{run}@top")))
+    with pytest.raises(RunError, match="holds no finished run"):
+        list(verify(Path(f"{run}@tail")))
 
 
 def test_no_finished_run_is_the_users_mistake(tmp_path):

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of
+from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of, record_of
 from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.files import check_files
+from nextlong.verify.sequences import check_sequences
 
 
 def test_every_format_passes_as_written(exported_run):
@@ -70,7 +71,6 @@ def change_jsonl(folder, change):
 
 CHANGE = {
     "parquet": change_parquet,
-    "torchtitan": change_parquet,
     "axolotl": change_parquet,
     "arrow": change_arrow,
     "jsonl": change_jsonl,
@@ -119,8 +119,6 @@ def in_row(number, change):
         ("jsonl", lambda row: row.update(text="§" + row["text"][1:]), "its text is '§"),
         ("jsonl", lambda row: row["spans"].pop(), "spans, should be"),
         ("jsonl", lambda row: row.update(sequence_id="x"), "sequence_id is 'x'"),
-        ("torchtitan", lambda row: row["input_ids"].pop(), "1,023 ids, should be 1,024"),
-        ("torchtitan", lambda row: row.update(seq_lengths=[1024]), "seq_lengths is [1024], should be [512, 512]"),
     ],
 )
 def test_an_altered_packed_row(packed, name, change, problem):
@@ -131,11 +129,23 @@ def test_an_altered_packed_row(packed, name, change, problem):
     assert problem in wrong[1][0]
 
 
-def test_an_altered_row_of_a_validation_split(packed):
+def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
+    assert breaches(titan) == {}
+    held_out = outcomes_of(titan)["torchtitan-validation rows"].checked
+    assert 0 < held_out < outcomes_of(titan)["torchtitan rows"].checked
+    (sequences, *_) = check_sequences(Artefacts(titan))
+    assert sequences.checked
+    assert not sequences.breaches  # of TOKENS + 1 each
+    change_parquet(folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop()))
     change = in_row(0, lambda row: row["input_ids"].__setitem__(5, 600))
-    change_parquet(folder_of(packed, "torchtitan-validation"), change)
-    (wrong,) = breaches(packed)["torchtitan-validation rows"]
-    assert wrong.startswith("torchtitan-validation row 0: input_ids[5] is 600, should be")
+    change_parquet(folder_of(titan, "torchtitan-validation"), change)
+    change_parquet(
+        folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
+    )
+    found = breaches(titan)
+    assert found["torchtitan-validation rows"][0].startswith("torchtitan-validation row 0: input_ids[5] is 600, should")
+    assert "torchtitan row 1: 1,025 ids, should be 1,026" in found["torchtitan rows"]
+    assert "torchtitan row 2: seq_lengths is [513], should be [513, 513]" in found["torchtitan rows"]
 
 
 @pytest.mark.parametrize(
@@ -247,9 +257,9 @@ def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
 
 def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     path = folder_of(run, "megatron") / "manifest.json"
-    change_json(path, lambda manifest: manifest["config"].update(eod=None))
+    change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
     assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
-    change_json(path, lambda manifest: manifest["config"].update(eod="<|nothing|>"))
+    change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
     assert "'<|nothing|>', which should end each document, is no token" in breaches(run)["megatron rows"][0]
 
 
@@ -295,7 +305,7 @@ def test_files_and_columns_too_many_or_too_few(run):
 
 
 def test_a_format_that_the_record_lacks(run):
-    change_json(run / "run.json", lambda record: record["steps"].pop("mds"))
+    change_json(record_of(run), lambda record: record["steps"].pop("mds"))
     assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
 
 
@@ -316,5 +326,17 @@ def test_rows_that_are_gone(packed):
         )
     )
     found = breaches(packed)
-    assert found.keys() == {"rows hold each sequence once", "axolotl rows"}
-    assert "which are not there" in found["axolotl rows"][0]
+    assert found.pop("rows hold each sequence once")
+    assert "axolotl rows" in found
+    assert all("which are not there" in told for (told,) in found.values())
+
+
+def test_exports_that_others_took_the_place_of_are_still_verified(run):
+    plain = folder_of(run, "parquet")
+    runs_export.export([run], formats=["parquet"], overrides=["export.pack=1024", "workers=1"])
+    assert folder_of(run, "parquet") != plain
+    outcome = outcomes_of(run)[f"{plain.name} rows"]
+    assert (outcome.result, outcome.checked) == ("pass", SEQUENCES)
+    change_parquet(plain, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
+    assert f"{plain.name} row 2: input_ids[7] is 600" in breaches(run)[f"{plain.name} rows"][0]
+    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(Artefacts(run))[1].examples)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT
+from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, Layout
 from nextlong.verify.composed import Composed
 from nextlong.verify.sequences import joint_problems, order_problems, repeat_problems, span_problems
 
@@ -15,17 +15,19 @@ FIRST = {0: 0, 1: 3, -1: -1}
 STOP = {0: 3, 1: 5, -1: -1}
 
 
-def run_of(method="standard", target_tokens=21, special=None):
+def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
     settings = {("compose", "target_tokens"): target_tokens}
     return SimpleNamespace(
-        method=method,
+        extra_tokens=0,
+        method="standard",
+        layout=layout,
         strategy="top",
         setting=lambda section, key, default=None: settings.get((section, key), default),
         special_ids=special or {JOINT: [9], BOS: [], EOS: []},
     )
 
 
-def sequence(*spans, method="standard"):
+def sequence(*spans, layout=Layout.CONCATENATED):
     """Spans are (chunk, role, group, length); every chunk lacks its newline."""
     chunk, role, group, length = (np.array(column) for column in zip(*spans, strict=True))
     docs = np.array([DOCS[one] for one in chunk])
@@ -33,7 +35,9 @@ def sequence(*spans, method="standard"):
     return Composed(
         number=0,
         id="s",
-        method=method,
+        key=7,
+        method="standard",
+        layout=layout,
         chunk=chunk,
         role=role,
         group=group,
@@ -58,7 +62,7 @@ SOUND = (A, B, C, JOIN, D, E)
 
 def problems(*spans, run=None):
     run = run or run_of()
-    one = sequence(*spans)
+    one = sequence(*spans, layout=run.layout)
     checks = (span_problems, joint_problems, order_problems, repeat_problems)
     return [problem for check in checks for problem in check(run, one)]
 
@@ -102,3 +106,29 @@ def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
     assert problems(bos, *SOUND, eos, run=run) == []
     assert any("has bos at spans []" in found for found in problems(*SOUND, eos, run=run))
     assert any("has eos at spans [1, 8]" in found for found in problems(bos, eos, *SOUND, eos, run=run))
+
+
+def interleaved(*spans, target_tokens=22):
+    return problems(*spans, run=run_of(Layout.INTERLEAVED, target_tokens))
+
+
+def test_parts_of_documents_may_stand_between_each_other_in_their_order():
+    assert interleaved(A, JOIN, D, JOIN, B, C, JOIN, E, target_tokens=23) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "problem"),
+    [
+        ((A, JOIN, D, JOIN, C, JOIN, B), "stands where chunk 1 of document 0 should"),
+        ((A, JOIN, E, JOIN, D), "stands where chunk 3 of document 1 should"),
+        ((A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B), "has group 0, its document 1 is number 1"),
+        ((A, JOIN, (3, DOCUMENT, 1, 2), JOIN, B), "is cut before the end of the sequence"),
+    ],
+)
+def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
+    assert any(problem in found for found in interleaved(*spans))
+
+
+def test_a_sequence_must_have_the_layout_of_its_run():
+    one = sequence(*SOUND, layout=Layout.INTERLEAVED)
+    assert list(order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]

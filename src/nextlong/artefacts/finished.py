@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pyarrow as pa
+
+from nextlong import schemas
 from nextlong.artefacts.resolve import Corpus, SpecialIds
 from nextlong.artefacts.rows import RowSource
 from nextlong.artefacts.sequences import References
@@ -47,10 +51,20 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     return take
 
 
+def sequence_files(done: Finished) -> list[Path]:
+    """Return the SEQUENCES files of a finished run. Raises RunError if they are of a version that had other columns."""
+    files = done["compose"].files(".sequences.arrow")
+    for path in files[:1]:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            if lacking := set(schemas.SEQUENCES.names).difference(reader.schema.names):
+                raise done["compose"].of_earlier_version(f"column {min(lacking)}")
+    return files
+
+
 def references(done: Finished, take: Sequence[int]) -> References:
     """Return where the sequences of a data set lie: the first `take[i]` of each SEQUENCES file."""
     return References(
-        sequences=tuple(done["compose"].files(".sequences.arrow")),
+        sequences=tuple(sequence_files(done)),
         take=tuple(take),
         chunks=tuple(chunks_of(done).files(".chunks.arrow")),
         hashes=tuple(done["ingest"].files(".hashes.npy")),
@@ -60,4 +74,4 @@ def references(done: Finished, take: Sequence[int]) -> References:
 
 def row_source(done: Finished) -> RowSource:
     """Return what the rows of a finished run are read from."""
-    return RowSource(tuple(done["compose"].files(".sequences.arrow")), token_store(done), special_ids(done))
+    return RowSource(tuple(sequence_files(done)), token_store(done), special_ids(done))

@@ -120,7 +120,7 @@ def resolve_table(
     wanted: Wanted = "spans",
 ) -> Resolved:
     """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
-    lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
+    lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
         lists[name].values.to_numpy() for name in ("chunk_id", "role", "group", "token_start", "token_end", "score")

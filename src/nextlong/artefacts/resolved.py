@@ -1,14 +1,18 @@
-"""Resolved: blocks of rows, looked up; joined, sliced and packed."""
+"""Resolved: blocks of rows, looked up; joined, sliced and packed; and the texts of their spans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nextlong.schemas import NO_CHUNK
+
+TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
 
 @dataclass(frozen=True)
@@ -100,3 +104,17 @@ def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
 def joined_names(names: Sequence[str]) -> str:
     """Return the names of several sequences, each once, as that of the row that they share."""
     return "+".join(dict.fromkeys(names))
+
+
+def span_texts(
+    block: Resolved, places: slice = slice(None), *, text_of: TextOf, special_text: dict[int, str]
+) -> list[str]:
+    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
+    chunk_ids = block.chunk_ids[places]
+    is_chunk = chunk_ids != NO_CHUNK
+    found = iter(text_of(chunk_ids[is_chunk]).tolist())
+    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
+    return [
+        next(found)[:size] if chunk else special_text[role]
+        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
+    ]

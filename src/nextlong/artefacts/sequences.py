@@ -14,35 +14,23 @@ from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.schemas import SEQUENCE_INDEX
 
-_EXTENDED = "nextlong-"  # ids of extended documents end in the content hash, which even a cut sequence keeps
 
-
-def read_index(
-    sequences: Sequence[Path], *, take: Sequence[int], chunks: Sequence[Path], hashes: Sequence[Path], run: int = 0
-) -> NDArray[Any]:
-    """Return the SEQUENCE_INDEX, in draw order, of the first `take[i]` sequences of each SEQUENCES file.
-
-    `chunks` and `hashes` (of documents) are one file a shard. Reads references only.
-    """
+def read_index(sequences: Sequence[Path], *, take: Sequence[int], run: int = 0) -> NDArray[Any]:
+    """Return the SEQUENCE_INDEX, in draw order, of the first `take[i]` sequences of each SEQUENCES file."""
     index = np.zeros(sum(take), SEQUENCE_INDEX)
-    first_chunks = np.full(len(index), schemas.NO_CHUNK, np.int64)
     row = 0
     for part, (path, count) in enumerate(zip(sequences, take, strict=True)):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for place in range(count):
                 batch = reader.get_batch(place)
-                name = batch.column("sequence_id")[0].as_py()
-                key = 0
-                if name.startswith(_EXTENDED):
-                    key = int(name.removeprefix(_EXTENDED), 16)
-                else:
-                    ids = batch.column("chunk_id").values.to_numpy()
-                    first_chunks[row] = ids[np.argmax(ids != schemas.NO_CHUNK)]
-                index[row] = (run, part, place, batch.column("token_end").values[-1].as_py(), key)
+                index[row] = (
+                    run,
+                    part,
+                    place,
+                    batch.column("token_end").values[-1].as_py(),
+                    batch.column("key")[0].as_py(),
+                )
                 row += 1
-    others = np.flatnonzero(first_chunks != schemas.NO_CHUNK)
-    if len(others):
-        index["key"][others] = document_hashes(first_chunks[others], chunks, hashes)
     return index
 
 
@@ -83,4 +71,4 @@ class References(NamedTuple):
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
         """Return the SEQUENCE_INDEX of the run, as number `run` of several."""
-        return read_index(self.sequences, take=self.take, chunks=self.chunks, hashes=self.hashes, run=run)
+        return read_index(self.sequences, take=self.take, run=run)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from nextlong.errors import NextlongError
+from nextlong.recipe.export import FORMATS
 from nextlong.report.tables import PipeConsole as Console
 
 
@@ -19,7 +20,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=_words,
         default=[],
         metavar="FORMAT,…",
-        help="parquet, arrow, jsonl, mds, megatron, torchtitan, axolotl, prolong (default: the recipe's)",
+        help=f"{', '.join(FORMATS.built_in)}, or another package's (default: the recipe's)",
     )
     export.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"
@@ -60,7 +61,7 @@ def _export(asked: argparse.Namespace) -> None:
         stale="replace" if asked.replace else "refuse",
         reporter=reporter_for(console),
     )
-    summary.tell(summary.exported(written.recipe, written.done), console)
+    summary.tell(summary.exported(written.recipe, written.done, longest=written.longest), console)
 
 
 def _proportion(word: str) -> float:

@@ -16,3 +16,6 @@ def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["r
     """Carry out a recipe with progress on the console, then print what it made and where."""
     written = run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
     summary.tell(summary.lines(recipe, written.done), console)
+    (made,) = written.runs
+    if others := made.other_states():
+        summary.tell([("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")], console)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from nextlong.inputs.files import list_files
+from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
 
 _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet")
@@ -30,7 +31,7 @@ def starter(recipe_path: Path, sources: Sequence[str] = ()) -> Recipe:
     beside = folder / "tokenizer.json"
     return Recipe.from_dict(
         {
-            "run_dir": str(folder / "runs" / recipe_path.stem),
+            "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
             "ingest": {
                 "sources": [{"path": path, "name": name} for path, name in zip(paths, _names(paths), strict=True)]
             },
@@ -48,6 +49,18 @@ def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
         for suffix in _DATA_SUFFIXES
         for path in sorted(place.glob(f"*{suffix}"))
     ]
+
+
+def _outside(folder: Path, sources: Sequence[str]) -> Path:
+    """Return the folder, or the nearest one above it that no source takes in."""
+    return next(
+        (
+            place
+            for place in (folder, *folder.parents)
+            if not any(reaches(Source(path=path), place / "runs") for path in sources)
+        ),
+        folder,
+    )
 
 
 def _absolute(path: Path) -> str:

@@ -32,7 +32,7 @@ from nextlong.compose.fit import (
     concatenate_spans,
 )
 from nextlong.rng import rng_for
-from nextlong.schemas import TOO_SHORT
+from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
 
@@ -195,11 +195,11 @@ def _compose_file(
             spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
-                longest = max(longest, spans.tokens if spans.reason == TOO_SHORT else 0)
+                longest = max(longest, 0 if spans.reason == DropReason.TOO_LONG else spans.tokens)
                 continue
             if uses is not None:
                 uses.count(spans)
-            writer.write_batch(_sequence_batch(sequence_id, rules.method, spans))
+            writer.write_batch(_sequence_batch(draft, rules.method, spans))
             kept += 1
     return {
         "sequences": kept,
@@ -219,7 +219,7 @@ def _compose_one(
         "bos_tokens": rules.bos_tokens,
         "eos_tokens": rules.eos_tokens,
     }
-    if roles[0] == schemas.DOCUMENT:
+    if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), **lengths)
     starts = np.flatnonzero(roles == schemas.META).tolist()
     return compose_spans(
@@ -276,11 +276,11 @@ def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Seq
     return [pieces[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _sequence_batch(sequence_id: str, method: str, spans: Sequence[Span]) -> pa.RecordBatch:
+def _sequence_batch(draft: pa.RecordBatch, method: str, spans: Sequence[Span]) -> pa.RecordBatch:
     chunk, role, group, start, end, score = zip(*spans, strict=True)
     return pa.RecordBatch.from_pydict(
         {
-            "sequence_id": [sequence_id],
+            **{name: draft.column(name) for name in ("sequence_id", "key", "layout")},
             "method": [method],
             "chunk_id": [chunk],
             "role": [role],

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from nextlong import schemas
-from nextlong.schemas import TOO_LONG, TOO_SHORT
+from nextlong.schemas import DropReason
 
 Fit = Literal["exact", "paper"]
 Position = Literal["head", "tail", "random"]
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 class Dropped:
     """Why a draft became no sequence, and how many tokens it would have had."""
 
-    reason: str
+    reason: DropReason
     tokens: int
 
 
@@ -89,7 +89,12 @@ def compose_spans(
         return chosen
     ordered = _arrange(groups, chosen, position, rng)
     return _fill(
-        ordered, target_tokens=target_tokens, joint_tokens=joint_tokens, bos_tokens=bos_tokens, eos_tokens=eos_tokens
+        ordered,
+        target_tokens=target_tokens,
+        joint_tokens=joint_tokens,
+        bos_tokens=bos_tokens,
+        eos_tokens=eos_tokens,
+        if_short=DropReason.TOO_FEW_NEGATIVES,
     )
 
 
@@ -108,7 +113,12 @@ def concatenate_spans(
     """
     ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
     return _fill(
-        ordered, target_tokens=target_tokens, joint_tokens=joint_tokens, bos_tokens=bos_tokens, eos_tokens=eos_tokens
+        ordered,
+        target_tokens=target_tokens,
+        joint_tokens=joint_tokens,
+        bos_tokens=bos_tokens,
+        eos_tokens=eos_tokens,
+        if_short=DropReason.TOO_FEW_DOCUMENTS,
     )
 
 
@@ -119,12 +129,13 @@ def _fill(
     joint_tokens: int,
     bos_tokens: int,
     eos_tokens: int,
+    if_short: DropReason,
 ) -> list[Span] | Dropped:
     room = target_tokens - bos_tokens - eos_tokens
     spans = _tile(ordered, bos_tokens=bos_tokens, end=bos_tokens + room, joint_tokens=joint_tokens)
     reached = spans[-1].end if spans else 0
     if reached < bos_tokens + room:
-        return Dropped(TOO_SHORT, reached)
+        return Dropped(if_short, reached)
     if eos_tokens:
         spans.append(Span(schemas.NO_CHUNK, schemas.EOS, -1, target_tokens - eos_tokens, target_tokens, 0.0))
     return spans
@@ -147,7 +158,7 @@ def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[l
     own = sum(_cost(group.meta, taking.joint_tokens) for group in groups)
     left = room - own
     if left < len(groups):  # not one token of a negative for each meta-chunk
-        return Dropped(TOO_LONG, own)
+        return Dropped(DropReason.TOO_LONG, own)
     walkers = [_Walker(group.candidates, taking) for group in groups]
     for place, walker in enumerate(walkers):
         share = left // (len(groups) - place)  # an even share of what is left carries over what others did not use
@@ -157,7 +168,7 @@ def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[l
         left = walker.take_whole(left)
         if left == 0 or walker.take_cut(left):
             return [walker.taken for walker in walkers]
-    return Dropped(TOO_SHORT, room - left)
+    return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
 
 
 def _all_free(groups: Sequence[Group], taking: _Taking) -> list[list[Piece]]:

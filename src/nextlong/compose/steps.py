@@ -6,13 +6,16 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from nextlong.artefacts.finished import chunks_of, special_ids, token_store
+from nextlong.artefacts.finished import chunks_of, sequences_per_part, special_ids, token_store
 from nextlong.compose.compose import Rules, compose_block, compose_capped
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import CorpusError
+from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
-from nextlong.schemas import TOO_LONG
+from nextlong.schemas import DropReason, Layout
+
+_HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
 def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:
@@ -26,7 +29,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         "reuse": "free" if compose.negatives == "self-repeat" else "never",
         "seed": recipe.compose_seed,
     }
-    max_uses = compose.max_uses if compose.method == "nextlong" else None
+    max_uses = compose.max_uses if method_of(recipe).layout == Layout.EXTENDED else None
 
     def tasks(done: Finished) -> list[Task]:
         special = special_ids(done)
@@ -47,21 +50,49 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         ]
 
     config_and_cap = config | {"max_uses": max_uses}
-    return Step("compose", 3, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
+    return Step("compose", 4, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks)
+
+
+def is_enough(recipe: Recipe, done: Finished) -> bool:
+    """Say whether another attempt could give no more sequences, or no fairer ones."""
+    if not _may_give_more(done):
+        return True
+    wanted = recipe.compose.sequences
+    # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
+    is_fair = not any(counts.get("starved") for counts in done["draft"].counts)
+    return is_fair and (wanted == "all" or sum(sequences_per_part(recipe, done["compose"])) == wanted)
+
+
+def _may_give_more(done: Finished) -> bool:
+    drawn, draft = _drawn(done), done["draft"]
+    return (
+        drawn["drawn"] < drawn["eligible"]
+        or done["refer"].total("drafts") < draft.total("drafts")
+        or any(counts.get("limited") or counts.get("starved") for counts in draft.counts)
+    )
+
+
+def _drawn(done: Finished) -> dict[str, Any]:
+    """Return how many documents were drawn of how many."""
+    (counts,) = done["metas" if "metas" in done else "documents"].counts
+    return counts
 
 
 def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     """Say that an attempt gave too few sequences, why, and what the next one does."""
-    (counts,) = done["metas"].counts
-    drawn, eligible = counts["drawn"], counts["eligible"]
+    drawn, eligible = (_drawn(done)[key] for key in ("drawn", "eligible"))
     lost = dropped(done)
     composed = done["compose"].total("sequences")
+    starved = sum(counts.get("starved", 0) for counts in done["draft"].counts)
     told = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
+    told += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(recipe, attempt + 1) or eligible, eligible)
     goes_on = f"drawing {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
+    asked = recipe.compose.sequences
+    shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (
-        f"compose: {composed:,} of {recipe.compose.sequences:,} sequences from {composed + sum(lost.values()):,} "
-        f"documents{told}; {goes_on}"
+        f"compose: {shown} sequences from {composed + sum(lost.values()) + starved:,} documents{told}; "
+        f"{'looking further for neighbours' if starved else goes_on}"
     )
 
 
@@ -70,15 +101,39 @@ def dropped(done: Finished) -> dict[str, int]:
     return dict(sum((Counter(done[name].total_by_reason("dropped")) for name in ("draft", "compose")), Counter[str]()))
 
 
+def gives_nothing(done: Finished) -> bool:
+    """Say whether so many documents gave no sequence at all that drawing more is hardly worth it."""
+    return not done["compose"].total("sequences") and sum(dropped(done).values()) >= _HOPELESS
+
+
+def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
+    """Return what a corpus has for sequences and what became of it; never empty."""
+    documents, told = done["chunk"].total("documents"), []
+    if "metas" in done:
+        (counts,) = done["metas"].counts
+        told.append(
+            f"{counts['eligible']:,} of {documents:,} documents have compose.min_meta_chunks="
+            f"{recipe.compose.min_meta_chunks} chunks or more"
+        )
+        if counts["drawn"] < counts["eligible"]:
+            told.append(f"{counts['drawn']:,} of them were drawn")
+    else:
+        told.append(f"{documents:,} documents gave {done['draft'].total('drafts'):,} drafts")
+    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
+    if used_up := sum(counts.get("chunks_at_max_uses", 0) for counts in done["compose"].counts):
+        told.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
+    return told
+
+
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
     compose = done["compose"]
     if compose.total("sequences"):
         return
     reasons = dropped(done)
-    told = "; ".join(f"{count:,} dropped: {reason}" for reason, count in reasons.items())
+    told = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
-    if set(reasons) == {TOO_LONG}:
+    if set(reasons) == {DropReason.TOO_LONG}:
         raise CorpusError(
             f"{asked} holds none of the documents beside any negative ({told}); raise it, or add shorter documents"
         )
@@ -90,5 +145,7 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
 
 
 def _or_allow_copies(recipe: Recipe) -> str:
-    threshold = recipe.mine.screened(recipe.compose.negatives) if recipe.compose.method == "nextlong" else None
+    if method_of(recipe).layout != Layout.EXTENDED:
+        return ""
+    threshold = recipe.mine.screened(recipe.compose.negatives)
     return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"

@@ -21,7 +21,7 @@ import xxhash
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
-from nextlong.inputs.records import Record, Reject, read_records
+from nextlong.inputs.records import Record, Reject, RejectKind, read_records
 from nextlong.recipe import Source
 from nextlong.schemas import DOCUMENTS, REJECTS
 
@@ -50,7 +50,7 @@ def ingest_split(
             if isinstance(item, Reject):
                 rejects.add(item)
             elif problem := _problem(item.text, max_document_chars):
-                rejects.add(Reject(part.file.name, item.line, problem))
+                rejects.add(Reject(part.file.name, item.line, *problem))
             else:
                 documents.add(item)
     documents.close()
@@ -59,8 +59,8 @@ def ingest_split(
         "documents": documents.documents,
         "text_bytes": documents.text_bytes,
         "chars": documents.chars,
-        "rejects": rejects.reasons.total(),
-        "reject_reasons": dict(sorted(rejects.reasons.items())),
+        "rejects": rejects.kinds.total(),
+        "reject_reasons": {kind.value: count for kind, count in sorted(rejects.kinds.items())},
         "example": rejects.example,
         "shards": documents.shards,
     }
@@ -117,10 +117,10 @@ def _normalised(utf8: bytes) -> bytes:
     return blanked.strip(b" ")
 
 
-def _problem(text: str, max_document_chars: int) -> str:
+def _problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
     if len(text) > max_document_chars:
-        return f"too long: {len(text):,} characters"
-    return "empty" if not text or text.isspace() else ""
+        return RejectKind.TOO_LONG, f"{len(text):,} characters"
+    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
 
 
 class _DocumentShards:
@@ -194,12 +194,12 @@ class _RejectFile:
         self._out = out
         self._writer: Any = None
         self._rows: list[Reject] = []
-        self.reasons: Counter[str] = Counter()
+        self.kinds: Counter[RejectKind] = Counter()
         self.example = ""
 
     def add(self, reject: Reject) -> None:
         self.example = self.example or f"{reject.file}:{reject.line}: {reject.reason}"
-        self.reasons[reject.reason.partition(":")[0]] += 1
+        self.kinds[reject.kind] += 1
         self._rows.append(reject)
         if len(self._rows) >= _BATCH_ROWS:
             self._write_batch()
@@ -213,9 +213,8 @@ class _RejectFile:
     def _write_batch(self) -> None:
         if self._writer is None:
             self._writer = _open_writer(f"{self._out}.rejects.arrow", REJECTS)
-        columns = [
-            pa.array(values, field.type) for values, field in zip(zip(*self._rows, strict=True), REJECTS, strict=True)
-        ]
+        rows = [(reject.file, reject.line, reject.reason) for reject in self._rows]
+        columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), REJECTS, strict=True)]
         self._writer.write_batch(pa.record_batch(columns, schema=REJECTS))
         self._rows = []
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 
@@ -28,29 +29,34 @@ class Encoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def embedding_lanes(config: recipe.Encoder) -> int | None:
-    """Return how many shards to embed at once; None: one for each worker.
+def embedding_resources(config: recipe.Encoder, capacity: Capacity) -> Resources:
+    """Return what a task of embedding needs where there is so much in all.
 
-    One for a server, whose rate limit one process keeps (its requests run in threads); one for each GPU.
+    A server's rate limit is kept by one process (its requests run in threads); a model takes a GPU for itself, if there is one.
     """
     if config.kind == "openai":
-        return 1
-    if config.kind == "sentence-transformers":
-        from nextlong.embed.sentence_transformers import count_gpus
+        return Resources(at_once=1)
+    if config.kind == "sentence-transformers" and config.sentence_transformers.backend == "torch":
+        device = config.sentence_transformers.device
+        if capacity.gpus and (device is None or device == "cuda"):
+            return Resources(gpus=1)
+        if device is not None and device.startswith("cuda"):  # the one that is named
+            return Resources(at_once=1)
+    return Resources()
 
-        return count_gpus(config.sentence_transformers) or None
-    return None
 
+def load_encoder(
+    config: recipe.Encoder, *, fitted: Path | None = None, dtype: str | None = None, threads: int | None = None
+) -> Encoder:
+    """Return the encoder that the recipe names.
 
-def load_encoder(config: recipe.Encoder, *, fitted: Path | None = None) -> Encoder:
-    """Return the encoder that the recipe names; `fitted` is the stem that `Lsa.save` wrote, for `lsa` only.
-
-    Raises EncoderError where a package or a model is missing, with the cure.
+    `fitted` is the stem that `Lsa.save` wrote, for `lsa` only; `dtype` and `threads` are what `choose` found, for
+    `sentence-transformers` only. Raises EncoderError where a package or a model is missing, with the cure.
     """
     if config.kind == "sentence-transformers":
         from nextlong.embed.sentence_transformers import SentenceTransformersEncoder
 
-        return SentenceTransformersEncoder(config.name, config.sentence_transformers)
+        return SentenceTransformersEncoder(config.name, config.sentence_transformers, dtype=dtype, threads=threads)
     if config.kind == "openai":
         from nextlong.embed.openai import OpenAIEncoder
 

@@ -44,7 +44,7 @@ def fit_encoder(
     """Fit the `lsa` encoder on about `encoder.lsa.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
     options = encoder.lsa
     shards = list(zip(documents, chunks, strict=True))
-    total_chunks = sum(_count_rows(path) for path in chunks)
+    total_chunks = sum(count_chunks(path) for path in chunks)
     share = options.fit_chunks / max(total_chunks, 1)
     keys: list[NDArray[np.uint64]] = []
     texts: list[str] = []
@@ -69,16 +69,12 @@ def embed_shard(
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
     model = _loaded(encoder, fitted)
-    shape = (_count_rows(chunks), model.dimensions)
+    rows = np.arange(count_chunks(chunks))
+    shape = (len(rows), model.dimensions)
     with open(f"{out}.vectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        for first_row, texts in _blocks(documents, chunks):
-            vectors = model.encode(texts)
-            if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
-                place, what = wrong
-                where = _name_chunk(documents, chunks, shard=shard, row=first_row + place)
-                raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {_CURES[encoder.kind]}")
-            file.write(vectors.astype("<f2").tobytes())
+        for vectors in encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=BLOCK_CHUNKS):
+            file.write(vectors.tobytes())
     return {"chunks": shape[0], "dimensions": shape[1]}
 
 
@@ -88,18 +84,37 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None) -> Encoder:
     return load_encoder(encoder, fitted=fitted)
 
 
-def _blocks(documents: Path, chunks: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of a shard, BLOCK_CHUNKS at a time, with the row of the first."""
+def encode_rows(
+    model: Encoder,
+    documents: Path,
+    chunks: Path,
+    rows: NDArray[np.int64],
+    *,
+    shard: int,
+    encoder: recipe.Encoder,
+    at_once: int,
+) -> Iterator[NDArray[np.float16]]:
+    """Yield the vectors of consecutive chunk rows, `at_once` by `at_once`. Raises EncoderError, naming a chunk, if one is wrong."""
+    done = 0
+    for texts in _blocks(documents, chunks, rows, at_once=at_once):
+        vectors = model.encode(texts)
+        if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
+            place, what = wrong
+            where = _name_chunk(documents, chunks, shard=shard, row=int(rows[done + place]))
+            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {_CURES[encoder.kind]}")
+        done += len(texts)
+        yield vectors.astype("<f2")
+
+
+def _blocks(documents: Path, chunks: Path, rows: NDArray[np.int64], *, at_once: int) -> Iterator[list[str]]:
     waiting: list[str] = []
-    first_row = 0
-    for batch in iter_chunk_texts(documents, chunks):
+    for batch in iter_chunk_texts(documents, chunks, rows):
         waiting += batch.texts
-        while len(waiting) >= BLOCK_CHUNKS:
-            yield first_row, waiting[:BLOCK_CHUNKS]
-            first_row += BLOCK_CHUNKS
-            waiting = waiting[BLOCK_CHUNKS:]
+        while len(waiting) >= at_once:
+            yield waiting[:at_once]
+            waiting = waiting[at_once:]
     if waiting:
-        yield first_row, waiting
+        yield waiting
 
 
 def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tuple[int, str] | None:
@@ -140,6 +155,7 @@ def _sample_keys(documents: Path, chunks: Path, *, seed: int) -> NDArray[np.uint
     return keyed_hash(mixed, seed=seed, stage="embed.fit")
 
 
-def _count_rows(chunks: Path) -> int:
+def count_chunks(chunks: Path) -> int:
+    """Return how many chunks a shard has."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         return sum(int(reader.get_batch(number).num_rows) for number in range(reader.num_record_batches))

@@ -1,7 +1,7 @@
 """Document vectors: one unit vector a document, from those of its chunks, so that nothing is embedded twice.
 
 In:  CHUNKS and VECTORS of one shard.
-Out: float16 unit rows, one a document that has chunks, with its row in the shard and its length in characters.
+Out: float16 unit rows, one a document that has chunks, in the shard's order.
 
 `of="mean"`: the mean of the document's chunk vectors, brought to unit length. `"first"`: its first chunk's vector, which
 is what a model that truncates long texts would have given.
@@ -23,17 +23,11 @@ _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite dire
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> dict[str, Any]:
-    """Write `{out}.docvectors.npy` float16 (documents, dimensions), `.docrows.npy` and `.docchars.npy` int64 (documents,).
-
-    Row i of all three belongs to one document: `docrows` says which row of the shard, ascending; documents without
-    chunks are left out.
-    """
+    """Write `{out}.docvectors.npy` float16 (documents, dimensions); documents without chunks are left out."""
     table = read_chunks(chunks)
     doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
     shape = (len(doc_rows), chunk_vectors.shape[1])
-    np.save(f"{out}.docrows.npy", doc_rows.astype(np.int64))
-    np.save(f"{out}.docchars.npy", table["end"][first + counts - 1].astype(np.int64))
     with open(f"{out}.docvectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
         for low, high in _blocks(counts):

@@ -1,14 +1,16 @@
 """OpenAI: chunks → unit vectors, by any server that speaks the OpenAI embeddings API (vLLM, TEI, llama.cpp, vendors).
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-Standard library only: batches go out in threads, and what may pass (429, 5xx, timeouts, dropped connections) is tried
-again with exponential backoff and jitter, or after what the server's Retry-After says; the log of Python tells of it, once in a
-while and not for every request, because the waits add up to minutes. What comes back is checked for count, order and
-width before it is trusted: a server that drops one input would shift all vectors behind it.
+Standard library only: batches go out in threads, over connections that stay open from one to the next, and what may pass
+(429, 5xx, timeouts, dropped connections) is tried again with exponential backoff and jitter, or after what the server's
+Retry-After says; the log of Python tells of it, once in a while and not for every request, because the waits add up to
+minutes. What comes back is checked for count, order and width before it is trusted: a server that drops one input would
+shift all vectors behind it.
 """
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import logging
@@ -18,14 +20,14 @@ import random
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import Any, Final, Self
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +75,9 @@ class OpenAIEncoder:
             return np.empty((0, self.dimensions), np.float32)
         size = self._options.batch_size
         batches = [texts[first : first + size] for first in range(0, len(texts), size)]
-        with ThreadPoolExecutor(min(self._options.concurrency, len(batches))) as pool:
-            parts = list(pool.map(self._embed, batches))
+        threads = min(self._options.concurrency, len(batches))
+        with _Connections(self._url, timeout_s=self._options.timeout_s) as server, ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(partial(self._embed, server), batches))
         widths = {part.shape[1] for part in parts}
         if len(widths) > 1:
             raise self._error(f"answered with vectors of different widths, {sorted(widths)}")
@@ -83,33 +86,30 @@ class OpenAIEncoder:
         unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return unit
 
-    def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
+    def _embed(self, server: _Connections, batch: Sequence[str]) -> NDArray[np.float32]:
         body: dict[str, Any] = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         if self._options.dimensions is not None:
             body["dimensions"] = self._options.dimensions
-        return self._check(self._post(json.dumps(body).encode()), count=len(batch))
+        return self._check(self._post(server, json.dumps(body).encode()), count=len(batch))
 
-    def _post(self, body: bytes) -> bytes:
+    def _post(self, server: _Connections, body: bytes) -> bytes:
         """Send one request until it is answered, refused or `max_attempts` are used up; returns the answer's body."""
         attempts = self._options.max_attempts
         for attempt in range(1, attempts + 1):
             self._pace.wait()
             try:
-                request = urllib.request.Request(self._url, body, self._headers)
-                with urllib.request.urlopen(request, timeout=self._options.timeout_s) as answer:
-                    received: bytes = answer.read()
-                    return received
-            except urllib.error.HTTPError as error:
-                with error:
-                    trouble, code = _server_message(error)
-                    retry_after_s = _retry_after_s(error.headers.get("Retry-After"))
-                if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
-                    raise self._refused(error.code, trouble) from None
-                trouble = f"HTTP {error.code}: {trouble}"
+                answer, received = server.post(body, self._headers)
             # A refused or reset connection, a timeout, an answer that breaks off.
             except (OSError, http.client.HTTPException) as error:
-                cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                trouble, retry_after_s = f"{type(cause).__name__}: {cause}", None
+                trouble, retry_after_s = f"{type(error).__name__}: {error}", None
+            else:
+                if 200 <= answer.status < 300:
+                    return received
+                trouble, code = _server_message(received, reason=answer.reason)
+                retry_after_s = _retry_after_s(answer.getheader("Retry-After"))
+                if not (answer.status in (408, 429) or answer.status >= 500) or code == "insufficient_quota":
+                    raise self._refused(answer.status, trouble)
+                trouble = f"HTTP {answer.status}: {trouble}"
             if attempt < attempts:
                 wait_s = _backoff_s(attempt) if retry_after_s is None else retry_after_s
                 self._tell(trouble, left=attempts - attempt, wait_s=wait_s)
@@ -176,6 +176,77 @@ class OpenAIEncoder:
         return EncoderError(f"encoder.model=openai:{self._model}: {self._url} {what}")
 
 
+class _Connections:
+    """Connections to one URL, each used by one thread at a time and kept open; a context that closes them.
+
+    They go through the proxy that the environment names (http_proxy, https_proxy, no_proxy), as `urllib.request` does.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        self._is_tls = parts.scheme == "https"
+        self._address = parts.netloc
+        self._target = parts._replace(scheme="", netloc="").geturl()
+        self._timeout_s = timeout_s
+        proxy = urllib.request.getproxies().get(parts.scheme)
+        self._proxy = None if proxy is None or urllib.request.proxy_bypass(parts.netloc) else urlsplit(proxy)
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._idle:
+            connection.close()
+
+    def post(self, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send one request; returns the answer and its body. Raises OSError and HTTPException."""
+        try:
+            connection = self._idle.pop()  # which no other thread can take meanwhile
+        except IndexError:
+            connection = self._new()
+        was_open = connection.sock is not None
+        try:
+            try:
+                exchanged = self._exchange(connection, body, headers)
+            except ConnectionError:
+                if not was_open:
+                    raise
+                connection.close()  # the server has given up a connection that nobody used for a while
+                exchanged = self._exchange(connection, body, headers)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return exchanged
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        target = self._target
+        if self._proxy is not None and not self._is_tls:
+            target, headers = f"http://{self._address}{target}", headers | _proxy_authorization(self._proxy)
+        connection.request("POST", target, body, headers)
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+    def _new(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+        if self._proxy is None:
+            return kind(self._address, timeout=self._timeout_s)
+        connection = kind(self._proxy.hostname or "", self._proxy.port or 80, timeout=self._timeout_s)
+        if self._is_tls:
+            connection.set_tunnel(self._address, headers=_proxy_authorization(self._proxy))
+        return connection
+
+
+def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
 class _Pace:
     """Lets threads start requests no faster than so many a minute."""
 
@@ -211,17 +282,14 @@ def _retry_after_s(header: str | None) -> float | None:
     return None if math.isnan(wait_s) else min(max(wait_s, 0.0), LONGEST_RETRY_AFTER_S)
 
 
-def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:
+def _server_message(received: bytes, *, reason: str) -> tuple[str, str]:
     """Return what the server says about a refusal, and its error code ("" where it names none)."""
+    body = received.decode("utf-8", "replace")
     try:
-        body = error.read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return error.reason, ""
-    try:
-        told = json.loads(body)
+        said = json.loads(body)
     except ValueError:
-        return " ".join(body.split())[:500] or error.reason, ""
-    told = told.get("error", told) if isinstance(told, dict) else told
-    if isinstance(told, dict):
-        return str(told.get("message", told))[:500], str(told.get("code") or "")
-    return str(told)[:500], ""
+        return " ".join(body.split())[:500] or reason, ""
+    said = said.get("error", said) if isinstance(said, dict) else said
+    if isinstance(said, dict):
+        return str(said.get("message", said))[:500], str(said.get("code") or "")
+    return str(said)[:500], ""

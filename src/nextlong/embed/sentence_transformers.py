@@ -2,35 +2,48 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
 The library sorts what one call gives it by length, so that a batch holds little padding, and puts the order back; hence
-`encode` hands over all its texts at once. bfloat16 where the hardware is faster in it: all-MiniLM-L6-v2 then
-gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
+`encode` hands over all its texts at once. bfloat16 where a GPU has it, or where `choose` found it faster: all-MiniLM-L6-v2
+then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
+import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.engine.executor import granted_gpus
 from nextlong.errors import EncoderError
 
 _WHERE = "encoder.model=sentence-transformers:"
+# What a backend needs beside the library, and what installs it.
+_BACKENDS: Final = {
+    "onnx": (("optimum.onnxruntime", "onnxruntime"), "sentence-transformers[onnx]"),
+    "openvino": (("optimum.intel", "openvino"), "sentence-transformers[openvino]"),
+}
 
 
 class SentenceTransformersEncoder:
     """A loaded model and the options to call it with."""
 
-    def __init__(self, name: str, options: recipe.SentenceTransformers) -> None:
-        """Load the model; raises EncoderError where the package, the model or the device is missing."""
+    def __init__(
+        self, name: str, options: recipe.SentenceTransformers, *, dtype: str | None = None, threads: int | None = None
+    ) -> None:
+        """Load the model; raises EncoderError where the package, the model or the device is missing.
+
+        `dtype` and `threads` are those of `choose`; else the recipe's dtype, float32 for `auto` on a processor, and the
+        threads that the process has.
+        """
         self._name = name
         self._options = options
-        self._model = _load(name, options)
+        self._model, self.dtype = _load(name, options, dtype=dtype)
+        if threads is not None:
+            self.use_threads(threads)
         self._check_task()
         self._cut(options.max_tokens)
         self.dimensions = 0
@@ -56,6 +69,30 @@ class SentenceTransformersEncoder:
         unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return unit
 
+    @property
+    def is_on_processor(self) -> bool:
+        """Whether it runs on a processor, not on a GPU."""
+        return str(self._model.device) == "cpu"
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory."""
+        return sum(weight.nbytes for weight in self._model.parameters())
+
+    def convert(self, dtype: str) -> None:
+        """Calculate in another precision from now on; what a lower one has cut off the weights does not come back."""
+        import torch
+
+        self._model.to(getattr(torch, dtype))
+        self.dtype = dtype
+
+    def use_threads(self, count: int) -> None:
+        """Calculate on so many threads from now on, in this process; of torch's backend alone."""
+        if self._options.backend == "torch":
+            import torch
+
+            torch.set_num_threads(count)
+
     def _check_task(self) -> None:
         # The library itself passes over a task in silence.
         known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
@@ -78,43 +115,78 @@ class SentenceTransformersEncoder:
         self._model.max_seq_length = max_tokens
 
 
-def count_gpus(options: recipe.SentenceTransformers) -> int:
-    """Return on how many CUDA devices models may run beside each other; 0 where none, or another device, is to be used."""
+def count_gpus() -> int:
+    """Return how many CUDA devices this machine has for torch; 0 where torch is not installed."""
     try:
         import torch
     except ImportError:  # loading the model says so, with the cure
         return 0
-    if options.device is not None:
-        return int(options.device.startswith("cuda"))
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
+def is_installed() -> bool:
+    """Say whether the library is there; it is not imported, which takes seconds."""
+    try:
+        return importlib.util.find_spec("sentence_transformers") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def check_installed(name: str) -> None:
-    """Raise EncoderError if the library is not installed; it is not imported, which takes seconds."""
-    if importlib.util.find_spec("sentence_transformers") is None:
+    """Raise EncoderError if the library is not installed."""
+    if not is_installed():
         raise EncoderError(
             f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
         )
 
 
-def _load(name: str, options: recipe.SentenceTransformers) -> Any:
+def count_cpus() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_backend(name: str, backend: str) -> None:
+    """Raise EncoderError if a package that the backend needs is not installed."""
+    modules, package = _BACKENDS.get(backend, ((), ""))
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise EncoderError(
+            f"encoder.sentence_transformers.backend={backend} of {name} needs {' and '.join(missing)}; pip install "
+            f"'{package}', or take backend: torch"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False
+
+
+def _load(name: str, options: recipe.SentenceTransformers, *, dtype: str | None) -> tuple[Any, str]:
+    """Return the model and the precision that it calculates in."""
     try:
         import torch
         from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
-    device = options.device or _best_device(torch)
-    dtype: str = options.dtype
+    logging.disable_progress_bar()  # each worker would draw its own, across the run's
+    check_backend(name, options.backend)
+    device = _best_device(torch) if options.device in (None, "cuda") else options.device
+    dtype = dtype or options.dtype
     try:
         if dtype == "auto":
             dtype = _best_dtype(torch, device)
-        return SentenceTransformer(
+        model = SentenceTransformer(
             name,
             device=device,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
-            model_kwargs={"torch_dtype": getattr(torch, dtype)},
+            backend=options.backend,
+            model_kwargs=_model_options(options.backend, getattr(torch, dtype)),
         )
+        return model, dtype
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
@@ -130,30 +202,30 @@ def _load(name: str, options: recipe.SentenceTransformers) -> Any:
         ) from None
 
 
+def _model_options(backend: str, dtype: Any) -> dict[str, Any]:
+    """Return what the backend is told beside the model: one thread, for parallelism comes from tasks."""
+    if backend == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.SessionOptions()
+        session.intra_op_num_threads = session.inter_op_num_threads = 1
+        return {"provider": "CPUExecutionProvider", "session_options": session}
+    if backend == "openvino":
+        return {"ov_config": {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}}
+    return {"torch_dtype": dtype}
+
+
 def _best_device(torch: Any) -> str:
     if torch.cuda.is_available():
-        # Workers of a step are numbered one after the other, so those beside each other take different devices.
-        number = (multiprocessing.current_process()._identity or (0,))[-1]
-        return f"cuda:{number % torch.cuda.device_count()}"
+        return f"cuda:{next(iter(granted_gpus()), 0)}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _best_dtype(torch: Any, device: str) -> str:
-    if device.startswith("cuda"):
-        # From Ampere (8.0) on in hardware; earlier ones only emulate it.
-        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
-    return "bfloat16" if device == "cpu" and _cpu_has_amx() else "float32"
-
-
-def _cpu_has_amx() -> bool:
-    """Say whether the CPU has bfloat16 matrix units (AMX); known on Linux only.
-
-    Those of AVX-512 (avx512_bf16) do not count: with them all-MiniLM-L6-v2 ran at 0.86 of its float32 speed.
-    """
-    try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
-    except OSError:
-        return False
+    """Return what suits a GPU; on a processor `choose` tries what does."""
+    # From Ampere (8.0) on in hardware; earlier ones only emulate it.
+    is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bfloat16" if is_new else "float32"
 
 
 def _first_line(error: Exception) -> str:

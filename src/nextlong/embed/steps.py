@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
-from nextlong.embed.base import embedding_lanes
-from nextlong.embed.chunks import embed_shard, fit_encoder
+from nextlong.embed.base import embedding_resources
+from nextlong.embed.choose import Execution
+from nextlong.embed.chunks import count_chunks, embed_shard, fit_encoder
 from nextlong.embed.documents import average_shard
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.embed.slices import embed_slice, join_slices, slices_of, try_model
+from nextlong.engine import store
+from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.step import Counts, Finished, Step, Task
 from nextlong.recipe import Recipe
 
 # Keys that say how to compute, not what: changing them must not throw vectors away.
@@ -26,51 +32,82 @@ _OPERATIONAL = {
 
 
 def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    """A sample of the chunks → the fitted encoder; nothing for encoders that come fitted."""
+    """A sample of the chunks → the fitted encoder, or how a model is to run; nothing for a server."""
+    kind = recipe.encoder.kind
 
     def tasks(done: Finished) -> list[Task]:
-        if recipe.encoder.kind != "lsa":
-            return []
-        return [
-            partial(
-                fit_encoder,
-                documents=done["ingest"].files(".documents.arrow"),
-                chunks=chunks_of(done).files(".chunks.arrow"),
-                encoder=recipe.encoder,
-                seed=recipe.seed,
-            )
-        ]
+        corpus: dict[str, Any] = {
+            "documents": done["ingest"].files(".documents.arrow"),
+            "chunks": chunks_of(done).files(".chunks.arrow"),
+            "encoder": recipe.encoder,
+        }
+        if kind == "lsa":
+            return [partial(fit_encoder, **corpus, seed=recipe.seed)]
+        return [partial(try_model, **corpus)] if kind == "sentence-transformers" else []
 
-    options = recipe.encoder.model_dump()[recipe.encoder.kind.replace("-", "_")]
+    options = recipe.encoder.model_dump()[kind.replace("-", "_")]
     config: dict[str, Any] = {"model": recipe.encoder.model} | {
         key: value for key, value in options.items() if key not in _OPERATIONAL
     }
-    if recipe.encoder.kind == "lsa":
+    if kind == "lsa":
         config["seed"] = recipe.seed
     elif Path(recipe.encoder.name).expanduser().is_dir():
-        config["files"] = _identity(Path(recipe.encoder.name).expanduser())
-    return Step("encoder", 1, config, (ingest, chunk), tasks)
+        config["files"] = store.hash_folder(Path(recipe.encoder.name).expanduser())
+    version = 2 if kind == "sentence-transformers" else 1
+    resources = partial(embedding_resources, recipe.encoder)
+    return Step("encoder", version, config, (ingest, chunk), tasks, resources=resources)
 
 
 def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
-    """CHUNKS → VECTORS."""
+    """CHUNKS → VECTORS: by shards, or by slices of them where a transformer encodes."""
+    if recipe.encoder.kind == "sentence-transformers":
+        return _embed_slices_step(recipe, ingest, chunk, encoder)
 
     def tasks(done: Finished) -> list[Task]:
         fitted = done["encoder"].stem() if recipe.encoder.kind == "lsa" else None
-        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(embed_shard, documents=documents, chunks=chunks, shard=shard, encoder=recipe.encoder, fitted=fitted)
-            for shard, (documents, chunks) in enumerate(shards)
+            for shard, (documents, chunks) in enumerate(_shards(done))
         ]
 
-    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, lanes=partial(embedding_lanes, recipe.encoder))
+    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, resources=partial(embedding_resources, recipe.encoder))
 
 
-def _identity(folder: Path) -> list[list[Any]]:
-    """Return what tells a model folder from another: name, size and time of change of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    stats = [(path.relative_to(folder).as_posix(), path.stat()) for path in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
+    known: dict[str, Any] = {}  # what is known once the inputs are done
+
+    def tasks(done: Finished) -> list[Task]:
+        (counts,) = done["encoder"].counts
+        execution = Execution(*(counts[name] for name in Execution._fields))
+        shards = list(_shards(done))
+        known.update(threads=execution.threads, shards=len(shards), dimensions=counts["dimensions"])
+        return [
+            partial(
+                embed_slice,
+                documents=shards[shard][0],
+                chunks=shards[shard][1],
+                shard=shard,
+                first=first,
+                last=last,
+                encoder=recipe.encoder,
+                execution=execution,
+            )
+            for shard, first, last in slices_of([count_chunks(chunks) for _, chunks in shards], execution)
+        ]
+
+    def resources(capacity: Capacity) -> Resources:
+        needs = embedding_resources(recipe.encoder, capacity)
+        threads = known.get("threads", 1)
+        return needs if threads == 1 else replace(needs, cpus=threads, at_once=max(1, capacity.cpus // threads))
+
+    def close(slices: Sequence[Counts]) -> Task:
+        return partial(join_slices, slices=slices, shards=known["shards"], dimensions=known["dimensions"])
+
+    return Step("embed", 2, {}, (ingest, chunk, encoder), tasks, resources=resources, close=close)
+
+
+def _shards(done: Finished) -> Iterator[tuple[Path, Path]]:
+    return zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
 
 
 def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
@@ -81,4 +118,4 @@ def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 
-    return Step("docvectors", 1, config, (chunk, embed), tasks)
+    return Step("docvectors", 2, config, (chunk, embed), tasks)

@@ -2,29 +2,29 @@
 
 Workers are forked from a server process that has imported the heavy libraries once, so they share that memory and start
 in milliseconds. Each runs on one thread: parallelism comes from tasks, and the last bits of a matrix product must not
-depend on how many cores there are. Workers die with the process that started them, even if that one is killed. A step's
-workers serve the next one too, unless what they loaded and cached has made them grow: then new ones take over.
+depend on how many cores there are. Workers die with the process that started them, even if that one is killed. They
+serve one step after the other, unless what they loaded and cached has made them grow: then new ones take over.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from nextlong.engine import interrupts
+from nextlong.engine.executor import Capacity, Resources, call_with_gpus
 from nextlong.errors import RunError
-
-T = TypeVar("T")
 
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -44,13 +44,19 @@ _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main
 
 
 class LocalExecutor:
-    """Processes on this machine; `preload` names the modules that every worker will need."""
+    """Processes on this machine, as many as `capacity` has processors; `preload` names the modules that each will need.
 
-    def __init__(self, workers: int, *, preload: Sequence[str] = ()) -> None:
-        self.workers = workers
+    A GPU is handed to one task at a time.
+    """
+
+    def __init__(self, capacity: Capacity, *, preload: Sequence[str] = ()) -> None:
+        self.capacity = capacity
+        self.workers = capacity.cpus
         self._preload = list(preload)
         self._pool: ProcessPoolExecutor | None = None
+        self._pools_of_gpus: dict[int, ProcessPoolExecutor] = {}  # one process each, which keeps its model loaded
         self._grown_mb = 0.0  # the worker that has grown most since it started
+        self._running: dict[Future[tuple[Any, float]], _Under] = {}
 
     def __enter__(self) -> LocalExecutor:
         return self
@@ -58,61 +64,89 @@ class LocalExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None and kind is not None:
-            for process in list(self._pool._processes.values()):
-                process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
+        if kind is not None:
+            for pool in self._pools():
+                for process in list(pool._processes.values()):
+                    process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
         self._close()
 
+    def _pools(self) -> list[ProcessPoolExecutor]:
+        return [*self._pools_of_gpus.values(), *([] if self._pool is None else [self._pool])]
+
     def _close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool, self._grown_mb = None, 0.0
+        for pool in self._pools():
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._pool, self._grown_mb = None, 0.0
+        self._pools_of_gpus.clear()
+        self._running.clear()
 
-    def map(
-        self, call: Callable[..., T], arguments: Iterable[tuple[Any, ...]], *, lanes: int | None = None
-    ) -> Iterator[T]:
-        """Yield `call(*a)` for each of `arguments` as they finish, at most `lanes` at once. The first error ends it.
+    def has_room(self, resources: Resources) -> bool:
+        """Say whether a worker is free, or all but one task's worth: a spare task lets no worker idle in between.
 
-        Arguments are taken one by one, as workers become free.
+        A task that needs a GPU, or of which only so many may run, is no spare: it would run at once where it must not.
         """
-        # One spare, so that no worker idles between tasks; but a spare would run at once where lanes are fewer than workers.
-        limit = lanes if lanes is not None and lanes < self.workers else self.workers + 1
-        waiting = iter(arguments)
-        running: set[Future[tuple[T, float]]] = set()
+        if resources.gpus:
+            return len(self._free_gpus()) >= resources.gpus
+        on_processors = sum(not under.gpus for under in self._running.values())
+        return on_processors < self.workers + (resources.at_once is None)
+
+    def _free_gpus(self) -> list[int]:
+        taken = {gpu for under in self._running.values() for gpu in under.gpus}
+        return [gpu for gpu in range(self.capacity.gpus) if gpu not in taken]
+
+    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+        """Hand a task to the next worker that is free."""
+        gpus = tuple(self._free_gpus()[: math.ceil(resources.gpus)]) if resources.gpus else ()
+        with interrupts.held_back(), self._explained():
+            future = self._started(gpus).submit(_with_growth, gpus, call, arguments)
+        self._running[future] = _Under(key, label, gpus)
+
+    def ended(self) -> Iterator[tuple[int, Any]]:
+        """Wait for a task, and yield key and result of each that has ended."""
+        finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        for future in finished:
+            with self._explained():
+                result, grown_mb = future.result()
+            self._grown_mb = max(self._grown_mb, grown_mb)
+            yield self._running.pop(future).key, result
+
+    def settle(self) -> None:
+        """Start new workers next time if these have grown."""
+        if self._grown_mb > _CARRIED_MB:
+            self._close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            while True:
-                for item in waiting:
-                    with interrupts.held_back():
-                        running.add(self._started().submit(_with_growth, call, item))
-                    if len(running) >= limit:
-                        break
-                if not running:
-                    if self._grown_mb > _CARRIED_MB:
-                        self._close()
-                    return
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    result, grown_mb = future.result()
-                    self._grown_mb = max(self._grown_mb, grown_mb)
-                    yield result
+            yield
         except BrokenProcessPool:
             cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
+            at_work = ", ".join(sorted({under.label for under in self._running.values()}))
             raise RunError(
-                f"a worker process was killed, most likely because memory ran out; run again with {cure}: what is "
-                "finished is kept"
+                f"a worker process was killed, most likely because memory ran out, while these ran: {at_work}; run again with "
+                f"{cure}: what is finished is kept"
             ) from None
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _started(self, gpus: tuple[int, ...] = ()) -> ProcessPoolExecutor:
+        """Return the processes for a task that has these GPUs, started if need be."""
+        if gpus:
+            if gpus[0] not in self._pools_of_gpus:
+                self._pools_of_gpus[gpus[0]] = self._start(1)
+            return self._pools_of_gpus[gpus[0]]
         if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(self._preload)
-            with _environment(_ONE_THREAD):
-                self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_prepare_worker)
-                try:
-                    self._pool.submit(os.getpid).result()
-                except BrokenProcessPool:
-                    raise RunError(f"a worker process ended while it started; {_GUARD}") from None
+            self._pool = self._start(self.workers)
         return self._pool
+
+    def _start(self, processes: int) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(self._preload)
+        with _environment(_ONE_THREAD):
+            pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
+            try:
+                pool.submit(os.getpid).result()
+            except BrokenProcessPool:
+                raise RunError(f"a worker process ended while it started; {_GUARD}") from None
+        return pool
 
 
 def refuse_import_by_worker() -> None:
@@ -121,9 +155,17 @@ def refuse_import_by_worker() -> None:
         raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
 
 
-def _with_growth(call: Callable[..., T], arguments: tuple[Any, ...]) -> tuple[T, float]:
+class _Under(NamedTuple):
+    """A task under way, and the GPUs that it has for itself."""
+
+    key: int
+    label: str
+    gpus: tuple[int, ...]
+
+
+def _with_growth(gpus: tuple[int, ...], call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
     """Return the task's result, and by how many MB this worker's peak has grown since it started."""
-    result = call(*arguments)
+    result = call_with_gpus(gpus, call, *arguments)
     return result, _peak_mb() - _mb_at_start
 
 

@@ -1,9 +1,9 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
 A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
-executor; the manifest comes last. Steps that do not wait for one another run side by side, so that those of a single task
-leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are those of an
-uninterrupted run.
+executor; the manifest comes last. A step starts when its own inputs are done, beside whatever else runs, so that steps of a
+single task leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are
+those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from nextlong.engine import store
+from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
-
-
-class Executor(Protocol):
-    """Where tasks run. `map` yields results as they come; the order is free."""
-
-    def map(self, call: Any, arguments: Iterable[tuple[Any, ...]], *, lanes: int | None = None) -> Iterator[Any]:
-        """Yield `call(*a)` for each of `arguments`, taken as workers become free, at most `lanes` at once."""
 
 
 def run_steps(
@@ -39,46 +34,88 @@ def run_steps(
     executor: Executor,
     reporter: Reporter | None = None,
     known: Finished | None = None,
+    only: Container[str] | None = None,
 ) -> dict[str, Done]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
+    `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
-    reporter = reporter or Quiet()
-    finished: dict[str, Done] = dict(known or {})
-    for ready in waves(steps, start=len(finished) + 1):
-        with store.explained(run_dir):
-            running = []
-            for place, step in ready.items():
-                there = find_done(step, run_dir)
-                if there is None:
-                    running.append(_open_step(step, run_dir, place, finished))
-                else:
-                    store.check_files(there.folder, there.manifest)
-                    store.remove_leftovers(there.folder)
-                    reporter.kept(step.name)
-                    _accept(step, there, finished)
-            _run_together(running, finished, executor, reporter)
-    return dict(known or {}) | {step.name: finished[step.name] for step in steps}
-
-
-def waves(steps: Sequence[Step], *, start: int = 1) -> Iterator[dict[int, Step]]:
-    """Yield the steps that run side by side, by their place on the route, which is counted from `start`.
-
-    Of those that are left, the ones that wait for none of the others; a step with lanes has the executor to itself.
-    """
-    waiting = dict(enumerate(steps, start=start))
-    while waiting:
-        names = {step.name for step in waiting.values()}
-        ready = {
-            place: step for place, step in waiting.items() if names.isdisjoint(before.name for before in step.inputs)
+    with store.explained(run_dir):
+        places = {
+            place: step
+            for place, step in enumerate(steps, start=len(known or {}) + 1)
+            if only is None or step.name in only
         }
-        first = min(ready)
-        alone = ready[first].lanes is not None
-        ready = {place: step for place, step in ready.items() if place == first or (not alone and step.lanes is None)}
-        yield ready
-        waiting = {place: step for place, step in waiting.items() if place not in ready}
+        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet()).carry_out()
+    return dict(known or {}) | {step.name: finished[step.name] for step in places.values()}
+
+
+class _Route:
+    """Steps on their way: those that wait for others, those under way in the order of the route, those that are done."""
+
+    def __init__(
+        self, steps: Mapping[int, Step], known: dict[str, Done], run_dir: Path, executor: Executor, reporter: Reporter
+    ) -> None:
+        self._waiting = dict(steps)  # by place
+        self._running: dict[int, _Running] = {}
+        self._finished = known
+        self._run_dir = run_dir
+        self._executor = executor
+        self._reporter = reporter
+
+    def carry_out(self) -> dict[str, Done]:
+        """Finish every step."""
+        with ExitStack() as endings:
+            while self._waiting or self._running:
+                self._open_ready(endings)
+                self._hand_over()
+                if not self._running:
+                    continue  # what was ready was there already
+                for place, part in self._executor.ended():
+                    self._running[place].add(part)
+                    if self._running[place].is_done:
+                        self._end(place)
+                if not any(running.in_flight for running in self._running.values()):
+                    self._executor.settle()
+        return self._finished
+
+    def _open_ready(self, endings: ExitStack) -> None:
+        """Begin the steps whose inputs are done, or take them as they are there."""
+        names = {step.name for step in self._waiting.values()} | {own.step.name for own in self._running.values()}
+        for place, step in list(self._waiting.items()):
+            if names.isdisjoint(before.name for before in step.inputs):
+                del self._waiting[place]
+                if (there := find_done(step, self._run_dir)) is not None:
+                    self._keep(step, there)
+                    names.discard(step.name)
+                    continue
+                running = _open_step(step, self._run_dir, place, self._finished, self._executor.capacity)
+                self._running[place] = running
+                running.start(self._reporter)
+                endings.push(running.ending)
+                if running.is_done:
+                    self._end(place)
+                    names.discard(step.name)
+
+    def _keep(self, step: Step, there: Done) -> None:
+        store.check_files(there.folder, there.manifest)
+        store.remove_leftovers(there.folder)
+        self._reporter.kept(step.name)
+        _accept(step, there, self._finished)
+
+    def _hand_over(self) -> None:
+        """Give the executor what it has room for; the tasks of the first step come first."""
+        for place, running in sorted(self._running.items()):
+            while (task := running.next_task()) is not None and self._executor.has_room(running.resources):
+                running.hand_over()
+                label = f"{running.step.name} task {task.number}"
+                self._executor.submit(place, run_task, *task, resources=running.resources, label=label)
+
+    def _end(self, place: int) -> None:
+        running = self._running.pop(place)
+        _accept(running.step, running.finish(), self._finished)
 
 
 def _accept(step: Step, there: Done, finished: dict[str, Done]) -> None:
@@ -108,22 +145,47 @@ def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Done:
     return Done(name, folder, manifest)
 
 
+def folder_for(step: Step, run_dir: Path, place: int) -> Path:
+    """Return the folder of a step: the one that there is, or that which its place on the route names."""
+    return _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
+
+
 def _folder_of(step: Step, run_dir: Path) -> Path | None:
     # The number before the name is the place on the route that made the folder first; another method's route may differ.
     return next(iter(sorted(run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
 
 
+class _Numbered(NamedTuple):
+    """A task, where its files go, and its place among the tasks of its step."""
+
+    task: Task
+    folder: Path
+    number: int
+
+
 class _Running:
     """A step under way; `parts` are those of its tasks that are done, by index."""
 
-    def __init__(self, step: Step, folder: Path, tasks: Sequence[Task], parts: dict[int, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        folder: Path,
+        tasks: Sequence[Task],
+        parts: dict[int, dict[str, Any]],
+        resources: Resources,
+    ) -> None:
         self.step = step
-        self._folder = folder
-        self._tasks = tasks
-        self._parts = parts
-        self._total = len(tasks) + (step.close is not None)
-        self._is_started = False
+        self.resources = resources
+        self.in_flight = 0
         self.ending = ExitStack()  # of what goes on beside the tasks
+        self._folder = folder
+        self._parts = parts
+        self._count = len(tasks)
+        self._total = len(tasks) + (step.close is not None)
+        self._left = deque(
+            _Numbered(task, folder, index) for index, task in enumerate(tasks) if index not in self._parts
+        )
+        self._is_closing = len(parts) == self._total
 
     @property
     def is_done(self) -> bool:
@@ -131,31 +193,38 @@ class _Running:
         return len(self._parts) == self._total
 
     def start(self, reporter: Reporter) -> None:
-        """Begin to report, and to bring parts to the disk, unless it has begun."""
-        if not self._is_started:
-            self._is_started = True
-            self._clock = Clock()
-            self._folder.mkdir(exist_ok=True)
-            self.ending.push(self._remove_if_empty)
-            progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
-            self._advance = self.ending.enter_context(progress)
-            self._to_disk = self.ending.enter_context(store.early_syncing(self._folder))
+        """Begin to report, and to bring parts to the disk."""
+        self._clock = Clock()
+        self._folder.mkdir(exist_ok=True)
+        self.ending.push(self._remove_if_empty)
+        progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
+        self._advance = self.ending.enter_context(progress)
+        self._to_disk = self.ending.enter_context(store.early_syncing(self._folder))
 
     def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:  # failed before any of its tasks was done
             with suppress(OSError):
                 self._folder.rmdir()
 
-    def missing(self) -> list[tuple[Task, Path, int]]:
-        """Return the tasks that can run now; that which closes the step only once all others are done."""
-        missing = [(task, self._folder, index) for index, task in enumerate(self._tasks) if index not in self._parts]
-        if missing or self.is_done or self.step.close is None:
-            return missing
-        closing = self.step.close([self._parts[index]["counts"] for index in range(len(self._tasks))])
-        return [(closing, self._folder, len(self._tasks))]
+    def next_task(self) -> _Numbered | None:
+        """Return a task that can begin now, the same until it is taken note of; that which closes the step comes last."""
+        most = self.resources.at_once
+        if most is not None and self.in_flight >= most:
+            return None
+        if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
+            self._is_closing = True
+            closing = self.step.close([self._parts[index]["counts"] for index in range(self._count)])
+            self._left.append(_Numbered(closing, self._folder, self._count))
+        return self._left[0] if self._left else None
+
+    def hand_over(self) -> None:
+        """Take note that the next task has begun."""
+        self._left.popleft()
+        self.in_flight += 1
 
     def add(self, part: dict[str, Any]) -> None:
         """Take note of a task that is done."""
+        self.in_flight -= 1
         self._parts[part["index"]] = part
         self._to_disk(part)
         self._advance(part["seconds"])
@@ -166,7 +235,7 @@ class _Running:
         self.ending.close()
         step, parts = self.step, self._parts
         if step.close is not None:
-            parts[len(self._tasks)]["closes"] = True
+            parts[self._count]["closes"] = True
         manifest = {
             "step": step.name,
             "version": step.version,
@@ -182,47 +251,16 @@ class _Running:
         return Done(step.name, self._folder, manifest)
 
 
-def _open_step(step: Step, run_dir: Path, place: int, finished: Finished) -> _Running:
-    folder = _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
+def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capacity: Capacity) -> _Running:
+    folder = folder_for(step, run_dir, place)
     store.remove_leftovers(folder)
     tasks = step.tasks({before.name: finished[before.name] for before in step.inputs})
     total = len(tasks) + (step.close is not None)
     parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < total}
-    return _Running(step, folder, tasks, parts)
+    return _Running(step, folder, tasks, parts, step.resources(capacity))
 
 
-def _run_together(steps: Sequence[_Running], finished: dict[str, Done], executor: Executor, reporter: Reporter) -> None:
-    """Finish steps. The tasks of the first come first, and those of the next as workers become free."""
-    left = dict(enumerate(steps))
-
-    def end(number: int) -> None:
-        running = left.pop(number)
-        _accept(running.step, running.finish(), finished)
-
-    with ExitStack() as endings:
-        for number, running in list(left.items()):
-            if running.is_done:
-                running.start(reporter)
-                end(number)
-        while left:
-            lanes = next(iter(left.values())).step.lanes
-            for number, part in executor.map(_run_task, _calls(left, reporter, endings), lanes=lanes and lanes()):
-                left[number].add(part)
-                if left[number].is_done:
-                    end(number)
-
-
-def _calls(
-    steps: Mapping[int, _Running], reporter: Reporter, endings: ExitStack
-) -> Iterator[tuple[int, Task, Path, int]]:
-    for number, running in list(steps.items()):
-        running.start(reporter)
-        endings.enter_context(running.ending)
-        for missing in running.missing():
-            yield number, *missing
-
-
-def _run_task(number: int, task: Task, folder: Path, index: int) -> tuple[int, dict[str, Any]]:
+def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
@@ -230,7 +268,7 @@ def _run_task(number: int, task: Task, folder: Path, index: int) -> tuple[int, d
         try:
             work.mkdir()
             counts: Counts = task(work / f"part-{index:05d}")
-            return number, store.commit_part(work, folder, index, counts, time.monotonic() - began)
+            return store.commit_part(work, folder, index, counts, time.monotonic() - began)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

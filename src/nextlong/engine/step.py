@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
 
 Counts = dict[str, Any]
@@ -39,8 +40,8 @@ class Step:
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
     check: Callable[[Done], None] | None = field(default=None, compare=False)
-    # Says, when the step starts, at most how many tasks run at once, or None; such a step runs alone.
-    lanes: Callable[[], int | None] | None = field(default=None, compare=False)
+    # Says, when the step starts, what each task needs of what the executor has.
+    resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     close: Closer | None = field(default=None, compare=False)
     known_fingerprint: str | None = None
 
@@ -87,7 +88,7 @@ class Done:
         """
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
-            raise self._is_of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
+            raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         return [self.folder / name for name in sorted(names, key=_by_numbers)]
 
     def file(self, suffix: str) -> Path:
@@ -107,7 +108,7 @@ class Done:
     def total(self, key: str) -> int:
         """Return the sum of one count over all tasks. Raises RunError if they did not count it."""
         if any(key not in counts for counts in self.counts):
-            raise self._is_of_earlier_version(f"count of {key}")
+            raise self.of_earlier_version(f"count of {key}")
         return sum(counts[key] for counts in self.counts)
 
     def total_by_reason(self, key: str) -> dict[str, int]:
@@ -117,7 +118,8 @@ class Done:
             total.update(counts[key])
         return {reason: count for reason, count in total.items() if count}
 
-    def _is_of_earlier_version(self, lacks: str) -> RunError:
+    def of_earlier_version(self, lacks: str) -> RunError:
+        """Return the error that says what the step lacks, because an earlier version made it."""
         version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
         return RunError(
             f"{self.folder} has no {lacks}: its step {self.name} is of an earlier version (made by nextlong {version}); "

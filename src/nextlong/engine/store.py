@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -69,6 +70,12 @@ def write_text(path: Path, text: str) -> None:
     _sync_folder(path.parent)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a small file so that it stays removed, even after a power cut."""
+    path.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON that this package wrote. Raises RunError if it is missing or damaged."""
     try:
@@ -88,6 +95,22 @@ def hash_file(path: Path) -> str:
     return state.hexdigest()
 
 
+def hash_folder(folder: Path) -> dict[str, str]:
+    """Return the name and `hash_file` of every file below a folder, in order; hidden files and folders are passed over."""
+    files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        name.as_posix(): _known_hash(path, path.stat().st_mtime_ns)
+        for name, path in files.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+@lru_cache(maxsize=4096)
+def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change since)
+    # A route is made several times a command, and a model may be gigabytes.
+    return hash_file(path)
+
+
 def commit_part(work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
     files = {}
@@ -103,10 +126,15 @@ def commit_part(work: Path, folder: Path, index: int, counts: Mapping[str, Any],
     return marker
 
 
-def confirmed_parts(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the markers of an unfinished step whose files are all there with the recorded hash, by task index."""
+def confirmed_parts(folder: Path, *, among: Container[int] | None = None) -> dict[int, dict[str, Any]]:
+    """Return the markers of an unfinished step whose files are all there with the recorded hash, by task index.
+
+    Only those of the tasks `among` are looked at, if they are given.
+    """
     parts = {}
     for path in sorted(folder.glob(".part-*.json")):
+        if among is not None and int(path.stem.rpartition("-")[2]) not in among:
+            continue
         try:
             marker = json.loads(path.read_text(encoding="utf-8"))
             if all(_is_intact(folder / name, record, trust="hash") for name, record in marker["files"].items()):
@@ -179,25 +207,29 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
+def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written.
+
+    Those that hold it "together" (array jobs) leave everything as it is that is not their own.
+    """
     with explained(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         file = (run_dir / ".lock").open("a+", encoding="utf-8")
     with file:
-        _lock(file, run_dir)
+        _lock(file, run_dir, fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH)
         with explained(run_dir):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
-        remove_leftovers(run_dir)
+        if mode == "alone":
+            remove_leftovers(run_dir)
         yield
 
 
-def _lock(file: IO[str], run_dir: Path) -> None:
+def _lock(file: IO[str], run_dir: Path, kind: int) -> None:
     # The kernel frees the lock when its holder dies, however it dies.
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or "another run"

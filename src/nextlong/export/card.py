@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
-Format = Literal["parquet", "arrow", "mds", "megatron", "jsonl"]
+from nextlong.export.formats.base import Format
+from nextlong.export.rows import fill, percent
+from nextlong.schemas import Layout
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
@@ -33,7 +35,7 @@ _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0":
 
 _SPANS = "what every token is: chunk, document, characters, role, token range, cosine; the spans tile the sequence"
 _MEANINGS: Final = {
-    "sequence_id": "`nextlong-` and the content hash of the meta-document; of other methods a hash of their documents",
+    "sequence_id": "the method, and the content hash of the meta-document or a hash of all its documents",
     "sequence_ids": "the sequences of the row, in order",
     "method": "which documents stand together, and in what order",
     "domain": "the source of the meta-document, or of the first document",
@@ -48,7 +50,13 @@ _MEANINGS: Final = {
     "spans": _SPANS,
 }
 
-_READ_BY_DATASETS: Final = ("parquet", "jsonl")  # `load_dataset` takes a folder of them
+# What the sequences of a layout are.
+_MADE: Final = {
+    Layout.EXTENDED: "one short document cut into chunks, and between two of them stand the most similar chunks of other "
+    "documents: what used to depend on the paragraph before now depends on one far back, past look-alikes",
+    Layout.CONCATENATED: "made of whole short documents",
+    Layout.INTERLEAVED: "made of short documents cut into parts, which stand shuffled, those of each document in their order",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +96,12 @@ class Facts:
     name: str
     format: Format
     splits: Sequence[Split]
-    columns: Sequence[str]
-    methods: Sequence[str]
+    room: int  # tokens that a row can hold
+    methods: Mapping[str, Layout]  # by name
     target_tokens: Sequence[int]  # of the sequences; several where runs of several lengths are mixed
     tokenizer: str
     vocabulary: int
+    eos: int | None  # the id of the EOS token
     sources: Sequence[Source]
     recipes: Sequence[str]
     version: str
@@ -134,7 +143,7 @@ def front_matter(facts: Facts) -> dict[str, Any]:
         *("long-context", "pretraining", "synthetic", "nextlong"),
         *(f"method:{method}" for method in facts.methods),
     ]
-    if facts.format in _READ_BY_DATASETS:
+    if facts.format.hub == "loads":
         data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
     else:
@@ -168,23 +177,24 @@ def _what(facts: Facts) -> str:
         f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
-    others = [method for method in facts.methods if method != "nextlong"]
-    paragraphs = [told]
-    if len(others) < len(facts.methods):
-        which = "Those of `nextlong` are" if others else "Each is"
-        paragraphs.append(
-            f"{which} one short document cut into chunks, and between two of them stand the most similar chunks of "
-            "other documents: what used to depend on the paragraph before now depends on one far back, past look-alikes."
-        )
-    if others:
-        which = "The others are" if len(paragraphs) > 1 else "Each is"
-        paragraphs.append(f"{which} made of whole short documents, put together by {_methods(others)}.")
-    return "\n\n".join(paragraphs)
+    methods_of = {layout: [name for name, own in facts.methods.items() if own == layout] for layout in _MADE}
+    made = [_paragraph(layout, methods, facts) for layout, methods in methods_of.items() if methods]
+    return "\n\n".join([told, *made])
 
 
-def _methods(methods: Sequence[str]) -> str:
-    named = " and ".join(_code(method) for method in methods)
-    return f"the method{'s' if len(methods) > 1 else ''} {named}"
+def _paragraph(layout: Layout, methods: Sequence[str], facts: Facts) -> str:
+    if len(methods) < len(facts.methods):
+        return f"Those of {_named(methods)} are {_MADE[layout]}."
+    by = "" if layout == Layout.EXTENDED else f", put together by {_methods(methods)}"
+    return f"Each is {_MADE[layout]}{by}."
+
+
+def _methods(methods: Collection[str]) -> str:
+    return f"the method{'s' if len(methods) > 1 else ''} {_named(methods)}"
+
+
+def _named(methods: Collection[str]) -> str:
+    return " and ".join(_code(method) for method in methods)
 
 
 def _loading(facts: Facts) -> str:
@@ -192,20 +202,15 @@ def _loading(facts: Facts) -> str:
     first = facts.splits[0]
     below = first.files.removesuffix("/")
     place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
-    if facts.format == "arrow":
-        package, rows = "from datasets import load_from_disk", f"load_from_disk({place})"
-        shown = 'rows[0]["length"]'
-    elif facts.format == "mds":
-        package = "from streaming import StreamingDataset"
-        rows = f"StreamingDataset(local={place}, shuffle=False, batch_size=1)"
-        shown = 'rows[0]["input_ids"].shape, rows[0]["indices"]'
-    elif facts.format == "megatron":
-        package = "from megatron.core.datasets.indexed_dataset import IndexedDataset"
-        rows, shown = f"IndexedDataset({place})  # the prefix is what --data-path takes", "len(rows), rows[0][:8]"
-    else:
-        package = "from datasets import load_dataset"
-        rows = f"load_dataset(folder, split={first.name!r}, streaming=True)"
-        shown = f"len(next(iter(rows))[{'input_ids' if 'input_ids' in facts.columns else 'text'!r}])"
+    known = {
+        "place": place,
+        "split": repr(first.name),
+        "tokens": max(facts.target_tokens),
+        "vocabulary": facts.vocabulary,
+        "uint": "uint16" if facts.vocabulary <= 1 << 16 else "uint32",
+        "eos": facts.eos,
+    }
+    package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
     return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
 
 
@@ -215,18 +220,25 @@ def _splits(facts: Facts) -> str:
             split.name,
             "all of this folder" if split.files == "." else _code(split.files),
             *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
+            percent(fill({"rows": split.rows, "tokens": split.tokens}, room=facts.room)),
             f"{split.bytes / 1e6:,.1f} MB",
         )
         for split in facts.splits
     ]
-    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "size")
+    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
+    shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
     left_out, of = facts.left_out
-    told = f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-    return f"Format: {facts.format}.\n\n{_table(headings, rows)}" + (f"\n\n{told}" if left_out else "")
+    if left_out:
+        shown += (
+            f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        )
+    return shown
 
 
 def _columns(facts: Facts) -> str:
-    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.columns])
+    if not facts.format.columns:
+        return "Token ids alone, one synthesised document after the other."
+    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
 
 
 def _sources(facts: Facts) -> str:

@@ -15,26 +15,11 @@ from nextlong.errors import RecipeError
 class Packed:
     """Rows of whole sequences: row i holds sequences order[offsets[i]:offsets[i + 1]], ascending.
 
-    `tokens`, shape (rows,), says how many each row holds. Rows stand in the order of their first sequence.
+    Rows stand in the order of their first sequence.
     """
 
     order: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    row_tokens: int
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def short_rows(self) -> int:
-        """How many rows are not full."""
-        return int((self.tokens < self.row_tokens).sum())
-
-    @property
-    def fill(self) -> float:
-        """The share of the rows that holds tokens."""
-        return float(self.tokens.sum() / max(1, len(self) * self.row_tokens))
 
 
 def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
@@ -56,9 +41,8 @@ def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
     place = np.empty(len(first), np.int64)
     place[np.argsort(first)] = np.arange(len(first))
     row_of = place[row_of]
-    tokens = np.bincount(row_of, weights=lengths, minlength=len(first)).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])
-    return Packed(np.argsort(row_of, kind="stable"), offsets, tokens, row_tokens)
+    return Packed(np.argsort(row_of, kind="stable"), offsets)
 
 
 class _OpenRows:

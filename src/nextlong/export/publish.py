@@ -3,55 +3,38 @@
 In:  files with their sizes and hashes, as the run recorded them; a destination.
 Out: the same files there, each whole under its final name or absent; those that say the rest is there come last.
 
-`.nextlong-push.json` at the destination names every file that a push has begun to put there, and the hash of those that
-arrived. Sizes and that record decide what is sent again, so that a resumed push reads nothing back.
+First a plan is made from what lies there and what the record of earlier pushes says (`destination.py`), then it is carried
+out: a resumed push reads nothing back.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
-import os
 import posixpath
-import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import xxhash
 
 from nextlong.errors import ExportError, RunError
-from nextlong.inputs import file_systems
-
-RECORD: Final = ".nextlong-push.json"
+from nextlong.export.destination import Destination, Entry, ExportFile
 
 # A reader that finds one of these takes the files beside it for complete.
-_CARD: Final = "README.md"
+_TOLD_ANEW: Final = frozenset({"README.md", "manifest.json"})  # the same data may be told with other words
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", "manifest.json", "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
 # What people and hubs put beside data; hidden files besides.
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
-# Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
-_ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
 # Trying again does not help against these.
 _LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _RECORD_EVERY_S: Final = 10.0  # on the Hugging Face hub each write is a commit
 _LONGEST_PAUSE_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class ExportFile:
-    """A finished file: where it lies, its name below the destination (with /), its size and XXH3 128-bit hash in hex."""
-
-    path: Path
-    name: str
-    bytes: int
-    xxh3: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +44,16 @@ class Published:
     sent: int
     sent_bytes: int
     kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a push will do: files to send, names to delete before, and what the record says before and after the deleting."""
+
+    due: list[ExportFile]
+    stale: list[str]
+    before: dict[str, Entry]
+    record: dict[str, Entry]
 
 
 def publish(
@@ -81,13 +74,30 @@ def publish(
 
     Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
     """
-    place = _Place(destination)
-    try:
-        found = place.sizes()
-        record = place.read_record()
-    except Exception as error:  # each file system has errors of its own, many of them no OSError
-        raise _refusal(destination, error) from None
-    known = {str(name): entry for name, entry in record.items() if name in found or entry["whole"] is False}
+    place = Destination(destination)
+    with _refusals(destination):
+        plan = plan_push(files, place.sizes(), place.read_record(), destination=destination, others=others)
+        if plan.due or plan.stale:
+            _clear(place, plan)
+        push = _Push(place, plan.record, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
+        for is_last in (False, True):
+            push.send([file for file in plan.due if _comes_last(file.name) is is_last], threads=threads)
+    return Published(len(plan.due), sum(file.bytes for file in plan.due), len(files) - len(plan.due))
+
+
+def plan_push(
+    files: Sequence[ExportFile],
+    found: Mapping[str, int],
+    record: Mapping[str, Entry],
+    *,
+    destination: str,
+    others: Literal["refuse", "replace"],
+) -> Plan:
+    """Return what is to be done so that exactly `files` lie at the destination, which has `found` and was told `record`.
+
+    Raises ExportError if that would take what no push put there, or another export without leave.
+    """
+    known = {name: entry for name, entry in record.items() if name in found or entry["whole"] is False}
     _refuse_strangers(files, found, known, destination)
     other = _of_another(files, found, known)
     if other and others == "refuse":
@@ -95,25 +105,44 @@ def publish(
             f"{destination} holds {len(other):,} files of another export, such as {other[0]!r}; choose another destination, "
             f"or replace them: nextlong export RUN --into {destination} --replace"
         )
-    # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
-    ends = [name for name in found if _comes_last(name) and name in known] if other else []
-    stale = sorted({*other, *ends} - {file.name for file in files if file.name not in ends})
+    stale = _stale(files, found, known, other)
     due = [file for file in files if file.name in stale or not _is_whole(file, found, known)]
-    whole = {file.name: _entry(file, whole=file not in due) for file in files}
+    names_due = {file.name for file in due}
+    whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
+    return Plan(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
+
+
+def _stale(
+    files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], other: Sequence[str]
+) -> list[str]:
+    """Return what is to be deleted, in this order.
+
+    Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
+    """
+    if not other:
+        return []
+    ends = {name for name in found if _comes_last(name) and name in known}
+    kept = {file.name for file in files} - ends
+    return sorted(({*other} | ends) - kept, key=lambda name: (not _comes_last(name), name))
+
+
+def _clear(place: Destination, plan: Plan) -> None:
+    """Delete what is stale, with the record telling first what is about to change."""
+    place.write_record(plan.before)
+    for name in plan.stale:
+        place.delete(name)
+    place.write_record(plan.record)
+
+
+@contextmanager
+def _refusals(url: str) -> Iterator[None]:
+    """Tell the errors of file systems, of which each has its own, as ExportError."""
     try:
-        if due or stale:
-            place.write_record({**{name: known[name] for name in stale}, **whole})
-            for name in sorted(stale, key=_comes_last, reverse=True):
-                place.delete(name)
-            place.write_record(whole)
-        push = _Push(place, whole, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
-        for wave in (False, True):
-            push.send([file for file in due if _comes_last(file.name) is wave], threads=threads)
+        yield
     except (ExportError, RunError):
         raise
     except Exception as error:
-        raise _refusal(destination, error) from None
-    return Published(len(due), sum(file.bytes for file in due), len(files) - len(due))
+        raise _refusal(url, error) from None
 
 
 class _Push:
@@ -121,8 +150,8 @@ class _Push:
 
     def __init__(
         self,
-        place: _Place,
-        whole: dict[str, dict[str, Any]],
+        place: Destination,
+        whole: dict[str, Entry],
         *,
         attempts: int,
         first_pause_s: float,
@@ -175,101 +204,6 @@ class _Push:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-class _Place:
-    """A destination folder on any file system."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.fs, root = file_systems.reach(url, where=f"the destination {url!r}", error=ExportError)
-        self.root = root.rstrip("/") or "/"
-        self.is_local = file_systems.is_local(self.fs)
-        self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
-
-    def sizes(self) -> dict[str, int]:
-        """Return name → bytes of every file that is there, hidden ones left out."""
-        self.fs.invalidate_cache()
-        if self.fs.isfile(self.root):
-            raise ExportError(f"the destination {self.url!r} is a file; name a folder")
-        try:
-            listed = self.fs.find(self.root, detail=True)
-        except FileNotFoundError:
-            return {}
-        names = {posixpath.relpath(path, self.root): info for path, info in listed.items()}
-        return {
-            name: int(info["size"] or 0)
-            for name, info in names.items()
-            if not any(part.startswith(".") for part in name.split("/"))
-        }
-
-    def read_record(self) -> dict[str, dict[str, Any]]:
-        """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
-        try:
-            files = json.loads(self.fs.cat_file(self._at(RECORD)))["files"]
-            return {name: {key: entry[key] for key in ("bytes", "xxh3", "whole")} for name, entry in files.items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ExportError(
-                f"{self.url} holds a damaged {RECORD}; delete that file, and the files that are to be sent again"
-            ) from None
-
-    def write_record(self, files: Mapping[str, Mapping[str, Any]]) -> None:
-        text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
-        if self.is_local:
-            target = Path(self._at(RECORD))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(target, lambda partial: partial.write_text(text, encoding="utf-8"), mark="new")
-        else:
-            self.fs.pipe_file(self._at(RECORD), text.encode())
-
-    def put(self, file: ExportFile) -> None:
-        """Send one file; it is there under its name only when it is complete."""
-        target = self._at(file.name)
-        if self.is_local:
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-            return _write_whole(Path(target), lambda partial: shutil.copyfile(file.path, partial), mark=file.xxh3[:8])
-        if self.is_atomic:
-            self.fs.put_file(str(file.path), target)
-        else:
-            partial = f"{posixpath.dirname(target)}/.{posixpath.basename(target)}.{file.xxh3[:8]}.part"
-            self.fs.put_file(str(file.path), partial)
-            self.fs.mv(partial, target)
-        return None
-
-    def delete(self, name: str) -> None:
-        self.fs.rm_file(self._at(name))
-        if self.is_local:
-            _remove_empty(Path(self._at(name)).parent, below=Path(self.root))
-
-    def _at(self, name: str) -> str:
-        return f"{self.root.rstrip('/')}/{name}"
-
-
-def _write_whole(target: Path, write: Callable[[Path], Any], *, mark: str) -> None:
-    """Have `write` make a file beside `target`, bring it to the disk, and give it its name."""
-    partial = target.with_name(f".{target.name}.{mark}.part")
-    try:
-        write(partial)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _remove_empty(folder: Path, *, below: Path) -> None:
-    """Remove a folder that nothing is left in, and those above it, down to the destination itself."""
-    while folder != below and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
-
-
 def _check_source(file: ExportFile) -> None:
     """Raise RunError unless a file is what the run recorded; what is published must be what was verified."""
     try:
@@ -281,11 +215,11 @@ def _check_source(file: ExportFile) -> None:
         raise RunError(f"{file.path} is not what was exported (its hash is {found}, not {file.xxh3}); export again")
 
 
-def _entry(file: ExportFile, *, whole: bool) -> dict[str, Any]:
-    return {"bytes": file.bytes, "xxh3": file.xxh3, "whole": whole}
+def _entry(file: ExportFile, *, whole: bool) -> Entry:
+    return Entry(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
 
 
-def _is_whole(file: ExportFile, found: Mapping[str, int], known: Mapping[str, Mapping[str, Any]]) -> bool:
+def _is_whole(file: ExportFile, found: Mapping[str, int], known: Mapping[str, Entry]) -> bool:
     return found.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
 
 
@@ -294,7 +228,7 @@ def _comes_last(name: str) -> bool:
 
 
 def _refuse_strangers(
-    files: Iterable[ExportFile], found: Mapping[str, int], known: Mapping[str, Any], destination: str
+    files: Iterable[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], destination: str
 ) -> None:
     """Raise ExportError if the destination holds files that no push put there, whatever their names."""
     strangers = sorted(name for name in found.keys() - known.keys() if name not in _ALLOWED)
@@ -306,15 +240,15 @@ def _refuse_strangers(
         )
 
 
-def _of_another(
-    files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
+def _of_another(files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry]) -> list[str]:
     """Return what earlier pushes put there that is not of these files; a card may be told anew."""
     own = {file.name: file.xxh3 for file in files}
     return sorted(
         name
         for name, entry in known.items()
-        if name in found and own.get(name) != entry["xxh3"] and (name not in own or posixpath.basename(name) != _CARD)
+        if name in found
+        and own.get(name) != entry["xxh3"]
+        and (name not in own or posixpath.basename(name) not in _TOLD_ANEW)
     )
 
 

@@ -21,6 +21,7 @@ from nextlong.export.pack import pack
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
+LEAST_FILL: Final = 0.95  # rows that hold less are worth a warning
 FEWER_LEFT_OUT: Final = (
     "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation touches fewer, and "
     "export.shared_chunks=keep leaves none out"
@@ -151,3 +152,13 @@ def row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.in
     ends = np.concatenate([[0], np.cumsum(index["length"])])
     tokens: NDArray[np.int64] = np.diff(ends[offsets])
     return tokens
+
+
+def fill(counts: Mapping[str, Any], *, room: int) -> float:
+    """Return the share of a split's rows that holds tokens, by what `arrange_rows` counted; `room` is that of a row."""
+    return float(counts["tokens"] / max(1, counts["rows"] * room))
+
+
+def percent(share: float) -> str:
+    """Return a share in words, rounded down, so that only what is full is called so."""
+    return f"{int(share * 1000) / 10:.1f} %"

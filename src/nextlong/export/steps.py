@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 from nextlong.engine.step import Counts, Finished, Step, Task
-from nextlong.export.rows import SPLITS, Arrangement, arrange_rows, row_tokens
-from nextlong.export.write import COLUMNS, Format, Options, Origin, close_export, export_shard, mds_shards, shards_of
+from nextlong.errors import RecipeError
+from nextlong.export.formats.base import Options, format_of
+from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
+from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
 from nextlong.recipe import Recipe
-
-# How the files end that hold the rows.
-SUFFIXES: Final[Mapping[str, str | tuple[str, ...]]] = {
-    **dict.fromkeys(COLUMNS, ".parquet"),
-    "arrow": ".arrow",
-    "jsonl": ".jsonl",
-    **dict.fromkeys(("mds", "prolong"), (".mds", ".mds.zstd")),
-    "megatron": ".bin",
-}
+from nextlong.tokens.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
 _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
-_MEGATRON_SHARD_MB = 16_000  # its users name each file
 _ID_BYTES = 4
 
 
@@ -64,6 +57,16 @@ def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> l
     ]
 
 
+def check_names(recipe: Recipe, known: Finished) -> None:
+    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would take."""
+    for name in recipe.export.formats:
+        if name in known and "format" not in known[name].manifest["config"]:
+            raise RecipeError(
+                f"export.formats: {name} is the name of a step of the run, so no format can be called so; give the format, and its "
+                "entry point, another name"
+            )
+
+
 def read_steps(done: Finished) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting needs."""
     names = ("ingest", chunks_of(done).name, "tokenizer", "refer", "tokens", "compose")
@@ -73,15 +76,6 @@ def read_steps(done: Finished) -> tuple[Step, ...]:
 def splits_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the splits that the recipe asks for."""
     return SPLITS if recipe.export.validation else SPLITS[:1]
-
-
-def files_of(name: Format, folder: str) -> str:
-    """Return what a reader is given for the files of a format in `folder`, which is empty or ends in a slash."""
-    if name in COLUMNS or name == "jsonl":
-        return f"{folder}*{SUFFIXES[name]}"
-    if name == "megatron":
-        return f"{folder}part-00000"
-    return folder or "."
 
 
 def step_name(name: str, split: str) -> str:
@@ -115,55 +109,58 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     return Step("rows", 2, config, tuple(read), tasks)
 
 
-def _format_step(recipe: Recipe, name: Format, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
     """Rows → the files of one split in one format."""
-    export = recipe.export
-    config: dict[str, Any] = {"format": name, "split": split, "shard_mb": export.shard_mb}
-    if name in COLUMNS:
-        config["row_group_mb"] = export.row_group_mb
-    compression = _compression(recipe, name)
-    if compression is not None:
-        config["compression"] = compression
-    if name == "megatron":
-        config["eod"] = export.megatron_eod
+    keys = _keys(recipe, name)
+    extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
+    config: dict[str, Any] = {
+        "format": name,
+        "split": split,
+        "shard_mb": recipe.export.shard_mb,
+        **{key: value for key, value in keys.items() if key != "compression"},
+        **({"compression": keys["compression"]} if keys["compression"] != format_of(name).compressions[0] else {}),
+        **extra,
+    }
 
     def tasks(done: Finished) -> list[Task]:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
-        row_bytes = _ID_BYTES * row_tokens(np.load(index), np.load(offsets))
+        id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
+        options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
         origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
-        options = Options(
-            shard_bytes=_shard_bytes(recipe, name, int(row_bytes.sum())),
-            row_group_bytes=int(export.row_group_mb * 1_000_000),
-            compression=compression,
-            eod=export.megatron_eod,
-            vocab_size=done["tokenizer"].counts[0]["vocab_size"],
-        )
+        shards = cut_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
-        if name in ("mds", "prolong"):
-            shards = mds_shards(np.load(index), np.load(offsets), origins, options)
-        else:
-            shards = shards_of(row_bytes, shard_bytes=options.shard_bytes)
-        return [partial(export_shard, format=name, shard=shard, **shared) for shard in shards]
+        return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
 
     def close(counts: Sequence[Counts]) -> Task:
-        return partial(close_export, format=name, shards=counts)
+        return partial(close_export, name=name, shards=counts)
 
     return Step(step_name(name, split), 4, config, (rows, *read), tasks, close=close)
 
 
-def _compression(recipe: Recipe, name: Format) -> Literal["zstd", "lz4", "snappy", "none"] | None:
-    """Return how a format's files are compressed, None if they are as they are by default."""
+def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
+    (counts,) = done["tokenizer"].counts
+    return Options(
+        keys=keys,
+        shard_bytes=shard_bytes,
+        vocab_size=counts["vocab_size"],
+        bos_id=counts["bos_id"],
+        eos_id=counts["eos_id"],
+        token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
+    )
+
+
+def _keys(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for `auto`."""
+    accepted = format_of(name)
     asked = recipe.export.compression
-    if name in ("mds", "prolong"):
-        return "zstd" if asked == "zstd" else None
-    return None if asked == "auto" or asked == "zstd" or name not in COLUMNS else asked
+    keys = {key: getattr(recipe.export, key) for key in sorted(accepted.keys - {"compression"})}
+    return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
 
 
-def _shard_bytes(recipe: Recipe, name: Format, total_bytes: int) -> int:
-    if recipe.export.shard_mb != "auto":
-        return int(recipe.export.shard_mb * 1_000_000)
-    if name == "megatron":
-        return _MEGATRON_SHARD_MB * 1_000_000
+def _shard_bytes(recipe: Recipe, name: str, total_bytes: int) -> int:
+    asked = recipe.export.shard_mb if recipe.export.shard_mb != "auto" else format_of(name).auto_shard_mb
+    if asked is not None:
+        return int(asked * 1_000_000)
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
 
 

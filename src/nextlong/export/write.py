@@ -1,6 +1,6 @@
 """Export: write rows of sequences as files that trainers read.
 
-In:  rows (`stages/arrangement.py`), and per run SEQUENCES (references) and what they refer to.
+In:  rows (`export/rows.py`), and per run SEQUENCES (references) and what they refer to.
 Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a room
 under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million tokens.
 """
@@ -8,11 +8,12 @@ under `formats/`. A row of several sequences is resolved run by run and joined, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +21,12 @@ from numpy.typing import NDArray
 
 from nextlong.artefacts.resolve import Corpus, Cutting, SpecialIds, Wanted, domains_of, resolve_table
 from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
+from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.export.formats import arrow, jsonl, mds, megatron, parquet
-from nextlong.tokens.tokenizer import eod_id, tokenizer_of
+from nextlong.export.formats.base import Counts, Options, RowSizes, format_of
+from nextlong.tokens.tokenizer import tokenizer_of
 
-if TYPE_CHECKING:
-    pass
-
-Format = Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"]
-# The columns of those that are written as Parquet.
-COLUMNS: Final[Mapping[Format, tuple[str, ...]]] = {
-    "parquet": tuple(parquet.SCHEMA.names),
-    "torchtitan": ("input_ids", "seq_lengths"),
-    "axolotl": ("input_ids", "attention_mask", "labels"),
-}
-# What rows need beside their ids; looking it up costs more than copying the ids.
-_WANTED: Final[Mapping[Format, Wanted]] = {
-    **dict.fromkeys(("parquet", "arrow", "jsonl"), "spans"),
-    **dict.fromkeys(("mds", "prolong"), "domains"),
-}
+_ID_BYTES = 4
 _BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
 _SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
 
@@ -54,16 +42,6 @@ class Origin(NamedTuple):
     token_chars: Path
 
 
-class Options(NamedTuple):
-    """The recipe's choices that shape the files; `shard_bytes` is the size limit of an MDS shard, `eod` a token of Megatron's."""
-
-    shard_bytes: int
-    row_group_bytes: int
-    compression: parquet.Compression | None  # None: the format's own default
-    eod: str | None
-    vocab_size: int  # one more than the highest id
-
-
 class Shard(NamedTuple):
     """Rows [first, last) of a split, which make file `number` of `total`."""
 
@@ -73,6 +51,25 @@ class Shard(NamedTuple):
     last: int
 
 
+def cut_into_shards(
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[Origin],
+    *,
+    name: str,
+    options: Options,
+) -> list[Shard]:
+    """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least one."""
+    cut = format_of(name).cut
+    row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
+    if cut is None:
+        return shards_of(_ID_BYTES * row_tokens, shard_bytes=options.shard_bytes)
+    domains = _domains(index, origins)
+    of_rows = [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())]
+    bounds = np.cumsum([0, *cut(RowSizes(row_tokens, np.diff(offsets), of_rows), options)]).tolist()
+    return _numbered(bounds)
+
+
 def shards_of(row_bytes: NDArray[np.int64], *, shard_bytes: int) -> list[Shard]:
     """Return which rows, each of `row_bytes`, make one file: as many as `shard_bytes` hold, at least one."""
     ends = np.cumsum(row_bytes)
@@ -80,68 +77,38 @@ def shards_of(row_bytes: NDArray[np.int64], *, shard_bytes: int) -> list[Shard]:
     while bounds[-1] < len(ends):
         before = ends[bounds[-1] - 1] if bounds[-1] else 0
         bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + shard_bytes, side="right"))))
+    return _numbered(bounds)
+
+
+def _numbered(bounds: Sequence[int]) -> list[Shard]:
     return [Shard(number, len(bounds) - 1, *own) for number, own in enumerate(pairwise(bounds))]
 
 
 def export_shard(
     out: Path,
     *,
-    format: Format,  # noqa: A002
+    name: str,
     shard: Shard,
     index: Path,
     offsets: Path,
     origins: Sequence[Origin],
     options: Options,
-) -> dict[str, Any]:
+) -> Counts:
     """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
+    made = format_of(name)
     asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
-    if format == "jsonl":
-        return {"rows": jsonl.write(Path(f"{out}.jsonl"), read_rows_and_texts(*asked))}
-    rows = read_rows(*asked, wanted=_WANTED.get(format, "ids"))
-    place = {"shard": shard.number, "shards": shard.total}
-    if format == "arrow":
-        return arrow.write(out, rows, **place)
-    if format in ("mds", "prolong"):
-        return mds.write(out, rows, **place, size_limit=options.shard_bytes, compression=_mds_compression(options))
-    if format == "megatron":
-        eod = None if options.eod is None else eod_id(origins[0].tokenizer, options.eod)
-        return megatron.write(out, rows, **place, vocab_size=options.vocab_size, eod=eod)
-    count = parquet.write(
-        Path(f"{out}.parquet"),
-        rows,
-        columns=COLUMNS[format],
-        row_group_bytes=options.row_group_bytes,
-        compression=options.compression or "zstd",
+    rows: Iterable[Any] = (
+        read_rows_and_texts(*asked) if made.wanted == "texts" else read_rows(*asked, wanted=made.wanted)
     )
-    return {"rows": count}
+    return made.write(out, rows, replace(options, shard=shard.number, shards=shard.total))
 
 
-def close_export(out: Path, *, format: Format, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:  # noqa: A002
+def close_export(out: Path, *, name: str, shards: Sequence[Mapping[str, Any]]) -> Counts:
     """Write what stands once beside all shards of a format, from what each of them counted."""
-    if format == "arrow":
-        arrow.close(out.parent, shards)
-    elif format in ("mds", "prolong"):
-        mds.close(out.parent, shards)
-    elif format == "megatron":
-        megatron.close(out.parent, shards)
+    close = format_of(name).close
+    if close is not None:
+        close(out.parent, shards)
     return {}
-
-
-def mds_shards(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin], options: Options
-) -> list[Shard]:
-    """Return which rows make one MDS shard by the rule of streaming's own writer, which counts the bytes of domains too."""
-    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
-    domains = _domains(index, origins)
-    sizes = mds.shard_sizes(
-        np.diff(ends),
-        np.diff(offsets),
-        [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())],
-        size_limit=options.shard_bytes,
-        compression=_mds_compression(options),
-    )
-    bounds = np.cumsum([0, *sizes]).tolist()
-    return [Shard(number, len(sizes), *own) for number, own in enumerate(pairwise(bounds))]
 
 
 def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
@@ -157,10 +124,6 @@ def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
             domains[own] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
     found: list[str] = domains.tolist()
     return found
-
-
-def _mds_compression(options: Options) -> mds.Compression:
-    return "zstd" if options.compression == "zstd" else None
 
 
 def read_rows(
@@ -263,4 +226,4 @@ def span_texts(block: Resolved, origin: Origin) -> list[str]:
         role: tokenizer_of(origin.tokenizer).decode(ids.tolist(), skip_special_tokens=False)
         for role, ids in origin.special.by_role().items()
     }
-    return jsonl.span_texts(block, text_of=origin.corpus.texts, special_text=special)
+    return texts_of_spans(block, text_of=origin.corpus.texts, special_text=special)

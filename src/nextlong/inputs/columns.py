@@ -28,11 +28,13 @@ def arrow_batches(reader: Any) -> Iterator[Any]:
 
 
 def resolve(schema: Any, column: str) -> tuple[tuple[str, ...], Any]:
-    """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if none."""
+    """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if none, or two."""
     if column in schema.names:
+        if schema.names.count(column) > 1:
+            return (), None
         return (column,), schema.field(column).type
     path = tuple(column.split("."))
-    kind: Any = schema.field(path[0]).type if path[0] in schema.names else None
+    kind: Any = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     for part in path[1:]:
         known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
         kind = kind.field(part).type if known else None

@@ -7,7 +7,6 @@ What a file holds is `records.py`.
 
 from __future__ import annotations
 
-import glob
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from itertools import pairwise
 from typing import Any, Final, NoReturn
 
 import fsspec
-import orjson
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
+from nextlong.inputs.walk import check_regular, match
 from nextlong.recipe import Source
 
 _FORMATS: Final = {
@@ -75,7 +74,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     """
     fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
     try:
-        base, found, asked_for = _match(fs, root)
+        base, found, asked_for = match(fs, root)
     except (CorpusError, MemoryError):
         raise
     except Exception as error:  # each file system has errors of its own, many of them no OSError
@@ -87,6 +86,8 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     kept = _known_files(found, source, asked_for)
     if not kept:
         _refuse_unknown(source, where, found)
+    for path, info in kept.items():
+        check_regular(fs, path, info, where=f"{where}={source.path!r}")
     files = [
         InputFile(_full_path(fs, path), int(info["size"] or 0), _version(info), posixpath.relpath(path, base))
         for path, info in kept.items()
@@ -132,56 +133,6 @@ def can_be_parted(file: InputFile, source: Source) -> bool:
     """Say whether a reader can begin in the midst of a file: one of plain JSON lines on a local disk."""
     is_plain = format_of(file.name, source) == "jsonl" and not compression_of(file.name)
     return is_plain and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
-
-
-def _match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
-    """Return the folder that names are relative to, path → info of what the user's path reaches, and what it was."""
-    # A look at the literal path first, because a real file may be called data[1].jsonl.
-    if fs.isdir(root):
-        return root, _below(fs, root), "folder"
-    if fs.exists(root):
-        return posixpath.dirname(root), {root: fs.info(root)}, "file"
-    if not glob.has_magic(root):
-        return root, {}, "file"
-    parts = root.split("/")
-    base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
-    found: dict[str, Any] = {}
-    for path, info in fs.glob(root, detail=True).items():
-        if not posixpath.basename(path).startswith("."):
-            found.update(_below(fs, path) if info["type"] == "directory" else {path: info})
-    return base or "/", found, "glob"
-
-
-def _below(fs: Any, folder: str) -> dict[str, Any]:
-    """Return path → info of every file below a folder that is not hidden, HF dataset folders resolved."""
-    files = {
-        path: info
-        for path, info in fs.find(folder, detail=True).items()
-        if not any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/"))
-    }
-    for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
-        _resolve_saved_dataset(fs, state_path, files)
-    return files
-
-
-def _resolve_saved_dataset(fs: Any, state_path: str, files: dict[str, Any]) -> None:
-    """Leave in `files`, of a `Dataset.save_to_disk` folder, only its data: caches of later maps lie there too."""
-    folder = posixpath.dirname(state_path)
-    try:
-        state = orjson.loads(fs.cat_file(state_path))
-        data = {f"{folder}/{entry['filename']}" for entry in state["_data_files"]}
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return
-    if f"{folder}/indices.arrow" in files or any(state.get(key) for key in ("_indices_files", "_indices_data_files")):
-        raise CorpusError(
-            f"{folder} is a datasets folder with an index over its rows (indices.arrow), so its files are not the rows "
-            "that were selected; save it again: dataset.flatten_indices().save_to_disk(...)"
-        )
-    absent = sorted(data - files.keys())
-    if absent:
-        raise CorpusError(f"{state_path} names {absent[0]}, which is not there; copy the whole folder again")
-    for path in [p for p in files if posixpath.dirname(p) == folder and p not in data]:
-        del files[path]
 
 
 def _known_files(found: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:

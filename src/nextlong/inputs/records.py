@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, NoReturn
 
 import orjson
@@ -51,12 +52,33 @@ class Record(NamedTuple):
     line: int
 
 
+class RejectKind(StrEnum):
+    """Why a line or row holds no document, as counts and users are told it."""
+
+    BROKEN_JSON = "broken JSON"
+    NOT_AN_OBJECT = "not a JSON object"
+    LINE_TOO_LONG = "line too long"
+    INVALID_UTF8 = "invalid UTF-8"
+    LONE_SURROGATE = "lone surrogate in the text"
+    NO_COLUMN = "no text column"
+    NULL = "text is null"
+    NOT_A_STRING = "text is not a string"
+    EMPTY = "empty"
+    TOO_LONG = "too long"
+
+
 class Reject(NamedTuple):
-    """One line or row that holds no document; the reason's kind stands before its first colon."""
+    """One line or row that holds no document."""
 
     file: str
     line: int
-    reason: str
+    kind: RejectKind
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The kind, and what there is to say of this very line."""
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
 
 
 def count_lines(part: Part) -> int:
@@ -119,11 +141,13 @@ def _read_jsonl(stream: Any, part: Part, source: Source, max_document_chars: int
     keys: list[str] = []
     max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
     for number, line in _lines(stream, part, max_line_bytes):
-        value, problem = _parse(line, source.text) if len(line) <= max_line_bytes else ({}, "line too long")
+        value, problem = (
+            _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
+        )
         if problem:
             if number == 1:
                 _refuse_array(file, line)
-            yield Reject(file.name, number, problem)
+            yield Reject(file.name, number, *problem)
             continue
         text = lookup(value, source.text)
         if text is _ABSENT:
@@ -169,20 +193,20 @@ def _skip_line(reader: io.BufferedReader) -> int:
     return skipped
 
 
-def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], str]:
-    """Return (object, "") or ({}, reason)."""
+def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], tuple[RejectKind, str] | None]:
+    """Return (object, None) or ({}, (kind, detail))."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as strict:
         try:
             value = _parse_leniently(line, text_column)
         except UnicodeDecodeError:
-            return {}, "invalid UTF-8"
+            return {}, (RejectKind.INVALID_UTF8, "")
         except UnicodeEncodeError:
-            return {}, "lone surrogate in the text"
+            return {}, (RejectKind.LONE_SURROGATE, "")
         except (ValueError, RecursionError):
-            return {}, f"broken JSON: {strict}"
-    return (value, "") if isinstance(value, dict) else ({}, "not a JSON object")
+            return {}, (RejectKind.BROKEN_JSON, str(strict))
+    return (value, None) if isinstance(value, dict) else ({}, (RejectKind.NOT_AN_OBJECT, ""))
 
 
 def _parse_leniently(line: bytes, text_column: str) -> Any:
@@ -234,13 +258,17 @@ def _key_names(record: dict[str, Any]) -> list[str]:
     return [*record, *nested]
 
 
-def _why_no_text(value: Any) -> str:
+def _why_no_text(value: Any) -> RejectKind:
     if value is _ABSENT:
-        return "no text column"
-    return "text is null" if value is None else "text is not a string"
+        return RejectKind.NO_COLUMN
+    return RejectKind.NULL if value is None else RejectKind.NOT_A_STRING
 
 
 def _refuse_column(file: InputFile, column: str, known: Sequence[str]) -> NoReturn:
+    if (count := known.count(column)) > 1:
+        raise CorpusError(
+            f"{file.path} has {count} columns {column!r}, so it is not clear which holds the text; rename one"
+        )
     near = difflib.get_close_matches(column, known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "set the source's text to the one that holds the text"
     raise CorpusError(
@@ -257,12 +285,12 @@ def _read_text(stream: Any, part: Part, source: Source, max_document_chars: int)
     limit_bytes = 4 * max_document_chars + len(_BOM)
     raw = stream.read(limit_bytes + 1)
     if len(raw) > limit_bytes:
-        yield Reject(file.name, 1, f"too long: over {max_document_chars:,} characters")
+        yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {max_document_chars:,} characters")
         return
     try:
         yield Record(raw.removeprefix(_BOM).decode("utf-8"), file.name, 1)
     except UnicodeDecodeError:
-        yield Reject(file.name, 1, "invalid UTF-8")
+        yield Reject(file.name, 1, RejectKind.INVALID_UTF8)
 
 
 # Parquet and Arrow
@@ -306,7 +334,7 @@ def _read_batches(
                 if isinstance(text, str):
                     yield Record(text, _source_id(own_id, file.name, line), line)
                 else:
-                    yield Reject(file.name, line, "text is null" if text is None else "invalid UTF-8")
+                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.INVALID_UTF8)
 
 
 def _resolve_columns(schema: Any, file: InputFile, source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:

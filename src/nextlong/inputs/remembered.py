@@ -24,6 +24,7 @@ from nextlong.errors import CorpusError, RunError
 from nextlong.inputs import file_systems
 from nextlong.inputs import remembered as inputs_remembered
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
+from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
 
 _INPUTS_FILE = "inputs.json"
@@ -153,6 +154,16 @@ def input_files(recipe: Recipe) -> list[list[InputFile]]:
     ]
 
 
+def check_apart(recipe: Recipe, run_dir: Path) -> None:
+    """Raise RunError if a source takes in the run directory: the next run would read what this one wrote."""
+    for place, source in enumerate(recipe.ingest.sources):
+        if reaches(source, run_dir):
+            raise RunError(
+                f"run_dir={recipe.run_dir} lies inside ingest.sources[{place}].path={source.path!r}, so a run would read its "
+                "own files; give it a folder elsewhere"
+            )
+
+
 def recognise_inputs(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
@@ -162,11 +173,6 @@ def recognise_inputs(
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
-    own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
-    if own_outputs:
-        raise RunError(
-            f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
-        )
     recognised, changes = inputs_remembered.recognise(recipe.ingest.sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""

@@ -1,12 +1,12 @@
 """ICLM: one path through the graph of similar documents, cut into sequences (In-Context Pretraining, arXiv 2310.10638).
 
 In:  the nearest documents of every document, with cosines.
-Out: positions of documents, in sequences that are stretches of one path; no document twice.
+Out: sequences that are stretches of one path; no document twice.
 
 The paper's algorithm (its §2.2, Algorithm 1) is a greedy tour of maximum similarity:
 
-1. Near-copies fall out first: of two documents whose cosine is above `max_similarity`, or that are handed in as a pair,
-   only the one that comes first in keyed order stays.
+1. Near-copies fall out first: of two documents whose cosine is above `max_similarity` only the one that comes first in
+   keyed order stays.
 2. An undirected edge joins two documents where either is among the other's `k` nearest that remain; its weight is their
    cosine, the larger one if the two searches differ.
 3. The path starts at a document of minimum degree and goes to the unvisited neighbour of highest weight. Where there is
@@ -23,13 +23,27 @@ The graph is three flat arrays (CSR), 12 bytes an edge and direction; the walk r
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
 from nextlong.methods.standard import stretches
+from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
+
+_NEAR_COPY_SPARES = 7  # neighbours searched beyond k, so that k remain where near-copies fall out
+
+
+class Iclm(Section):
+    """Options of `compose.method: iclm`: one path through the graph of similar documents."""
+
+    neighbours: Positive = Field(10, description="k: an edge where either document is among the other's k nearest")
+    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.95, description="of two documents with a higher cosine only one stays"
+    )
 
 
 class Graph(NamedTuple):
@@ -40,36 +54,36 @@ class Graph(NamedTuple):
     weights: NDArray[np.float32]  # (2 · edges,)
 
 
-def draft(
-    neighbours: NDArray[np.int64],
-    cosines: NDArray[np.float32],
-    content_hashes: NDArray[np.uint64],
-    chars: NDArray[np.int64],
-    *,
-    drafted_chars: float,
-    sequences: int | None,
-    seed: int,
-    k: int = 10,
-    max_similarity: float | None = None,
-    near_copies: NDArray[np.int64] | None = None,
-) -> tuple[list[NDArray[np.int64]], NDArray[np.float32]]:
-    """Return at most `sequences` (None: all) lists of positions of `drafted_chars` each, in random order; and weights.
+class IclmMethod(DocumentMethod[Iclm]):
+    """In-Context Pretraining."""
 
-    The weights, shape (n,), are those of the edges by which the walk came to each document; NaN where it jumped there.
-    `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer; K above `k`
-    leaves each document k neighbours when near-copies fall out. `near_copies`: pairs of positions, shape (m, 2).
-    Source: arXiv 2310.10638 §2.
-    """
-    order = shuffled(content_hashes, seed=seed, stage="iclm")
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    kept = drop_near_copies(neighbours, cosines, ranks, max_similarity=max_similarity, near_copies=near_copies)
-    path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)
-    pieces = stretches(path, chars, drafted_chars=drafted_chars)
-    shuffle = rng_for(seed, "iclm.stretches").permutation(len(pieces))[:sequences]
-    weight_of = np.full(len(order), np.nan, np.float32)
-    weight_of[path] = weights
-    return [pieces[place] for place in shuffle.tolist()], weight_of
+    name = "iclm"
+    Options = Iclm
+    needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
+    scores = "the one before"
+
+    def search(self, recipe: Recipe, options: Iclm, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
+        """Return that every document needs k neighbours, and some to spare."""
+        return NeighbourSearch(fetch=options.neighbours + _NEAR_COPY_SPARES)
+
+    def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
+        """Return stretches of the path, in random order."""
+        assert documents.neighbours is not None
+        neighbours, cosines = documents.neighbours.table()
+        order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        kept = drop_near_copies(neighbours, cosines, ranks, max_similarity=options.max_similarity)
+        path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept)
+        places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
+        shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
+        pieces = [places[place] for place in shuffle.tolist()]
+        return Drafted(drafts=[Draft(path[piece], _without_first(weights[piece])) for piece in pieces])
+
+
+def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the weights with none for the first document, whose edge leads back into another sequence."""
+    return np.concatenate([np.array([np.nan], np.float32), weights[1:]])
 
 
 def drop_near_copies(
@@ -78,14 +92,15 @@ def drop_near_copies(
     ranks: NDArray[np.int64],
     *,
     max_similarity: float | None,
-    near_copies: NDArray[np.int64] | None = None,
 ) -> NDArray[np.bool_]:
-    """Return which documents stay, shape (n,): no two of them are near-copies, the lowest rank of each group stays."""
+    """Return which documents stay, shape (n,): no two of them are near-copies, the lowest rank of each group stays.
+
+    `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer; K above k
+    leaves each document k neighbours when near-copies fall out.
+    """
     above = np.inf if max_similarity is None else max_similarity  # of half-precision vectors a cosine may exceed 1
     rows, columns = np.nonzero((cosines > above) & (neighbours >= 0))
     pairs = np.stack([rows, neighbours[rows, columns]], axis=1)
-    if near_copies is not None:
-        pairs = np.concatenate([pairs, near_copies])
     pairs = np.unique(np.sort(ranks[pairs], axis=1), axis=0)
     pairs = pairs[np.argsort(pairs[:, 1], kind="stable")]
     stays = np.ones(len(ranks), np.bool_)  # by rank; that of `first` is settled before it is asked for
@@ -141,3 +156,6 @@ def walk(
                 weights[done] = graph.weights[first + free[0]]
             here = int(targets[first + free[0]]) if len(free) else -1
     return path, weights
+
+
+METHOD = IclmMethod()

@@ -1,7 +1,7 @@
 """KNN: a document followed by the documents most similar to it, nearest first.
 
 In:  seed documents in draw order and, for each, its neighbours in descending order of cosine, itself excluded.
-Out: positions of documents, one list a seed that has neighbours enough.
+Out: sequences, one a seed that has neighbours enough.
 
 The published behaviour (the baseline of arXiv 2310.10638, 2405.19846 and 2501.12766) looks at each seed
 alone, so a popular document comes back in many sequences: `reuse="across-sequences"`. `"never"` gives every document to
@@ -10,43 +10,91 @@ the first seed in draw order that reaches it, at the price of ever less similar 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
+from nextlong.recipe import Recipe, Section
+from nextlong.recipe.amounts import draws
 
 Reuse = Literal["across-sequences", "never"]
 
 
-def draft(
+class Knn(Section):
+    """Options of `compose.method: knn`: a document followed by its nearest."""
+
+    reuse: Reuse = Field("across-sequences", description="may a document stand in several sequences (as published)")
+
+
+class KnnMethod(DocumentMethod[Knn]):
+    """A document and its nearest."""
+
+    name = "knn"
+    Options = Knn
+    needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
+    scores = "the first of the sequence"
+
+    def repeats_documents(self, options: Knn) -> bool:
+        """Say what the user allows."""
+        return options.reuse == "across-sequences"
+
+    def search(self, recipe: Recipe, options: Knn, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
+        """Return that only documents drawn to start a sequence need neighbours."""
+        return NeighbourSearch(queries=draws(recipe, attempt))
+
+    def draft(self, documents: Documents, options: Knn, request: Request) -> Drafted:
+        """Return a sequence for each seed whose neighbours fill it."""
+        near = documents.neighbours
+        assert near is not None
+        cosines = np.split(near.cosines, near.offsets[1:-1])
+        return follow(
+            near.queries,
+            near.lists(),
+            cosines,
+            documents.tokens,
+            enough=request.target_tokens,
+            sequences=request.sequences,
+            reuse=options.reuse,
+        )
+
+
+def follow(
     seeds: NDArray[np.int64],
     neighbours: Sequence[NDArray[np.int64]],
-    chars: NDArray[np.int64],
+    cosines: Sequence[NDArray[np.float32]],
+    tokens: NDArray[np.int64],
     *,
-    drafted_chars: float,
+    enough: int,
     sequences: int | None,
     reuse: Reuse,
-) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions: a seed, then its nearest until `drafted_chars`.
+) -> Drafted:
+    """Return at most `sequences` (None: all) drafts: a seed, then its nearest until `enough` tokens.
 
-    `seeds` (s,) and the s `neighbours` are positions into `chars` (n,). A seed whose neighbours do not reach
-    `drafted_chars` gives no sequence and, under `reuse="never"`, takes no document from others.
+    `seeds` (s,) and the s `neighbours` are positions into `tokens` (n,). A seed whose neighbours do not reach `enough`
+    gives no sequence and, under `reuse="never"`, takes no document from others.
     """
-    enough = max(1, math.ceil(drafted_chars))
-    free = np.ones(len(chars), np.bool_)
-    drafts: list[NDArray[np.int64]] = []
-    for own, nearest in zip(seeds.tolist(), neighbours, strict=True):
+    free = np.ones(len(tokens), np.bool_)
+    drafts: list[Draft] = []
+    starved = 0
+    for seed, nearest, scores in zip(seeds.tolist(), neighbours, cosines, strict=True):
         if len(drafts) == sequences:
             break
-        if not free[own]:
+        if not free[seed]:
             continue
-        candidates = np.concatenate([[own], nearest[free[nearest]]])
-        last = int(np.searchsorted(np.cumsum(chars[candidates]), enough)) + 1
-        if last > len(candidates):
+        documents = np.concatenate([[seed], nearest[free[nearest]]])
+        last = int(np.searchsorted(np.cumsum(tokens[documents]), enough)) + 1
+        if last > len(documents):
+            starved += 1
             continue
-        drafts.append(candidates[:last])
+        to_seed = np.concatenate([np.array([np.nan], np.float32), scores[free[nearest]]])
+        drafts.append(Draft(documents[:last], to_seed[:last]))
         if reuse == "never":
-            free[candidates[:last]] = False
-    return drafts
+            free[documents[:last]] = False
+    return Drafted(drafts=drafts, starved=starved)
+
+
+METHOD = KnnMethod()

@@ -1,6 +1,6 @@
 """Standard: documents in random order, one after the other, until a sequence is full.
 
-In:  the content hash and the length of every document.
+In:  the content hash and the tokens of every document.
 Out: stretches of one keyed shuffle: positions of documents, no document in two of them.
 
 The baseline of every paper on long sequences: nothing in a sequence belongs together. The shuffle sorts keyed hashes of
@@ -9,37 +9,34 @@ the documents' contents, so that another sharding or file order gives the same s
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.methods.base import DocumentMethod, Documents, Drafted, Request, whole
+from nextlong.recipe import Section
 from nextlong.rng import shuffled
 
 
-def draft(
-    content_hashes: NDArray[np.uint64],
-    chars: NDArray[np.int64],
-    *,
-    drafted_chars: float,
-    sequences: int | None,
-    seed: int,
-) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions into the documents, shape (n,), of `drafted_chars` each."""
-    return stretches(
-        shuffled(content_hashes, seed=seed, stage="standard"), chars, drafted_chars=drafted_chars, sequences=sequences
-    )
+class Standard(DocumentMethod[Section]):
+    """Documents in random order."""
+
+    name = "standard"
+
+    def draft(self, documents: Documents, options: Section, request: Request) -> Drafted:  # noqa: ARG002
+        """Return stretches of one shuffle."""
+        order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
+        pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
+        return Drafted(drafts=[whole(piece) for piece in pieces])
 
 
 def stretches(
-    order: NDArray[np.int64], chars: NDArray[np.int64], *, drafted_chars: float, sequences: int | None = None
+    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `chars`, into consecutive pieces that each just reach `drafted_chars`.
+    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
 
     What is left at the end and does not reach it is left out.
     """
-    filled = np.concatenate([[0], np.cumsum(chars[order])])
-    enough = max(1, math.ceil(drafted_chars))
+    filled = np.concatenate([[0], np.cumsum(tokens[order])])
     pieces: list[NDArray[np.int64]] = []
     first = 0
     while sequences is None or len(pieces) < sequences:
@@ -49,3 +46,6 @@ def stretches(
         pieces.append(order[first:last])
         first = last
     return pieces
+
+
+METHOD = Standard()

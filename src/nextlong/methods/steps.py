@@ -4,32 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from nextlong.artefacts.finished import chunks_of
+from nextlong.artefacts.finished import chunks_of, special_ids
+from nextlong.embed.steps import docvectors_step
+from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.methods.documents import draft_documents
+from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
+from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
-from nextlong.methods.quest.keywords import extract_keywords
+from nextlong.methods.quest.keywords import Keywords, extract_keywords
+from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import document_chars, sequence_limit
-from nextlong.search.steps import blocks
-from nextlong.similarity.steps import shingle_store
+from nextlong.recipe.amounts import fetch_of, sequence_limit
+from nextlong.search.index_steps import index_steps
+from nextlong.search.steps import (
+    documents_step,
+    meta_blocks,
+    metas_step,
+    mine_step,
+    neighbours_fetch,
+    neighbours_step,
+    wanted_neighbours,
+)
+from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
+
+# methods that extend a meta-document
 
 
-def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    """Documents → the keywords of their queries."""
-    reading = {"queries", "min_keyword_score", "min_keyword_chars"}
+def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    """Return the steps of Negative Document Extension."""
+    ingest, chunk, tokenizer, encoder, embed = upstream
+    metas = metas_step(recipe, ingest, chunk, attempt=attempt)
+    index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
+    mine = mine_step(recipe, embed, metas, index)
+    screening = _screening(recipe, ingest, chunk)
+    draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
+    return [metas, encoder, embed, *index, mine, *screening, draft]
 
-    def tasks(done: Finished) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        return [
-            partial(extract_keywords, documents=documents, chunks=chunks, options=recipe.quest)
-            for documents, chunks in shards
-        ]
 
-    return Step("keywords", 1, recipe.quest.model_dump(include=reading), (ingest, chunk), tasks)
+def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+    """Return the steps that near-copies are measured with; none where they may stay."""
+    if recipe.mine.screened(recipe.compose.negatives) is None:
+        return []
+    shingled = shingles_step(ingest, chunk)
+    return [shingled, weights_step(recipe, ingest, chunk, shingled)]
 
 
 def draft_step(
@@ -42,7 +63,7 @@ def draft_step(
     tokenizer: Step,
     screening: Sequence[Step],
 ) -> Step:
-    """CANDIDATES → DRAFTS of the method nextlong; `screening`, shingles and their weights, finds near-copies."""
+    """CANDIDATES → DRAFTS of extended documents; `screening`, shingles and their weights, finds near-copies."""
     compose = recipe.compose
     config: dict[str, Any] = {
         "target_tokens": recipe.sequence_tokens,
@@ -57,7 +78,9 @@ def draft_step(
     }
 
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(blocks(done["metas"].total("drawn")), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(
+            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+        )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
@@ -78,42 +101,118 @@ def draft_step(
         ]
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
-    return Step("draft", 2, {"method": "nextlong", **config}, inputs, tasks)
+    promises = _promises(method_of(recipe), recipe)
+    return Step("draft", 4, {**promises, **config}, inputs, tasks)
 
 
-def draft_documents_step(recipe: Recipe, documents: Step, source: Step | None, tokenizer: Step) -> Step:
-    """Documents, and their neighbours or keywords (`source`), → DRAFTS of the other methods."""
-    method: Any = recipe.compose.method
-    options: Any = None if method == "standard" else getattr(recipe, method)
-    config: dict[str, Any] = {
-        "method": method,
-        "target_tokens": recipe.sequence_tokens,
-        "sequences": sequence_limit(recipe),
-        "seed": recipe.compose_seed,
-        "options": None if options is None else options.model_dump(),
+def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
+    """Return what a method says of its drafts, which `verify` holds them to."""
+    return {
+        "method": method.name,
+        "layout": method.layout.value,
+        "repeats_documents": method.repeats_documents(recipe.options),
     }
 
+
+# methods that put documents, or parts of them, together
+
+
+def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    """Return the steps that give a method what it needs, and the one that drafts."""
+    ingest, chunk, tokenizer, encoder, embed = upstream
+    search = NeighbourSearch()
+    if Need.DOCUMENT_NEIGHBOURS in method.needs:
+        search = method.search(recipe, recipe.options, attempt=attempt)
+    documents = documents_step(recipe, ingest, chunk, queries=search.queries)
+    needed = [documents, lengths_step(recipe, ingest, chunk, tokenizer)]
+    on_the_way = []
+    if Need.DOCUMENT_NEIGHBOURS in method.needs:
+        vectors = docvectors_step(recipe, chunk, embed)
+        wanted = wanted_neighbours(recipe, fetch=search.fetch, attempt=attempt)
+        index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted))
+        on_the_way = [encoder, embed, vectors, *index]
+        needed.append(neighbours_step(recipe, documents, vectors, index, wanted=wanted))
+    if Need.KEYWORDS in method.needs:
+        needed.append(keywords_step(recipe, ingest, chunk))
+    draft = draft_documents_step(method, recipe, needed, tokenizer, attempt=attempt)
+    return [documents, *on_the_way, *needed[1:], draft]
+
+
+def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
+    """CHUNKS → how many tokens each takes."""
+
     def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
+        given: dict[str, Any] = {
+            "tokenizer": done["tokenizer"].file(".tokenizer.json"),
+            "engine": recipe.tokenizer.engine,
+            "joint_tokens": len(special_ids(done).joint),
+        }
+        return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
+
+    return Step("lengths", 1, {"engine": recipe.tokenizer.engine}, (ingest, chunk, tokenizer), tasks)
+
+
+def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """Documents → the keywords of their queries."""
+    options = recipe.options
+    assert isinstance(options, Keywords)
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
+        return [
+            partial(extract_keywords, documents=documents, chunks=chunks, options=options)
+            for documents, chunks in shards
+        ]
+
+    config: dict[str, Any] = options.model_dump(include=set(Keywords.model_fields))
+    model = Path(options.queries).expanduser()
+    if options.queries != "extractive" and model.is_dir():
+        config["files"] = store.hash_folder(model)
+    needs = partial(query_resources, options.queries)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs)
+
+
+def draft_documents_step(
+    method: DocumentMethod[Any], recipe: Recipe, needed: Sequence[Step], tokenizer: Step, *, attempt: int
+) -> Step:
+    """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
+    limit = sequence_limit(recipe, attempt)
+    config: dict[str, Any] = {
+        **_promises(method, recipe),
+        "version": method.version,
+        "target_tokens": recipe.sequence_tokens,
+        "sequences": limit,
+        "seed": recipe.compose_seed,
+        "options": recipe.options.model_dump(mode="json"),
+    }
+
+    def files(done: Finished, name: str, suffix: str) -> Any:
+        return done[name].files(suffix) if name in {step.name for step in needed} else None
+
+    def tasks(done: Finished) -> list[Task]:
+        special = special_ids(done)
+        room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         return [
             partial(
                 draft_documents,
-                method=method,
+                method=method.name,
+                options=recipe.options,
                 docs=done["documents"].file(".docs.npy"),
-                neighbours=done["neighbours"].files(".candidates.arrow") if "neighbours" in done else (),
-                keywords=done["keywords"].files(".keywords.arrow") if "keywords" in done else (),
-                drafted_chars=document_chars(recipe, done["tokenizer"].counts[0]["chars_per_token"]),
-                sequences=sequence_limit(recipe),
-                options=options,
-                seed=recipe.compose_seed,
+                lengths=done["lengths"].files(".lengths.npy"),
+                neighbours=files(done, "neighbours", ".candidates.arrow"),
+                keywords=files(done, "keywords", ".keywords.arrow"),
+                request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
             )
         ]
 
     def check(done: Done) -> None:
-        if not done.total("drafts"):
+        (counts,) = done.counts
+        if not counts["drafts"] and not counts["starved"]:
             raise CorpusError(
-                f"compose.method={method} finds no sequence of compose.target_tokens={recipe.compose.target_tokens:,}: "
-                "the documents that it puts together are too few or too short; add documents or lower it"
+                f"compose.method={method.name} finds no sequence of compose.target_tokens="
+                f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
+                "documents or lower it"
             )
 
-    inputs = (documents, tokenizer) if source is None else (documents, source, tokenizer)
-    return Step("draft", 2, config, inputs, tasks, check=check)
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, check=check)

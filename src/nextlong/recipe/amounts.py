@@ -9,7 +9,7 @@ from nextlong.recipe import Recipe
 _LEAST_FETCH = (
     1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
 )
-_TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
+TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
 
 
@@ -27,16 +27,16 @@ def fetch_of(recipe: Recipe) -> int:
     """
     if recipe.mine.fetch != "auto":
         return recipe.mine.fetch
-    drafted_chars = recipe.compose.target_tokens * _TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
+    drafted_chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
     return max(_LEAST_FETCH, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
 
 
 def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
-    """Return how many drafts to make: a few spares for those that do not reach T after all; None for as many as there are."""
+    """Return how many drafts to make: a few to spare for those that do not fit T after all; None for as many as there are."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 16 + 4) << attempt
 
 
 def document_chars(recipe: Recipe, chars_per_token: float) -> float:
-    """Return how much text a draft of whole documents takes: T·E and a margin, because E is a mean of the corpus."""
+    """Return how much text fills a sequence, T·E and a margin, because E is a mean; only to look for neighbours by."""
     return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN

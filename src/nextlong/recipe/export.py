@@ -1,34 +1,59 @@
-"""Recipe's export: the section that says what is written of the sequences, and where to."""
+"""Recipe's export: the section that says what is written of the sequences, and where to.
+
+What a format takes of it, and what it wants of the rest of the recipe, is the format's own declaration: see `FormatTerms`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, field_validator, model_validator
 
+from nextlong.plugins import Plugins
 from nextlong.recipe.keys import Auto, Named, Positive, Section
 
-_PARQUET: Final = ("parquet", "torchtitan", "axolotl")
-_MDS: Final = ("mds", "prolong")
-# The formats that take a key, and those that take a word of `compression`; what is not here suits all.
-_TAKERS: Final[Mapping[str, tuple[str, ...]]] = {"row_group_mb": _PARQUET, "megatron_eod": ("megatron",)}
-_COMPRESSED: Final[Mapping[Any, tuple[str, ...]]] = {
-    "zstd": (*_PARQUET, *_MDS),
-    "lz4": _PARQUET,
-    "snappy": _PARQUET,
-}
+FORMATS: Final = Plugins(
+    kind="format",
+    package="nextlong.export.formats",
+    attribute="FORMAT",
+    group="nextlong.formats",
+    shared=frozenset({"base"}),
+)
+
+# The keys that only some formats take; what is not here suits all.
+_KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "compression")
 _OF_A_SPLIT: Final = ("shared_chunks", "split_seed")
+_ALL_TAKE: Final = ("auto", "none")
+
+
+@runtime_checkable
+class FormatTerms(Protocol):
+    """What a recipe must know of a format: which keys it takes, and what it wants of sequences. See `Format`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def keys(self) -> Collection[str]: ...
+    @property
+    def compressions(self) -> Collection[str]: ...
+    @property
+    def most_shard_mb(self) -> float | None: ...
+    @property
+    def extra_tokens(self) -> int: ...
+    @property
+    def eos(self) -> Literal["free", "required"]: ...
+    @property
+    def no_packing(self) -> str: ...
 
 
 class Export(Section):
     """sequences → files that trainers read."""
 
-    formats: tuple[Literal["parquet", "arrow", "jsonl", "mds", "megatron", "torchtitan", "axolotl", "prolong"], ...] = (
-        Field(
-            ("parquet",),
-            description="any of: parquet, arrow, jsonl, mds, megatron; as a trainer wants it: torchtitan, axolotl, prolong",
-        )
+    formats: tuple[str, ...] = Field(
+        ("parquet",),
+        description=f"any of: {', '.join(FORMATS.built_in)}; or one that another package brings",
     )
     pack: Positive | None = Field(
         None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
@@ -62,30 +87,73 @@ class Export(Section):
     def _one_or_several(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    @field_validator("formats", mode="after")
+    @classmethod
+    def _that_are_there(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names or len(set(names)) != len(names):
+            raise ValueError("must name at least one format, each once")
+        for name in names:
+            terms_of(name)
+        return names
+
     @model_validator(mode="after")
-    def _some_format(self) -> Self:
-        if not self.formats or len(set(self.formats)) != len(self.formats):
-            raise ValueError("formats must name at least one format, each once")
-        if self.shard_mb != "auto" and self.shard_mb > 4000 and {"mds", "prolong"} & set(self.formats):
-            raise ValueError(
-                f"shard_mb is {self.shard_mb:g} but MDS counts a shard's bytes in 32 bits; 4000 is the most"
-            )
+    def _as_formats_take_it(self) -> Self:
+        for terms in map(terms_of, self.formats):
+            if self.shard_mb != "auto" and self.shard_mb > (terms.most_shard_mb or self.shard_mb):
+                raise ValueError(
+                    f"shard_mb is {self.shard_mb:g} but a file of {terms.name} holds {terms.most_shard_mb:g} at most; lower it"
+                )
+            if self.pack is not None and terms.no_packing:
+                raise ValueError(
+                    f"pack is {self.pack} but {terms.name} {terms.no_packing}; leave it null, or choose another format"
+                )
         if unused := unused_keys(self.model_dump(mode="json")):
             raise ValueError("; ".join(unused.values()))
-        if "axolotl" in self.formats and self.pack is not None:
-            raise ValueError(
-                f"pack is {self.pack} but axolotl takes a packed row for one document; leave it null, or choose another format"
-            )
+        self._refuse_two_lengths()
         return self
+
+    def _refuse_two_lengths(self) -> None:
+        wanted = {name: terms_of(name).extra_tokens for name in self.formats}
+        if len(set(wanted.values())) > 1:
+            told = ", ".join(f"{name} {_length(extra)}" for name, extra in wanted.items())
+            raise ValueError(
+                f"formats want sequences of different lengths ({told}), and one composition has one; give each length a run "
+                "of its own in the same run_dir, which shares every step before the drafts"
+            )
+
+    @property
+    def extra_tokens(self) -> int:
+        """How many tokens more than `compose.target_tokens` a sequence has, because its formats want them."""
+        return max(terms_of(name).extra_tokens for name in self.formats)
+
+    @property
+    def wants_eos(self) -> list[str]:
+        """The formats in which every document must end in EOS."""
+        return [name for name in self.formats if terms_of(name).eos == "required"]
+
+
+def terms_of(name: str) -> FormatTerms:
+    """Return what a format says of itself. Raises ValueError if there is none of that name, PluginError if it is broken."""
+    try:
+        found = FORMATS.load(name)
+    except KeyError:
+        known = FORMATS.names()
+        near = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"there is no format {name!r}; {advice}there are: {', '.join(known)}") from None
+    if not isinstance(found, FormatTerms) or found.name != name:
+        raise FORMATS.broken(name, f"is no Format of that name, but {found!r:.80}")
+    return found
 
 
 def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of an export section, as plain data, that nothing would take: why, and the cure."""
     named = export.get("formats")
-    formats = named if isinstance(named, list | tuple) else [named]
-    takers = {**_TAKERS, "compression": _COMPRESSED.get(str(export.get("compression")), ())}
-    unused = {}
-    for key in (*takers, *_OF_A_SPLIT):
+    formats = [str(name) for name in named] if isinstance(named, list | tuple) else [str(named)]
+    if not set(formats) <= set(FORMATS.names()):
+        return {}  # that is a mistake of its own
+    unused: dict[str, str] = {}
+    for key in (*_KEYS_OF_FORMATS, *_OF_A_SPLIT):
         value = export.get(key, Export.model_fields[key].default)
         if value == Export.model_fields[key].default:
             continue
@@ -95,9 +163,25 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
                     f"{key} is {value} but validation is 0, so nothing is split; leave {key} out, or give validation a share "
                     "such as 0.01"
                 )
-        elif takers[key] and not any(name in formats for name in takers[key]):
+        elif not list(_takers(formats, key, value)):
+            others = ", ".join(_takers(FORMATS.built_in, key, value))
             unused[key] = (
                 f"{key} is {value} but {' and '.join(map(str, formats))} cannot take it; leave it out, or add a format that "
-                f"does: {', '.join(takers[key])}"
+                f"does: {others}"
             )
     return unused
+
+
+def _takers(formats: Iterable[str], key: str, value: Any) -> Iterable[str]:
+    """Yield the formats that take a key with this value."""
+    for name in formats:
+        terms = terms_of(name)
+        if key == "compression":
+            if value in _ALL_TAKE or value in terms.compressions:
+                yield name
+        elif key in terms.keys:
+            yield name
+
+
+def _length(extra: int) -> str:
+    return f"target_tokens + {extra}" if extra else "target_tokens"

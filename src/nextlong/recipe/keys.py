@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from nextlong.recipe.methods import METHODS
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
+_LEAST_CHUNK_CHARS = 16
+StateName = Annotated[
+    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
+]  # fit for a file's name, and for RUN@name
+
+
+class MayBePath:
+    """Marks a key that names a model or a file, perhaps of this machine; a data set card gives its last name only."""
 
 
 class Section(BaseModel):
@@ -77,10 +88,21 @@ class Ingest(Section):
         return self
 
 
+class Ray(Section):
+    """The cluster of executor=ray; the run directory lies under the same path on all its nodes."""
+
+    address: Named | None = Field(
+        None, description="of a running cluster: host:port, auto or ray://…; null starts one on this machine"
+    )
+    retries: Annotated[int, Field(ge=0)] = Field(
+        3, description="how often a task is run again whose worker or node was lost"
+    )
+
+
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters")
+    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -88,6 +110,16 @@ class Chunk(Section):
     oversize: Literal["split", "keep"] = Field(
         "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
+
+    @field_validator("max_chars")
+    @classmethod
+    def _some_words(cls, value: int) -> int:
+        if value < _LEAST_CHUNK_CHARS:
+            raise ValueError(
+                f"max_chars is {value}, but a chunk of less than {_LEAST_CHUNK_CHARS} characters is no words that others could "
+                "be similar to, and every pair of chunks is compared; raise it"
+            )
+        return value
 
 
 class Decontaminate(Section):
@@ -135,8 +167,20 @@ class SentenceTransformers(Section):
     revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
     device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 where the hardware has it"
+        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
     )
+    backend: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
+    )
+
+    @model_validator(mode="after")
+    def _backend_suits(self) -> Self:
+        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
+            raise ValueError(
+                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
+                f"device={self.device!r}; leave these out, or take backend: torch"
+            )
+        return self
 
 
 class OpenAI(Section):
@@ -221,7 +265,7 @@ class Tokenizer(Section):
     )
     engine: Literal["auto", "reference"] = Field(
         "auto",
-        description="auto: our own, several times as fast, where its ids are provably those of the reference (tokenizers)",
+        description="auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)",
     )
 
     @model_validator(mode="before")
@@ -242,9 +286,7 @@ class Tokenizer(Section):
 class Compose(Section):
     """candidates → sequences."""
 
-    method: Literal["nextlong", "standard", "knn", "iclm", "quest"] = Field(
-        "nextlong", description="which documents make one sequence: nextlong | standard | knn | iclm | quest"
-    )
+    method: str = Field("nextlong", description=f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
     target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
         131_072, description="T of the paper: the exact length of each sequence"
@@ -272,39 +314,18 @@ class Compose(Section):
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
     )
 
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        if method not in METHODS.built_in and method not in (names := METHODS.names()):
+            *others, last = map(repr, names)
+            raise PydanticCustomError(
+                "literal_error", "Input should be {expected}", {"expected": f"{', '.join(others)} or {last}"}
+            )
+        return method
+
 
 class Documents(Section):
-    """Vectors of whole documents, for the methods knn and iclm."""
+    """Vectors of whole documents, for methods that look for similar documents."""
 
     vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
-
-
-class Knn(Section):
-    """Options of `compose.method: knn`: a document followed by its nearest."""
-
-    reuse: Literal["across-sequences", "never"] = Field(
-        "across-sequences", description="may a document stand in several sequences (as published)"
-    )
-
-
-class Iclm(Section):
-    """Options of `compose.method: iclm`: one path through the graph of similar documents."""
-
-    neighbours: Positive = Field(10, description="k: an edge where either document is among the other's k nearest")
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.95, description="of two documents with a higher cosine only one stays"
-    )
-
-
-class Quest(Section):
-    """Options of `compose.method: quest`: documents that answer like queries."""
-
-    queries: Named = Field(
-        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
-    )
-    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
-    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
-    split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="share of the keywords, the rarest, oversampled"
-    )
-    oversample: Positive = Field(2, description="how often these come")

@@ -1,17 +1,18 @@
 """Recipe: what the user asks for.
 
 YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
-The sections and their keys stand in `keys`.
+The sections and their keys stand in `keys`; those of methods come from the methods that a recipe names (`methods`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.export import Export
@@ -22,37 +23,53 @@ from nextlong.recipe.keys import (
     Decontaminate,
     Documents,
     Encoder,
-    Iclm,
     Ingest,
-    Knn,
     Mine,
     Named,
     Positive,
-    Quest,
+    Ray,
     Section,
+    StateName,
     Tokenizer,
 )
-from nextlong.recipe.text import UniqueKeys, explain, merge
+from nextlong.recipe.methods import METHODS
+from nextlong.recipe.search import Search
+from nextlong.recipe.text import UniqueKeys, check_plain, explain, merge
 
 
 class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Named = Field(description="where the run lives; one folder a step")
+    name: StateName | None = Field(
+        None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
+    )
     seed: int = Field(0, description="of every random draw")
     workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
+    executor: Literal["local", "serial", "ray"] = Field(
+        "local",
+        description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
+    )
+    ray: Ray = Ray()
     ingest: Ingest
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()
     encoder: Encoder = Encoder()
+    search: Search = Search()
     mine: Mine = Mine()
     tokenizer: Tokenizer
     compose: Compose = Compose()
     documents: Documents = Documents()
-    knn: Knn = Knn()
-    iclm: Iclm = Iclm()
-    quest: Quest = Quest()
     export: Export = Export()
+
+    @model_validator(mode="after")
+    def _run_dir_on_disk(self) -> Self:
+        if "://" in self.run_dir:
+            raise ValueError(
+                f"run_dir={self.run_dir} is no folder: a run renames and maps files and locks its folder, which object stores "
+                "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            )
+        return self
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:
@@ -61,6 +78,15 @@ class Recipe(Section):
             raise ValueError(
                 f"compose.target_tokens={self.compose.target_tokens} leaves no room beside "
                 f"{' and '.join(f'tokenizer.{key}' for key in special)}; raise it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _documents_end(self) -> Self:
+        if self.export.wants_eos and self.tokenizer.eos is None:
+            raise ValueError(
+                f"export.formats: {' and '.join(self.export.wants_eos)} wants an EOS token at the end of every document, but "
+                "tokenizer.eos is null; name one, such as --set tokenizer.eos='<|endoftext|>'"
             )
         return self
 
@@ -99,6 +125,8 @@ class Recipe(Section):
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+        except RecursionError:
+            raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
         except (yaml.YAMLError, ValueError) as error:
             raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
         if not isinstance(data, dict):
@@ -109,30 +137,91 @@ class Recipe(Section):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
-        merged = merge(data, overrides)
         try:
-            return cls.model_validate(merged)
+            merged = merge(data, overrides)
+            check_plain(merged, origin=origin)
+        except RecursionError:
+            raise RecipeError(
+                f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
+            ) from None
+        sections = _methods_named(merged)
+        model = _recipe_with(sections)
+        try:
+            recipe = model.model_validate(merged)
         except ValidationError as error:
-            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls))) from None
+            told = explain(error, model, methods=METHODS.names)
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in told)) from None
+        # The method's own section is always there, another's only if it says something: so equal recipes are equal.
+        kept = tuple(
+            name for name in sections if name == recipe.compose.method or getattr(recipe, name) != _default(name)
+        )
+        if kept == sections:
+            return recipe
+        return _recipe_with(kept).model_validate(
+            {key: merged[key] for key in merged if key not in {*sections} - {*kept}}
+        )
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+        return yaml.safe_dump(self.as_data(), sort_keys=False, width=120)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the resolved recipe as plain data that `from_dict` takes."""
+        data = self.model_dump(mode="json")
+        return {**{key: data[key] for key in data if key != "export"}, "export": data["export"]}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recipe.from_dict, (self.as_data(),)  # the class may have been made for the methods that it names
 
     @property
-    def method_name(self) -> str:
-        """The method as reports name it: of quest, what made the queries is part of the name."""
-        if self.compose.method != "quest":
-            return self.compose.method
-        extractive = self.quest.queries == "extractive"
-        return f"quest ({'extractive stand-in for queries' if extractive else f'queries by {self.quest.queries}'})"
+    def options(self) -> Section:
+        """The section of the recipe's method, which has no keys where the method has no options."""
+        name = self.compose.method
+        section: Section = getattr(self, name) if name in type(self).model_fields else _default(name)
+        return section
 
     @property
     def sequence_tokens(self) -> int:
-        """The length of a sequence: `compose.target_tokens`, and the one more that torchtitan's last label is."""
-        return self.compose.target_tokens + ("torchtitan" in self.export.formats)
+        """The length of a sequence: `compose.target_tokens`, and what its formats want more."""
+        return self.compose.target_tokens + self.export.extra_tokens
 
     @property
     def compose_seed(self) -> int:
         """The seed of everything after the vectors."""
         return self.seed if self.compose.seed is None else self.compose.seed
+
+
+def _methods_named(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the recipe's method and those that it has a section for, as far as they have options."""
+    compose = data.get("compose")
+    asked = compose.get("method") if isinstance(compose, dict) else None
+    asked = asked if isinstance(asked, str) else Compose().method
+    named = {asked, *(key for key in data if isinstance(key, str))}
+    named -= set(Recipe.model_fields) - {asked}
+    known = METHODS.built_in if named <= set(METHODS.built_in) else METHODS.names()
+    return tuple(name for name in known if name in named and options_class(name).model_fields)
+
+
+@lru_cache
+def _recipe_with(methods: tuple[str, ...]) -> type[Recipe]:
+    """Return `Recipe` with the sections of some methods."""
+    sections: dict[str, Any] = {name: (options_class(name), _default(name)) for name in methods}
+    return create_model("Recipe", __base__=Recipe, **sections) if methods else Recipe
+
+
+def _default(method: str) -> Section:
+    return options_class(method)()
+
+
+def options_class(method: str) -> type[Section]:
+    """Return the model of a method's section of the recipe. Raises PluginError if it has none that can serve."""
+    options = getattr(METHODS.load(method), "Options", None)
+    if not (isinstance(options, type) and issubclass(options, Section)):
+        raise METHODS.broken(
+            method, f"has {options!r} for its Options, which must be a class made from nextlong's Section"
+        )
+    if required := [name for name, field in options.model_fields.items() if field.is_required()]:
+        raise METHODS.broken(method, f"has no default for its option {required[0]!r}")
+    if (options.model_fields and hasattr(Recipe, method)) or method in Recipe.model_fields:
+        raise METHODS.broken(method, "has a name that recipes use for something else")
+    return options

@@ -9,37 +9,60 @@ import yaml
 from pydantic import BaseModel
 
 from nextlong.errors import RecipeError
-from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Section
+from nextlong.recipe.methods import METHODS
+from nextlong.recipe.recipe import Recipe, options_class
 
 _COMMENT_COLUMN = 44
 
 
 def preset(name: str) -> str:
     """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
+    return preset_path(name).read_text(encoding="utf-8")
+
+
+def preset_path(name: str) -> Path:
+    """Return the file of a recipe that comes with the package. Raises RecipeError, naming those there are."""
     inside = Path(__file__).parents[1]
     folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     if name not in known:
         raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
-    return known[name].read_text(encoding="utf-8")
+    return known[name]
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:
     """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe."""
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
-    for name in Recipe.model_fields:
-        lines += _entry(recipe, name, 0)
+    for name, section in _sections(recipe).items():
+        lines += _section(name, section, 0) if isinstance(section, BaseModel) else _entry(recipe, name, 0)
     return "\n".join(lines) + "\n"
+
+
+def _sections(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's keys in order, before `export` the sections of methods: every built-in one's."""
+    said = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    export = said.pop("export")
+    return said | {name: said.get(name, section) for name, section in _of_methods().items()} | {"export": export}
+
+
+def _of_methods() -> dict[str, Section]:
+    classes = {name: options_class(name) for name in METHODS.built_in}
+    return {name: options() for name, options in classes.items() if options.model_fields}
+
+
+def _section(name: str, section: BaseModel, depth: int) -> list[str]:
+    doc = (type(section).__doc__ or "").strip().splitlines()[0]
+    below = [line for key in type(section).model_fields for line in _entry(section, key, depth + 1)]
+    return [*([""] if depth == 0 else []), _beside(f"{'  ' * depth}{name}:", doc), *below]
 
 
 def _entry(model: BaseModel, name: str, depth: int) -> list[str]:
     field, value = type(model).model_fields[name], getattr(model, name)
     indent = "  " * depth
     if isinstance(value, BaseModel):
-        doc = (type(value).__doc__ or "").strip().splitlines()[0]
-        below = [line for key in type(value).model_fields for line in _entry(value, key, depth + 1)]
-        return [*([""] if depth == 0 else []), _beside(f"{indent}{name}:", doc), *below]
+        return _section(name, value, depth)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
         return [
             _beside(f"{indent}{name}:", field.description),

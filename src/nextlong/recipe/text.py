@@ -7,13 +7,17 @@ Out: merged data for the models of `recipe.py`; one line a mistake: where, which
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
+
+_SHOWN_CHARS = 80  # of a value in a message
+_MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
 
 class UniqueKeys(yaml.SafeLoader):
@@ -22,6 +26,8 @@ class UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key is no word", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
@@ -41,6 +47,26 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
         _put(merged, dotted.split("."), value, override)
     return merged
+
+
+def check_plain(value: Any, *, origin: str, key: str = "") -> None:
+    """Raise RecipeError for a string that no file can hold (half a surrogate pair, NUL) or a number that counts nothing."""
+    if isinstance(value, Mapping):
+        for inner, below in value.items():
+            check_plain(str(inner), origin=origin, key=f"{key}.{inner}".removeprefix("."))
+            check_plain(below, origin=origin, key=f"{key}.{inner}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for place, below in enumerate(value):
+            check_plain(below, origin=origin, key=f"{key}.{place}")
+    elif isinstance(value, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+        told = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
+        where = f"{origin}: {ascii(key)[1:-1]}"
+        raise RecipeError(f"{where} holds {told}, which is no text (half a surrogate pair, or NUL); correct it")
+    elif (isinstance(value, int) and abs(value) >= _MOST) or (
+        isinstance(value, float) and _MOST_FRACTIONAL < abs(value) < inf
+    ):
+        told = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
+        raise RecipeError(f"{origin}: {key} is {told}, which is more than there can be of anything; correct it")
 
 
 def _copy(value: Any) -> Any:
@@ -75,8 +101,8 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Return one line a mistake: where, which value, what to do."""
+def explain(error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]]) -> list[str]:
+    """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
         # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
@@ -86,13 +112,13 @@ def explain(error: ValidationError, root: type[BaseModel]) -> list[str]:
             if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
         ]
         mistakes.setdefault(".".join(keys), []).append(item)
-    return [_explain_one(where, items, root) for where, items in mistakes.items()]
+    return [_explain_one(where, items, root, methods) for where, items in mistakes.items()]
 
 
-def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel]) -> str:
+def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
     first = items[0]
     if first["type"] == "extra_forbidden":
-        return _explain_unknown(first["loc"], root)
+        return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
         return f"{where} is missing; `nextlong init` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
@@ -103,12 +129,14 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel]) -> str
     return f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
 
 
-def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
+def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
     model: Any = root
     for part in loc[:-1]:
         model = _section_below(model, part)
-    known = sorted(model.model_fields)
     key = str(loc[-1])
+    known = sorted({*model.model_fields, *(methods() if model is root else ())})
+    if key in known:
+        return f"unknown key {key!r}; the method {key} has no options"
     near = difflib.get_close_matches(key, known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
     return f"unknown key {'.'.join(map(str, loc))!r}; {advice}"

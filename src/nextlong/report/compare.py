@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def _spoken(key: str) -> str:
 
 
 def _headings(runs: Sequence[str]) -> list[str]:
-    """Return the heading of the names and of each data set; of variants only, their keys and their values."""
+    """Return the heading of the names and of each data set; of states named by settings only, their keys and their values."""
     names = _short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
@@ -117,12 +118,12 @@ def _headings(runs: Sequence[str]) -> list[str]:
 
 
 def _short_names(runs: Sequence[str]) -> list[str]:
-    """Return the paths without the folders that all have in common."""
-    parts = [run.removesuffix(".json").split("/") for run in runs]
+    """Return the names of runs, RUN or RUN@STATE, without what all have in common."""
+    parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
     while all(len(own) > shared + 1 and own[: shared + 1] == parts[0][: shared + 1] for own in parts):
         shared += 1
-    return ["/".join(own[shared:]) for own in parts]
+    return ["".join(own[shared:]) for own in parts]
 
 
 def text_of(value: str | float | None) -> str:

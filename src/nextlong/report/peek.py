@@ -11,8 +11,10 @@ from itertools import islice
 from rich.console import Console
 from rich.text import Text
 
+from nextlong.methods.base import described, method_of
 from nextlong.report import tables
 from nextlong.runs.opened import Run, Sequence, Span
+from nextlong.schemas import Layout
 
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _OTHER = "dim"
@@ -28,14 +30,15 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.sequence_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    title = f"{len(run)} sequences by {run.recipe.method_name} in {run.path}"
+    title = f"{len(run)} sequences by {described(run.recipe)} in {run}"
     tables.show_line(Text(tables.visible(title), style="italic"), console)
-    last = "meta-document" if run.recipe.compose.method == "nextlong" else "first document"
+    extends = method_of(run.recipe).layout == Layout.EXTENDED
+    last = "meta-document" if extends else "first document"
     heading = tables.line((*_HEADINGS, last), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
-        *numbers, name = _row(number, sequence)
+        *numbers, name = _row(number, sequence, extends=extends)
         if console.is_terminal:
             name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
         tables.show_line(tables.line((*numbers, name), widths), console)
@@ -43,14 +46,13 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
         tables.show_line(Text(f"{len(run) - shown:,} more; --first 0 shows all"), console)
 
 
-def _row(number: int, sequence: Sequence) -> tuple[str, ...]:
+def _row(number: int, sequence: Sequence, *, extends: bool) -> tuple[str, ...]:
     metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
     share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
     mean = sum(span.score for span in negatives) / len(negatives) if negatives else None
     doc_ids = {span.doc_id: span.source_id for span in sequence.spans if span.doc_id >= 0}
-    extends = sequence.method == "nextlong"  # what the other methods do not have is not 0
     leading = metas[0].source_id if metas else ""  # cut at T, a sequence may hold none
-    return (
+    return (  # what other layouts do not have is not 0
         str(number),
         f"{len(sequence.input_ids):,}",
         str(len(metas)) if extends else "–",

@@ -12,6 +12,7 @@ from rich.console import Console
 from nextlong.report import tables
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
+from nextlong.schemas import Layout
 
 Rows = Sequence[tuple[str, str]]
 
@@ -22,7 +23,7 @@ def show(stats: Stats, console: Console) -> None:
         (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         (_similarity_title(stats), _similarity(stats)),
-        ("Tokens between consecutive meta-chunks", spread_rows(stats.distance_tokens, "{:,.0f}")),
+        (f"Tokens between consecutive {_stretched(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
         ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
         (
             "Chunks used most",
@@ -65,6 +66,7 @@ def _what(stats: Stats) -> Rows:
         ("uses of a chunk", f"at most {stats.max_uses:,}" if stats.max_uses else ""),
         ("chunks", f"at most {stats.max_chars:,} characters"),
         ("encoder", stats.encoder or ""),
+        ("search", stats.search or ""),
         ("queries", stats.queries or ""),
         ("tokens", f"{stats.tokens:,}"),
         ("characters per token", "" if stats.chars_per_token is None else f"{stats.chars_per_token:.3f}"),
@@ -81,10 +83,10 @@ def _what(stats: Stats) -> Rows:
 def _yield(stats: Stats) -> Rows:
     told = stats.yields
     counts = [("asked", told.asked), ("documents", told.documents)]
-    if stats.method == "nextlong":
+    if _is_extended(stats):
         counts.append(("eligible", told.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
-    rows.append(("drawn" if stats.method == "nextlong" else "drafts", f"{told.drafts:,}, which are"))
+    rows.append(("drawn" if _is_extended(stats) else "drafts", f"{told.drafts:,}, which are"))
     parts = [("kept", told.kept), ("more than asked", told.spare), ("not needed", told.untried)]
     parts += [(f"dropped: {reason}", count) for reason, count in told.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
@@ -95,11 +97,17 @@ def _yield(stats: Stats) -> Rows:
 
 
 def _similarity_title(stats: Stats) -> str:
-    if stats.method == "nextlong":
-        return "Cosine of negatives to their meta-chunk, by their place beside it"
-    if stats.method == "iclm":
-        return "Cosine of documents to the one before, by their place behind the first of the sequence"
-    return "Cosine of documents to the first of the sequence, by their place behind it"
+    if _is_extended(stats):
+        return f"Cosine of negatives to {stats.scores}, by their place beside it"
+    return f"Cosine of documents to {stats.scores}, by their place in the sequence, from 0"
+
+
+def _stretched(stats: Stats) -> str:
+    return "meta-chunks" if _is_extended(stats) else "parts of a document"
+
+
+def _is_extended(stats: Stats) -> bool:
+    return stats.layout == Layout.EXTENDED
 
 
 def _similarity(stats: Stats) -> Rows:

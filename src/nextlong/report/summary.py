@@ -9,11 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from nextlong.artefacts.finished import sequences_per_part
-from nextlong.compose.steps import dropped
+from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
-from nextlong.export.rows import FEWER_LEFT_OUT
+from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.search.index_steps import chosen_in_words
+from nextlong.tokens import lost
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
@@ -33,14 +36,18 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             "chunks",
             f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
         ),
-        ("method", recipe.method_name),
+        ("method", described(recipe)),
         (
             "sequences",
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
+    if loses := lost.warning(done["tokenizer"].counts[0].get("lost_share", 0.0)):
+        told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
+    if chosen := chosen_in_words(done):
+        told.append(("search", chosen))
     if "weights" in done:
         told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
     told += exported(recipe, done)
@@ -48,15 +55,16 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     return told
 
 
-def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
-    """Return what was exported and where, as (name, value)."""
+def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
+    """Return what was exported and where, as (name, value); `longest` is the longest sequence of a mix."""
     (counts,) = done["rows"].counts
+    room = recipe.export.pack or longest or recipe.sequence_tokens
     told = []
     for split in export_steps.splits_of(recipe):
         own = counts[split]
-        if recipe.export.pack is not None or recipe.export.validation:
-            short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
-            told.append((split, f"{own['rows']:,} rows of {own['sequences']:,} sequences{short}"))
+        short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
+        rows = f"{own['rows']:,} rows of {own['sequences']:,} sequences" + short
+        told.append((split, f"{rows}; {percent(fill(own, room=room))} of {room:,} tokens a row are filled"))
         told += [
             (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(own.get("of_runs", ()))
@@ -65,11 +73,26 @@ def exported(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
+    told += [("warning", _empty(split, counts[split], room)) for split in _hollow(recipe, counts, room)]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
     if counts["left_out"]:
         told.append(("left out", _left_out(counts)))
     return told
+
+
+def _hollow(recipe: Recipe, counts: Mapping[str, Any], room: int) -> list[str]:
+    """Return the splits whose rows hold less than they should."""
+    return [split for split in export_steps.splits_of(recipe) if fill(counts[split], room=room) < LEAST_FILL]
+
+
+def _empty(split: str, counts: Mapping[str, Any], room: int) -> str:
+    """Say how much of a split's rows is empty, and the cure."""
+    empty = counts["rows"] * room - counts["tokens"]
+    return (
+        f"{empty:,} tokens of room in the rows of {split} are empty ({percent(fill(counts, room=room))} are filled), which "
+        "training pays for; make export.pack a multiple of the sequences' length, or the sequences more"
+    )
 
 
 def _left_out(counts: Mapping[str, Any]) -> str:
@@ -107,14 +130,8 @@ def _plural(reason: str, count: int) -> str:
 
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
-    asked = recipe.compose.sequences
-    if asked == "all" or sequences == asked:
-        return ""
-    told = []
-    if "metas" in done:
-        eligible = done["metas"].total("eligible")
-        told.append(
-            f"{eligible:,} documents have compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks or more"
-        )
-    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
-    return f", fewer than compose.sequences={asked:,} ({'; '.join(told)})"
+    """Say why there are fewer than were asked for, or, of all, than there were drafts."""
+    asked, told = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
+    if asked == "all":
+        return f" ({told})" if dropped(done) else ""
+    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({told})"

@@ -1,7 +1,7 @@
 """Sweep: one recipe over a grid of values, in one run directory.
 
-In:  a recipe file and, for each swept key, its values. Out: one record a variant, `RUN/variants/NAME.json`, which
-`nextlong.open` reads; and a table.
+In:  a recipe file and, for each swept key, its values. Out: one state a variant, `RUN@NAME`; and a table.
+The run directory goes on to stand for the state that it stood for before, if there was one, else for the first variant.
 
 Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
 so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +22,13 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.record import RECIPE_FILE, RUN_FILE, VARIANTS_FOLDER, record_of, run_dir_of
+from nextlong.artefacts.names import name_for, word
+from nextlong.artefacts.record import State, run_dir_of
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
@@ -64,7 +65,7 @@ class Outcome:
     def row(self) -> dict[str, Any]:
         """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
         numbers = compare.row(self.stats) if self.stats else {}
-        settings = {key: _word(value) for key, value in self.variant.settings.items()}
+        settings = {key: word(value) for key, value in self.variant.settings.items()}
         row = {"variant": self.variant.name, **settings, "new_seconds": self.new_seconds, "error": self.error}
         return row | numbers
 
@@ -88,6 +89,10 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
     """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
     recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
     _check_keys(axes)
+    if recipe.name is not None:
+        raise RecipeError(
+            f"name={recipe.name}: the variants of a sweep are states with names of their own; leave it null"
+        )
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
     found, mistakes = [], []
@@ -99,7 +104,7 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
         except RecipeError as error:
             mistakes.append(f"{_label(settings)}: {error}")
             continue
-        found.append(Variant(_file_name(settings), settings, recipe))
+        found.append(_variant(recipe, settings))
     if mistakes:
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
     _check_names(found)
@@ -118,23 +123,16 @@ def _check_names(found: Sequence[Variant]) -> None:
     names = [variant.name for variant in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise RecipeError(f"two variants of --over would both be recorded as {twice}.json; run them as two sweeps")
+        raise RecipeError(f"two variants of --over would both be recorded as {twice}; run them as two sweeps")
 
 
 def _label(settings: dict[str, Any]) -> str:
-    return " ".join(f"--over {key}={_word(value)}" for key, value in settings.items())
+    return " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
 
 
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _file_name(settings: dict[str, Any]) -> str:
-    """Return `key=value,key=value` with the last parts of the keys where these differ, fit for a file's name."""
-    lasts = [key.rpartition(".")[2] for key in settings]
-    keys = lasts if len(set(lasts)) == len(lasts) else list(settings)
-    pairs = [f"{key}={_word(value)}" for key, value in zip(keys, settings.values(), strict=True)]
-    return re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs))
+def _variant(recipe: Recipe, settings: dict[str, Any]) -> Variant:
+    name = name_for(recipe, run_dir_of(recipe), swept=settings)
+    return Variant(name, settings, recipe.model_copy(update={"name": name}))
 
 
 def run_variants(
@@ -142,53 +140,28 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished], object] = lambda *_: None,
+    when_done: Callable[[Recipe, Finished, State, pipeline.CarryOut], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
-    `when_done` gets the recipe and the finished steps of each, while the run directory stands for that variant.
-    The run directory itself goes on to stand for the run that it stood for before, if there was one.
+    `when_done` gets the recipe, the finished steps and the state of each, while the run directory is this process's own.
     """
-    run_dir = run_dir_of(found[0].recipe)
-    files = [run_dir / name for name in (RECIPE_FILE, RUN_FILE)]  # what the run is, in the last place
-    before = {path: path.read_text(encoding="utf-8") for path in files if path.exists()}
-    try:
-        yield from _run_each(found, reporter, changed_inputs, when_done)
-    finally:
-        if len(before) == len(files):
-            for path, text in before.items():
-                store.write_text(path, text)
-
-
-def _run_each(
-    found: Sequence[Variant],
-    reporter: Reporter | None,
-    changed_inputs: Literal["refuse", "accept"],
-    when_done: Callable[[Recipe, Finished], object],
-) -> Iterator[Outcome]:
     for variant in found:
         run_dir = run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)
         try:
-            done = pipeline.run(
+            pipeline.run(
                 variant.recipe,
                 reporter=reporter,
                 changed_inputs=changed_inputs,
+                stands="as-before",
                 when_done=partial(when_done, variant.recipe),
             )
-            stats = measure(Run(_record(variant, done, run_dir)))
+            stats = measure(Run(f"{run_dir}@{variant.name}"))
         except NextlongError as error:
             yield Outcome(variant, _new_seconds(run_dir, there), error=str(error))
         else:
             yield Outcome(variant, _new_seconds(run_dir, there), stats=stats)
-
-
-def _record(variant: Variant, done: Finished, run_dir: Path) -> Path:
-    path = run_dir / VARIANTS_FOLDER / f"{variant.name}.json"
-    with store.explained(path):
-        path.parent.mkdir(exist_ok=True)
-        store.write_json(path, record_of(variant.recipe, done))
-    return path
 
 
 def _finished_folders(run_dir: Path) -> set[Path]:
@@ -210,7 +183,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     compare.show_same(same, console)
     lines = [
         [
-            *(_word(value) for value in outcome.variant.settings.values()),
+            *(word(value) for value in outcome.variant.settings.values()),
             *(compare.text_of(row.get(key)) if outcome.stats else _FAILED.get(key, "–") for key in shown),
             f"{outcome.new_seconds:,.1f}",
         ]
@@ -224,9 +197,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield what a line of the table has no room for: what made the queries of quest, and why a variant failed."""
-    made = {own.variant.recipe.method_name for own in outcomes if own.variant.recipe.compose.method == "quest"}
-    yield from sorted(made)
+    """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
+    recipes = [own.variant.recipe for own in outcomes]
+    yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 

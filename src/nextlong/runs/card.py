@@ -16,23 +16,11 @@ import yaml
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split
-from nextlong.export.card import Format as Layout
-from nextlong.export.formats import jsonl
-from nextlong.export.write import COLUMNS, Format
-from nextlong.recipe import OpenAI, Recipe
+from nextlong.export.formats.base import format_of
+from nextlong.methods.base import method_of
+from nextlong.recipe import MayBePath, OpenAI, Recipe, Section
 from nextlong.runs.opened import Run
 
-_MDS_COLUMNS = ("input_ids", "indices", "length", "domain")
-_COLUMNS: Final[Mapping[Format, Sequence[str]]] = {
-    **COLUMNS,
-    "arrow": COLUMNS["parquet"],
-    "jsonl": jsonl.KEYS,
-    "mds": _MDS_COLUMNS,
-    "prolong": _MDS_COLUMNS,
-    "megatron": (),
-}
-# What a card calls the formats that go by the name of their trainer.
-_LAYOUTS: Final[Mapping[Format, Layout]] = {"torchtitan": "parquet", "axolotl": "parquet", "prolong": "mds"}
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _NOT_PUBLISHED: Final = "(not published)"
 
@@ -42,16 +30,17 @@ def facts(
     runs: Sequence[Run],
     done: Finished,
     *,
-    name: Format,
+    name: str,
     below: Mapping[str, str],
     statistics: Mapping[str, str],
 ) -> Facts:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
     (rows,) = done["rows"].counts
+    made = format_of(name)
     splits = [
         Split(
             split,
-            export_steps.files_of(name, folder),
+            f"{folder}{made.reader_takes}" or ".",
             rows[split]["rows"],
             rows[split]["sequences"],
             rows[split]["documents"],
@@ -63,35 +52,48 @@ def facts(
     arranged = rows["left_out"] + sum(rows[split]["sequences"] for split in export_steps.splits_of(recipe))
     return Facts(
         name=Path(recipe.run_dir).name,
-        format=_LAYOUTS.get(name, name),  # type: ignore[arg-type]
+        format=made,
         splits=splits,
+        room=recipe.export.pack or max(run.recipe.sequence_tokens for run in runs),
         left_out=(rows["left_out"], arranged),
-        columns=_COLUMNS[name],
-        methods=list(dict.fromkeys(run.recipe.compose.method for run in runs)),
+        methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
         vocabulary=done["tokenizer"].counts[0]["vocab_size"],
+        eos=done["tokenizer"].counts[0]["eos_id"],
         sources=_sources(runs),
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"]["nextlong"],
-        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()},
+        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()}
+        | _lost_text(done),
     )
+
+
+def _lost_text(done: Finished) -> dict[str, str]:
+    """Return the share of the text that its tokens do not say, where there is any."""
+    share = done["tokenizer"].counts[0].get("lost_share", 0.0)
+    return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
 
 
 def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
-    plain: dict[str, Any] = recipe.model_dump(mode="json")
+    plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
+    del plain["name"]  # several states may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
     plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
     if plain["encoder"]["openai"]["base_url"] != OpenAI.model_fields["base_url"].default:
         plain["encoder"]["openai"]["base_url"] = _NOT_PUBLISHED
-    for section, key in (("tokenizer", "source"), ("quest", "queries")):
-        if plain[section][key] is not None:
-            plain[section][key] = _hub_name(plain[section][key])
+    if plain["tokenizer"]["source"] is not None:
+        plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
+    for section in plain:
+        options = getattr(recipe, section)
+        for key, field in type(options).model_fields.items() if isinstance(options, Section) else ():
+            if any(isinstance(mark, MayBePath) for mark in field.metadata):
+                plain[section][key] = _hub_name(plain[section][key])
     if plain["export"]["push"] is not None:
         plain["export"]["push"] = public_name(plain["export"]["push"])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
@@ -123,7 +125,7 @@ def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str])
         return []
     taken = [rows[split]["of_runs"] for split in splits]
     return [
-        (run.path.name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        (Path(str(run)).name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
         for number, run in enumerate(runs)
     ]
 

@@ -11,27 +11,28 @@ import json
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of
+from nextlong.artefacts import record
 from nextlong.engine import store
-from nextlong.engine.progress import Reporter
+from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Done, Finished
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.card import card
-from nextlong.export.publish import ExportFile, publish
+from nextlong.export.destination import ExportFile
+from nextlong.export.publish import publish
 from nextlong.export.rows import SPLITS
-from nextlong.export.write import Format
 from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import card_statistics, stats
-from nextlong.runs.opened import Run, check_mix
+from nextlong.runs import delivered, statistics
+from nextlong.runs.opened import Run, check_mix, which_state
 from nextlong.tokens.steps import check_eod
 
 CARD = "README.md"
@@ -45,6 +46,11 @@ class Exported(NamedTuple):
     runs: Sequence[Run]
     done: Finished
 
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(run.recipe.sequence_tokens for run in self.runs)
+
 
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
@@ -55,16 +61,25 @@ def run(
         recipe,
         reporter=reporter,
         changed_inputs=changed_inputs,
-        when_done=lambda done: finished.append(complete(recipe, done)),
+        when_done=lambda done, state, carry_out: finished.append(complete(recipe, done, state, carry_out)),
     )
     (written,) = finished
     push(written)
     return written
 
 
-def complete(recipe: Recipe, done: Finished) -> Exported:
-    """Put the cards to what a recipe has just exported."""
-    written = Exported(recipe, [Run(run_dir_of(recipe))], done)
+def complete(recipe: Recipe, done: Finished, state: record.State, carry_out: pipeline.CarryOut) -> Exported:
+    """Measure the state that a recipe has just made, and put the cards to its exports."""
+    return _told(Exported(recipe, [Run(state.named)], done), carry_out)
+
+
+def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+    """Put the cards to exports, with the run's statistics where it is one run; return them with that step."""
+    if len(written.runs) == 1:
+        (run,) = written.runs
+        done = carry_out([statistics.statistics_step(run)], known=written.done)
+        record.add_steps(run.state, {statistics.NAME: done[statistics.NAME].folder.name})
+        written = written._replace(done=done)
     write_cards(written)
     return written
 
@@ -81,31 +96,34 @@ def export(
 ) -> Exported:
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
-    `overrides` are `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens
-    (default: all that there is); the files then lie in the first run's directory. What is there already is kept; `stale`
-    says what to do about files of another export that lie at `export.push`. In a script, call it under
-    `if __name__ == "__main__":`. Raises NextlongError for every mistake that a user can mend.
+    A run is a run directory, or one of its states, `RUN@NAME`. `overrides` are `export.key=value`. Several runs are mixed
+    in the proportions `mix`, counted in sequences or tokens (default: all that there is); the files then lie in the first
+    run's directory. What is there already is kept; `stale` says what to do about files of another export that lie at
+    `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes of the user.
     """
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
+        for told in filter(None, map(which_state, opened)):
+            (reporter or Quiet()).tell(told)
         for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
             store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
+        export_steps.check_names(recipe, first.steps)
         others = tuple(export_steps.Other(run.recipe, run.steps) for run in opened[1:])
         steps = export_steps.export_steps(
             recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
         )
         with pipeline.executor_for(recipe, work="export") as executor:
-            done = run_steps(steps, run_dir=first.path, executor=executor, reporter=reporter, known=first.steps)
-        if others:
-            _describe_mix(done["rows"], opened, mix, by)
-        else:
-            _record(first, {step.name: done[step.name] for step in steps})
-        written = Exported(recipe, opened, done)
-        write_cards(written)
+            carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
+            done = carry_out(steps, known=first.steps)
+            if others:
+                _describe_mix(done["rows"], opened, mix, by)
+            else:
+                record.add_steps(first.state, {step.name: done[step.name].folder.name for step in steps})
+            written = _told(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
 
@@ -130,11 +148,12 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         named = " ".join([*_at_fault(run, options)] or options)
         told = str(error).replace(f"{run.record}: ", "")
         raise RecipeError(f"{named}: {told}" if named not in told else told) from None
-    if recipe.sequence_tokens > run.recipe.sequence_tokens:
+    if recipe.sequence_tokens != run.recipe.sequence_tokens:
+        named = ",".join(recipe.export.formats)
+        extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
         raise RunError(
-            f"torchtitan wants sequences of compose.target_tokens + 1 = {recipe.sequence_tokens:,} tokens, those of {run.path} "
-            f"have {run.recipe.sequence_tokens:,}; say "
-            f"`nextlong run RECIPE --set export.formats=[{','.join(recipe.export.formats)}]`, "
+            f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run} "
+            f"have {run.recipe.sequence_tokens:,}; say `nextlong run RECIPE --set export.formats=[{named}]`, "
             "which keeps vectors and candidates and composes anew"
         )
     return recipe
@@ -174,7 +193,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     for run in runs:
         if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
             raise RecipeError(
-                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run.path}, which has "
+                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run}, which has "
                 f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
             )
     if recipe.export.validation and sum(map(len, runs)) < 2:
@@ -193,7 +212,7 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
         "by": by,
         "runs": [
             {
-                "run": str(run.path.resolve()),
+                "run": f"{run.path.resolve()}@{run.state.name}",
                 "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
                 "sequences": len(run),
                 "taken": {
@@ -208,28 +227,24 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
         store.write_json(rows.folder / MIX_FILE, described)
 
 
-def _record(run: Run, written: dict[str, Done]) -> None:
-    """Add what was written to the run's record, so that `nextlong.open` finds it."""
-    record: dict[str, Any] = store.read_json(run.record)
-    for name in written:
-        record["steps"].pop(
-            export_steps.step_name(name, "validation"), None
-        )  # of other rows than the train split that is new
-    record["steps"] |= {name: step.folder.name for name, step in written.items()}
-    with store.explained(run.record):
-        store.write_json(run.record, record)
-
-
 def write_cards(written: Exported) -> None:
-    """Put a data set card into every folder."""
-    statistics = _statistics(written)
+    """Put a data set card into every folder, and its hash into the manifest there."""
+    told = _statistics(written)
     for name in written.recipe.export.formats:
         for split in export_steps.splits_of(written.recipe):
             folder = written.done[export_steps.step_name(name, split)].folder
-            text = _card(written, name, {split: ""}, statistics)
-            if not (folder / CARD).exists() or (folder / CARD).read_text(encoding="utf-8") != text:
-                with store.explained(folder):
-                    store.write_text(folder / CARD, text)
+            with store.explained(folder):
+                _write_card(folder, _card(written, name, {split: ""}, told))
+
+
+def _write_card(folder: Path, text: str) -> None:
+    path = folder / CARD
+    if not path.exists() or path.read_bytes() != text.encode():
+        store.write_text(path, text)
+    manifest = store.read_json(folder / store.MANIFEST)
+    card_of = {"file": CARD, "bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
+    if manifest.get("card") != card_of:
+        store.write_json(folder / store.MANIFEST, manifest | {"card": card_of})
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
@@ -240,18 +255,12 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
 
 
 def _statistics(written: Exported) -> dict[str, str]:
-    """Return what a run's cards tell in numbers; kept beside its rows, because measuring reads every sequence."""
-    if len(written.runs) > 1:
-        return {}
-    path = written.done["rows"].folder / "statistics.json"
-    if not path.exists():
-        with store.explained(path):
-            store.write_json(path, card_statistics.statistics(stats.measure(written.runs[0])))
-    kept: dict[str, str] = store.read_json(path)
-    return kept
+    """Return what a run's cards tell in numbers; nothing of a mix."""
+    step = written.done.get(statistics.NAME)
+    return statistics.read(step) if step is not None and len(written.runs) == 1 else {}
 
 
-def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, told: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     recipe = written.recipe
     splits = export_steps.splits_of(recipe)
@@ -261,8 +270,8 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
         destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
-        path.write_text(_card(written, name, below, statistics), encoding="utf-8")
-        files = [ExportFile(path, CARD, path.stat().st_size, store.hash_file(path))]
+        path.write_text(_card(written, name, below, told), encoding="utf-8")
+        files = [_as_file(path)]
         for split in splits:
             step = written.done[export_steps.step_name(name, split)]
             files += [
@@ -270,9 +279,16 @@ def _push(written: Exported, name: Format, statistics: Mapping[str, str], stale:
                 for part in step.manifest["parts"]
                 for file, found in part["files"].items()
             ]
+        record = Path(folder) / delivered.NAME
+        record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
+        files.append(_as_file(record))
         publish(files, destination, others=stale)
 
 
-def _card(written: Exported, name: Format, below: Mapping[str, str], statistics: Mapping[str, str]) -> str:
+def _as_file(path: Path) -> ExportFile:
+    return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
+
+
+def _card(written: Exported, name: str, below: Mapping[str, str], told: Mapping[str, str]) -> str:
     recipe, runs, done = written
-    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=statistics))
+    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=told))

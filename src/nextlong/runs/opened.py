@@ -23,16 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts import finished
-from nextlong.artefacts.record import RUN_FILE, VARIANTS_FOLDER
+from nextlong.artefacts import finished, record
 from nextlong.artefacts.resolve import Corpus, Cutting, resolve
-from nextlong.artefacts.resolved import Resolved
-from nextlong.engine import store
+from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.formats import jsonl
+from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class Sequence:
         """The text of each span, from the documents themselves."""
         own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return jsonl.span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:
@@ -98,38 +96,41 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory, or one variant of a sweep by its record, `RUN/variants/NAME.json`.
+        """Open a run directory, or one of its states, `RUN@NAME`; where none is named, the one that ran last.
 
         Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
         not read: that is for `nextlong verify`.
         """
-        self.path, self.record = _locate(Path(run_dir).expanduser())
-        index = self.record
-        if not index.exists():
-            there = "holds no finished run" if self.path.is_dir() else "is no folder"
-            raise RunError(f"{self.path} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
-        record: dict[str, Any] = store.read_json(index)
-        if not isinstance(record, dict) or not record.keys() >= {"recipe", "steps", "sequences_per_part"}:
-            raise RunError(f"{index} is no record of a run; name the run_dir of a recipe")
-        self.recipe = _stored_recipe(record["recipe"], index)
+        self.state = record.find(run_dir)
+        self.path, self.record = self.state.run_dir, self.state.record
+        self.is_named = record.split_name(run_dir)[1] is not None
+        self.recipe = _stored_recipe(self.state.recipe, self.record)
         self.steps: dict[str, Done] = {
-            name: open_done(name, self.path / folder, trust="size") for name, folder in record["steps"].items()
+            name: open_done(name, self.path / folder, trust="size") for name, folder in self.state.steps.items()
         }
-        self.sequences_per_part: list[int] = record["sequences_per_part"]
+        self.sequences_per_part = self.state.sequences_per_part
+
+    def __str__(self) -> str:
+        """Return what opens it: the run directory, with the state's name where there is more than one."""
+        return self.state.named if self.is_named or self.other_states() else str(self.path)
+
+    def other_states(self) -> list[str]:
+        """Return the names of the run directory's other states, the oldest first."""
+        return [name for name in record.state_names(self.path) if name != self.state.name]
 
     def __len__(self) -> int:
         return sum(self.sequences_per_part)
 
     def sequences(self) -> Iterator[Sequence]:
         """Yield every sequence, in draw order."""
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             yield from self._read(path, 0, take)
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} of {len(self)}")
-        for path, take in zip(self.steps["compose"].files(".sequences.arrow"), self.sequences_per_part, strict=True):
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
             if number < take:
                 return next(self._read(path, number, number + 1))
             number -= take
@@ -140,8 +141,8 @@ class Run:
         step = export_steps.step_name(name, split)
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
-            raise RunError(f"{self.path} holds no {step} files; say nextlong export {self.path} --to {name}{more}")
-        return self.steps[step].files(export_steps.SUFFIXES[name])
+            raise RunError(f"{self} holds no {step} files; say nextlong export {self} --to {name}{more}")
+        return self.steps[step].files(format_of(name).suffixes)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -151,7 +152,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.tokens.fast_bpe import read_tokenizer
+        from nextlong.tokens.encode import read_tokenizer
 
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
@@ -193,6 +194,17 @@ class Run:
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
 
 
+def which_state(run: Run) -> str:
+    """Say which state of a run directory was opened, and which others there are; "" where one was named, or is alone."""
+    others = [] if run.is_named else run.other_states()
+    if not others:
+        return ""
+    return (
+        f"{run.path} holds {len(others) + 1} states; this is {run.state.name}, which ran last, not {', '.join(others)} "
+        f"(name one as {run.path}@{others[0]})"
+    )
+
+
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
     """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, wrong proportions."""
     if not runs:
@@ -209,14 +221,29 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
     if twice := [
         run for place, run in enumerate(runs) if any(_composed(run) == _composed(own) for own in runs[:place])
     ]:
-        raise RecipeError(f"{twice[0].path} stands in the mix twice, with the same sequences; name each run once")
+        raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
     for run in runs[1:]:
         for what in ("tokenizer", "bos or eos"):
             if _ids_of(runs[0], what) != _ids_of(run, what):
                 raise RunError(
-                    f"{runs[0].path} and {run.path} do not have the same {what}, so their token ids do not mix; run one of "
+                    f"{runs[0]} and {run} do not have the same {what}, so their token ids do not mix; run one of "
                     "them again with the other's `tokenizer`, which keeps its vectors and candidates"
                 )
+        _check_lengths(runs[0], run)
+
+
+def _check_lengths(first: Run, other: Run) -> None:
+    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
+    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
+        return
+    told = " and ".join(
+        f"{run.recipe.sequence_tokens:,} tokens of {run} (for {', '.join(run.recipe.export.formats)})"
+        for run in (first, other)
+    )
+    raise RunError(
+        f"sequences of {told} do not mix: one of them has a token more than compose.target_tokens; run it again with the formats "
+        "of the other (--set export.formats=…), which keeps vectors and candidates"
+    )
 
 
 def _composed(run: Run) -> tuple[str, int]:
@@ -230,10 +257,3 @@ def _ids_of(run: Run, what: str) -> Any:
     step = run.steps["tokenizer"]
     name = step.file(".tokenizer.json").name
     return [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]
-
-
-def _locate(named: Path) -> tuple[Path, Path]:
-    """Return the run directory and the record in it that `named` means."""
-    if named.parent.name == VARIANTS_FOLDER and named.is_file():
-        return named.parent.parent, named
-    return named, named / RUN_FILE

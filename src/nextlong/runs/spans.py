@@ -2,8 +2,8 @@
 
 In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; ranks, distances, leaks of a block.
 
-Only the nextlong method has meta-chunks, whose distance it stretches, and negatives; the sequences of the other methods are
-documents as they were.
+Only extended sequences have meta-chunks, whose distance they stretch, and negatives; the others are documents as they were,
+or their parts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_blocks(path: Path, take: int, corpus: Corpus) -> Iterator[Block]:
 
 
 def _block(table: pa.Table, corpus: Corpus) -> Block:
-    lists = {name: table.column(name).combine_chunks() for name in table.column_names[2:]}
+    lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     sizes = np.diff(lists["role"].offsets.to_numpy())
     chunk_ids = lists["chunk_id"].values.to_numpy()
     is_chunk = chunk_ids != schemas.NO_CHUNK
@@ -92,12 +92,20 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def distances(block: Block) -> NDArray[np.int64]:
-    """Return the tokens that stand between each two consecutive meta-chunks of a sequence."""
+    """Return the tokens between each two consecutive meta-chunks, and parts of a document with others in between."""
     metas = block.of(schemas.META)
     order = np.lexsort((metas.starts, metas.sequence))
     gaps = metas.starts[order][1:] - metas.ends[order][:-1]
-    within: NDArray[np.int64] = gaps[np.diff(metas.sequence[order]) == 0]
-    return within
+    return np.concatenate([gaps[np.diff(metas.sequence[order]) == 0], _between_parts(block.of(schemas.DOCUMENT))])
+
+
+def _between_parts(documents: Block) -> NDArray[np.int64]:
+    owner = documents.group_keys  # the documents of a sequence are its groups
+    begins_part = np.diff(owner, prepend=owner[:1] - 1) != 0
+    order = np.lexsort((documents.starts, owner))
+    gaps = documents.starts[order][1:] - documents.ends[order][:-1]
+    parts: NDArray[np.int64] = gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]
+    return parts
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -22,21 +22,24 @@ from nextlong.artefacts import finished, lookup
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import dropped
+from nextlong.methods.base import method_of
 from nextlong.runs import spans
 from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Spread, Tally
-from nextlong.schemas import TOO_SHORT
+from nextlong.schemas import DropReason
+from nextlong.search.index_steps import promise_in_words
 
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _HUBS = 10
+_SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
 @dataclass(frozen=True)
 class Yield:
     """From documents to sequences: `drafts` = `kept` + `spare` + `untried` + all of `dropped` (reason → count).
 
-    Of the method nextlong each document that is drawn gives one draft. `spare` were composed beyond what was asked,
+    Where documents are extended, each that is drawn gives one draft. `spare` were composed beyond what was asked,
     `untried` were never composed, because there were enough; `short` is the part of `dropped` that fell short of T.
     """
 
@@ -95,19 +98,22 @@ class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
-    pages name it, `queries` names the model that made those of quest. `chars_per_token` is over whole chunks. `near_copies`
-    is what the run's steps counted, None if they did not look; `contaminated` says how many chunks each evaluation file
-    had left out.
+    pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
+    `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
+    `contaminated` says how many chunks each evaluation file had left out.
     """
 
     run: str
     method: str
     method_name: str
+    layout: str
+    scores: str
     negatives: str | None
     position: str | None
     fit: str | None
     max_uses: int | None
     encoder: str | None
+    search: str | None  # the approximate index and its measured recall; None if the search was exact
     queries: str | None
     max_chars: int
     target_tokens: int
@@ -138,7 +144,7 @@ def measure(run: Run) -> Stats:
     """Return the statistics of a finished run."""
     counting = _Counting()
     tokens = finished.token_store(run.steps)
-    for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+    for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
             counting.add_lengths(block, run.corpus, tokens)
@@ -186,17 +192,21 @@ def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 def _stats(run: Run, counting: _Counting) -> Stats:
     compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
     tokens = sum(by_role.values())
-    is_nextlong = compose.method == "nextlong"
+    method = method_of(run.recipe)
+    is_extended = method.layout == schemas.Layout.EXTENDED
     doc_ids, _ = counting.tokens_of_document.counted()
     return Stats(
-        run=str(run.path if run.record.parent == run.path else run.record),
+        run=str(run),
         method=compose.method,
-        method_name=run.recipe.method_name,
-        negatives=compose.negatives if is_nextlong else None,
-        position=compose.position if is_nextlong else None,
-        fit=compose.fit if is_nextlong else None,
-        max_uses=compose.max_uses if is_nextlong else None,
+        method_name=method.describe(run.recipe.options),
+        layout=method.layout.value,
+        scores=method.scores,
+        negatives=compose.negatives if is_extended else None,
+        position=compose.position if is_extended else None,
+        fit=compose.fit if is_extended else None,
+        max_uses=compose.max_uses if is_extended else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
+        search=promise_in_words(run.steps) or None,
         queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,
@@ -207,11 +217,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         similarity_by_rank=_by_rank(counting),
         distance_tokens=counting.gaps.spread(),
         reuse=_reuse(run, counting),
-        own_document_negatives=counting.own_document if is_nextlong else None,
+        own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
         near_copies=_near_copies(run),
         contaminated=_contaminated(run),
-        meta_share=by_role["meta"] / max(1, tokens) if is_nextlong else None,
+        meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, counting),
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
@@ -233,7 +243,7 @@ def _yield(run: Run) -> Yield:
         kept=len(run),
         spare=compose.total("sequences") - len(run),
         untried=draft.total("drafts") - run.steps["refer"].total("drafts"),
-        short=lost.get(TOO_SHORT, 0),
+        short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
     )
 

@@ -1,4 +1,12 @@
-"""Exact search: the nearest vectors by brute force, in blocks."""
+"""Exact: every query against every vector, by blocks of matrix products.
+
+In:  VECTORS, float16 of unit length, memory-mapped; queries of the same kind.
+Out: the k nearest of each query, none of them in the range of ids that it leaves out.
+
+A block of vectors is made float32 once and multiplied with all queries; what reaches a query's present k-th best is kept
+(`best.py`), so the search costs little more than to read the vectors and multiply. The float32 products only select:
+the scores are those of `cosines.py`, the same on every machine. Descending by score, equal scores by id.
+"""
 
 from __future__ import annotations
 
@@ -9,97 +17,99 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.search.best import Best, cells
+from nextlong.search.cosines import exact_cosines
+from nextlong.search.index import IndexFiles, Neighbours
 
-_BLOCK_ROWS = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
-_OVERFETCH = 64  # beyond `fetch`, for the own document; most documents have fewer chunks
-_LONGEST_SHARED = 4096  # chunks of a document that is still searched together with others: 64 · 4³
-_HEAP_CELLS = 1 << 24  # queries times neighbours held at a time: 200 MB
+_BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
+_SCORES = 1 << 23  # products held at a time: 32 MB
+_HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
+
+
+class Exact:
+    """The index that needs none: it reads the vectors as they are stored."""
+
+    recall = 1.0
+
+    def __init__(self, files: IndexFiles) -> None:
+        self._vectors = files.vectors
+
+    def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
+        """See `Index.search`."""
+        return nearest(queries_QD, self._vectors, k=k, exclude=exclude)
 
 
 def nearest(
-    queries_QD: NDArray[np.float32],
-    vectors: Sequence[Path],
-    *,
-    fetch: int,
-    own_first: NDArray[np.int64],
-    own_last: NDArray[np.int64],
-) -> tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]:
-    """Return for each query the ids and cosines of its `fetch` nearest chunks, outside [own_first, own_last) of each.
+    queries_QD: NDArray[np.float32], vectors: Sequence[Path], *, k: int, exclude: NDArray[np.int64]
+) -> Neighbours:
+    """Return the ids and cosines of each query's `k` nearest, outside its [first, last) in `exclude`, shape (Q, 2).
 
-    Fewer only where the corpus has no more. Descending by cosine; equal cosines by id.
+    Fewer only where there are no more. Descending by cosine, a float32 rounded from the exact one; equal ones by id.
     """
-    found_ids: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(queries_QD)
-    found_scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(queries_QD)
-    fetch = min(fetch, sum(np.load(path, mmap_mode="r").shape[0] for path in vectors))
-    for queries, width, left_out in _searches(own_first, own_last, fetch=fetch):
-        scores_QK, ids_QK = _search(queries_QD[queries], vectors, width=width, left_out=left_out)
-        for query, ids, scores in zip(queries.tolist(), ids_QK, scores_QK, strict=True):
-            foreign = (ids >= 0) & ((ids < own_first[query]) | (ids >= own_last[query]))
-            order = np.lexsort((ids[foreign], -scores[foreign]))[:fetch]
-            found_ids[query], found_scores[query] = ids[foreign][order], scores[foreign][order]
-    return found_ids, found_scores
-
-
-def _searches(
-    own_first: NDArray[np.int64], own_last: NDArray[np.int64], *, fetch: int
-) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, int]]]:
-    """Yield (queries, how many to fetch, chunks to leave out), each one pass over all vectors.
-
-    Documents of like size share a search that is wide enough for the own chunks of each. One with more chunks than
-    `_LONGEST_SHARED` is searched alone, with its own left out, so that the heap stays small.
-    """
-    own_counts = own_last - own_first
-    groups: list[tuple[NDArray[np.int64], int, tuple[int, int]]] = []
-    size, below = _OVERFETCH, 0
-    while below < min(_LONGEST_SHARED, int(own_counts.max(initial=0))):
-        groups.append((np.flatnonzero((own_counts > below) & (own_counts <= size)), fetch + size, (0, 0)))
-        size, below = 4 * size, size
-    for first in np.unique(own_first[own_counts > _LONGEST_SHARED]).tolist():
-        own = np.flatnonzero(own_first == first)
-        groups.append((own, fetch, (first, int(own_last[own[0]]))))
-    for queries, width, left_out in groups:
-        most = max(1, _HEAP_CELLS // width)
-        for start in range(0, len(queries), most):
-            yield queries[start : start + most], width, left_out
-
-
-def _search(
-    queries_QD: NDArray[np.float32], vectors: Sequence[Path], *, width: int, left_out: tuple[int, int]
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the `width` best scores and chunk ids of each query over all shards, shape (Q, width), descending.
-
-    Chunks [first, last) of `left_out` are passed over; ids are -1 where there are no more.
-    """
-    import faiss
-
-    heap = faiss.ResultHeap(len(queries_QD), width, keep_max=True)
-    for ids, block_BD in _blocks(vectors):
-        stays = (ids < left_out[0]) | (ids >= left_out[1])
-        if not stays.all():
-            ids, block_BD = ids[stays], block_BD[stays]
-        if len(ids):
-            scores, rows = faiss.knn(queries_QD, block_BD, min(width, len(ids)), metric=faiss.METRIC_INNER_PRODUCT)
-            heap.add_result(scores, np.where(rows < 0, -1, ids[rows]))
-    heap.finalize()
-    return heap.D, heap.I
-
-
-def _blocks(vectors: Sequence[Path]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Stream all vectors as float32 blocks of at most `_BLOCK_ROWS` rows that may span shards, with their chunk ids."""
     ids: list[NDArray[np.int64]] = []
-    pieces: list[NDArray[np.float16]] = []
-    held = 0
+    scores: list[NDArray[np.float32]] = []
+    k = min(k, sum(np.load(path, mmap_mode="r").shape[0] for path in vectors))
+    most = max(1, _HELD // cells(k))
+    for first in range(0, len(queries_QD) if k else 0, most):
+        for found, cosines in _pass(queries_QD[first : first + most], vectors, k, exclude[first : first + most]):
+            ids.append(found)
+            scores.append(cosines)
+    return ids, scores
+
+
+def _pass(
+    queries_QD: NDArray[np.float32], vectors: Sequence[Path], k: int, exclude_Q2: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield the nearest of each query, after one pass over all vectors."""
+
+    def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+        return exact_cosines(queries_QD[queries], ids, vectors)
+
+    count, dimensions = queries_QD.shape
+    best = Best(count, k=k, error=rounding_error(dimensions), exact=exact)
+    columns = max(1, min(_BLOCK_ROWS, _SCORES // count))
+    scores_QB = np.empty((count, columns), np.float32)
+    for ids, block_BD in blocks(vectors):
+        for first in range(0, len(ids), columns):
+            part = ids[first : first + columns]
+            products = scores_QB[:, : len(part)] if len(part) == columns else np.empty((count, len(part)), np.float32)
+            np.matmul(queries_QD, block_BD[first : first + columns].T, out=products)
+            leave_out(products, part, exclude_Q2)
+            best.add(products, part)
+    return best.finish()
+
+
+def rounding_error(dimensions: int) -> float:
+    """Return how far a float32 product of unit vectors can be from the true one: n·u (Higham, 2002, §3.1), and 1 % more."""
+    return 1.01 * dimensions * 2.0**-24
+
+
+def leave_out(scores_QB: NDArray[np.float32], ids_B: NDArray[np.int64], exclude_Q2: NDArray[np.int64]) -> None:
+    """Set to -inf the scores of columns whose ids, ascending, lie in their query's range [first, last)."""
+    lows, highs = np.searchsorted(ids_B, exclude_Q2[:, 0]), np.searchsorted(ids_B, exclude_Q2[:, 1])
+    for query in np.flatnonzero(lows < highs).tolist():
+        scores_QB[query, lows[query] : highs[query]] = -np.inf
+
+
+def blocks(
+    vectors: Sequence[Path], *, rows: int | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Stream all vectors as float32 blocks that may span shards, with their chunk ids; a block is valid until the next."""
+    most = rows or _BLOCK_ROWS
+    ids: list[NDArray[np.int64]] = []
+    held_BD, filled = np.empty((0, 0), np.float32), 0
     for shard, path in enumerate(vectors):
-        rows_ND = np.load(path, mmap_mode="r")
+        stored = np.load(path, mmap_mode="r")
         start = 0
-        while start < len(rows_ND):
-            stop = min(len(rows_ND), start + _BLOCK_ROWS - held)
-            pieces.append(rows_ND[start:stop])
+        while start < len(stored):
+            if not held_BD.size:
+                held_BD = np.empty((most, stored.shape[1]), np.float32)
+            stop = min(len(stored), start + most - filled)
+            held_BD[filled : filled + stop - start] = stored[start:stop]
             ids.append(schemas.pack_ids(shard, np.arange(start, stop)))
-            held += stop - start
-            start = stop
-            if held == _BLOCK_ROWS:
-                yield np.concatenate(ids), np.concatenate(pieces).astype(np.float32)
-                ids, pieces, held = [], [], 0
-    if held:
-        yield np.concatenate(ids), np.concatenate(pieces).astype(np.float32)
+            filled, start = filled + stop - start, stop
+            if filled == most:
+                yield np.concatenate(ids), held_BD
+                ids, filled = [], 0
+    if filled:
+        yield np.concatenate(ids), held_BD[:filled]

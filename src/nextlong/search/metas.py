@@ -101,4 +101,4 @@ def list_documents(
 
 def draw_seeds(content_hashes: NDArray[np.uint64], *, seed: int) -> NDArray[np.int64]:
     """Return all positions, shape (n,), in the order in which they start sequences."""
-    return shuffled(content_hashes, seed=seed, stage="knn")
+    return shuffled(content_hashes, seed=seed, stage="queries")

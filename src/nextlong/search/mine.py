@@ -1,11 +1,7 @@
-"""Mine: draw the meta-documents, and find the chunks nearest to each of their chunks.
+"""Mine: find the chunks nearest to each chunk of the drawn documents, or the documents nearest to a document.
 
-In:  CHUNKS, VECTORS (unit length, so inner product is cosine).
-Out: METAS (the drawn documents, in draw order), CANDIDATES (descending by cosine, own document removed).
-
-The search is exact: FAISS brute force over blocks of memory-mapped vectors, merged on a heap, many queries at a time. A
-document's own chunks are its nearest and must fall out (paper §3.1.2), so it fetches as many more as most documents have
-chunks. A longer document is searched for by itself, with its own vectors left out from the start.
+In:  METAS or ids of documents, VECTORS (unit length, so inner product is cosine), an index over them.
+Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is left out (paper §3.1.2).
 """
 
 from __future__ import annotations
@@ -20,47 +16,51 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
-from nextlong.search.exact import nearest
+from nextlong.search.index import IndexFiles, open_index
 from nextlong.search.metas import chunk_ids_of
 
+_BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 
-def mine_block(out: Path, *, metas: Path, first: int, last: int, vectors: Sequence[Path], fetch: int) -> dict[str, Any]:
+
+def mine_block(out: Path, *, metas: Path, first: int, last: int, index: IndexFiles, fetch: int) -> dict[str, Any]:
     """Find the candidates of the drawn documents [first, last); writes `{out}.candidates.arrow`."""
-    drawn = np.load(metas)[first:last]
-    ids = chunk_ids_of(drawn)
-    own_first = np.repeat(drawn["first_chunk"], drawn["chunks"])
-    own_last = own_first + np.repeat(drawn["chunks"], drawn["chunks"])
-    neighbours, scores = nearest(
-        lookup.vectors(ids, vectors), vectors, fetch=fetch, own_first=own_first, own_last=own_last
-    )
-    return _write_candidates(out, ids, neighbours, scores)
+    return _mine(out, *chunk_queries(np.load(metas)[first:last]), index, fetch)
 
 
-def mine_documents(
-    out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], fetch: int
-) -> dict[str, Any]:
+def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int) -> dict[str, Any]:
     """Find the nearest documents of the documents [first, last) of `queries`; writes `{out}.candidates.arrow`.
 
     Ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
     """
-    ids = np.load(queries)[first:last]
-    neighbours, scores = nearest(lookup.vectors(ids, vectors), vectors, fetch=fetch, own_first=ids, own_last=ids + 1)
-    return _write_candidates(out, ids, neighbours, scores)
+    return _mine(out, *document_queries(np.load(queries)[first:last]), index, fetch)
 
 
-def _write_candidates(
-    out: Path, ids: NDArray[np.int64], neighbours: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]
+def chunk_queries(metas: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of all chunks of METAS rows, shape (n,), and the range [first, last) of ids each leaves out, (n, 2)."""
+    first, count = (np.repeat(metas[name], metas["chunks"]) for name in ("first_chunk", "chunks"))
+    return chunk_ids_of(metas), np.stack([first, first + count], axis=1)
+
+
+def document_queries(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of documents, shape (n,), and the range [first, last) of ids each leaves out, its own, (n, 2)."""
+    return ids, np.stack([ids, ids + 1], axis=1)
+
+
+def _mine(
+    out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: IndexFiles, fetch: int
 ) -> dict[str, Any]:
-    batch = pa.record_batch(
-        [pa.array(ids), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())], schema=schemas.CANDIDATES
-    )
+    opened = open_index(index)
+    found, fewest = 0, fetch if len(ids) else 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
-        writer.write_batch(batch)
-    return {
-        "queries": len(ids),
-        "candidates": sum(map(len, neighbours)),
-        "fewest": min(map(len, neighbours), default=0),
-    }
+        for first in range(0, len(ids), _BATCH):
+            part = slice(first, first + _BATCH)
+            queries_QD = lookup.vectors(ids[part], index.vectors)
+            neighbours, scores = opened.search(queries_QD, fetch, exclude=exclude[part])
+            columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
+            writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
+            found += sum(map(len, neighbours))
+            fewest = min(fewest, *map(len, neighbours))
+    return {"queries": len(ids), "candidates": found, "fewest": fewest}
 
 
 def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:

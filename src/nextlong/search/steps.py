@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import _TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
 
-_BLOCKS = 16  # tasks over meta-documents: enough that small data sets parallelise …
-_MOST_QUERIES_PER_BLOCK = 8_192  # of documents: one vector each
-_NEAR_COPY_SPARES = 7  # beyond k, so that k neighbours remain where near-copies fall out
-_MOST_METAS_PER_BLOCK = 256  # … and few enough documents in each to stay within memory
+_BLOCKS = 16  # tasks, enough that small data sets parallelise …
+_MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
+_MOST_METAS = 256  # documents drafted at a time
 
 
 def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
@@ -45,57 +49,84 @@ def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> St
     return Step("metas", 1, config, (ingest, chunk), tasks, check=check)
 
 
-def blocks(count: int, *, most: int = _MOST_METAS_PER_BLOCK) -> list[tuple[int, int]]:
-    """Return the ranges of meta-documents that one task takes; they depend on their number alone."""
-    size = min(max(1, math.ceil(count / _BLOCKS)), most)
+def meta_blocks(metas: Path) -> list[tuple[int, int]]:
+    """Return the ranges of drawn documents that one task takes, of about as many chunks each; they depend on these alone."""
+    ends = np.cumsum(np.load(metas)["chunks"])
+    total = int(ends[-1]) if len(ends) else 0
+    most = min(max(1, math.ceil(total / _BLOCKS)), _MOST_QUERIES)
+    ranges, first = [], 0
+    while first < len(ends):
+        begun = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, begun + most, side="right"))
+        ranges.append((first, min(max(last, first + 1), first + _MOST_METAS)))  # one document is never divided
+        first = ranges[-1][1]
+    return ranges
+
+
+def document_blocks(count: int) -> list[tuple[int, int]]:
+    """Return the ranges of documents whose neighbours one task finds."""
+    size = min(max(1, math.ceil(count / _BLOCKS)), _MOST_QUERIES)
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def mine_step(recipe: Recipe, embed: Step, metas: Step) -> Step:
-    """VECTORS of the meta-chunks → CANDIDATES."""
+def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -> Step:
+    """VECTORS of the meta-chunks → CANDIDATES, by the index that the steps `index` built, or exactly."""
     fetch = fetch_of(recipe)
 
     def tasks(done: Finished) -> list[Task]:
-        path, vectors = done["metas"].file(".metas.npy"), done["embed"].files(".vectors.npy")
+        path, files = done["metas"].file(".metas.npy"), index_files(done, done["embed"].files(".vectors.npy"))
         return [
-            partial(mine_block, metas=path, first=first, last=last, vectors=vectors, fetch=fetch)
-            for first, last in blocks(done["metas"].total("drawn"))
+            partial(mine_block, metas=path, first=first, last=last, index=files, fetch=fetch)
+            for first, last in meta_blocks(path)
         ]
 
-    return Step("mine", 1, {"fetch": fetch}, (embed, metas), tasks)
+    inputs = (embed, metas, *index)
+    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, resources=partial(exact_resources, recipe))
 
 
-def documents_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
-    """CHUNKS → DOCS: every document that has chunks, and those whose neighbours a method wants."""
-    seeds = draws(recipe) if recipe.compose.method == "knn" else None
-    config: dict[str, Any] = {"seeds": seeds, "seed": recipe.compose_seed}
+def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
+    """CHUNKS → DOCS: every document that has chunks, and so many (None: all) whose neighbours a method wants."""
+    config: dict[str, Any] = {"seeds": queries, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    return Step("documents", 1, config, (ingest, chunk), tasks)
+    return Step("documents", 2, config, (ingest, chunk), tasks)
 
 
-def neighbours_step(recipe: Recipe, documents: Step, docvectors: Step) -> Step:
-    """Document vectors → the nearest documents of each query."""
-    method = recipe.compose.method
-    config: dict[str, Any] = {"method": method}
-    if method == "iclm":
-        config["fetch"] = recipe.iclm.neighbours + _NEAR_COPY_SPARES
-    else:
-        config["target_tokens"] = recipe.compose.target_tokens
+def neighbours_step(
+    recipe: Recipe, documents: Step, docvectors: Step, index: Sequence[Step], *, wanted: Mapping[str, float]
+) -> Step:
+    """Document vectors → the nearest documents of each query, by the index that the steps `index` built, or exactly."""
 
     def tasks(done: Finished) -> list[Task]:
-        (counts,) = done["documents"].counts
-        fetch = config.get("fetch")
-        if fetch is None:  # neighbours of a short document are short too: four times the mean number
-            mean_chars = counts["chars"] / max(1, counts["documents"])
-            fetch = math.ceil(4 * document_chars(recipe, _TYPICAL_CHARS_PER_TOKEN) / max(1.0, mean_chars))
-        vectors, queries = done["docvectors"].files(".docvectors.npy"), done["documents"].file(".queries.npy")
+        files = index_files(done, done["docvectors"].files(".docvectors.npy"))
+        queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
         return [
-            partial(mine_documents, queries=queries, first=first, last=last, vectors=vectors, fetch=fetch)
-            for first, last in blocks(counts["drawn"], most=_MOST_QUERIES_PER_BLOCK)
+            partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)
+            for first, last in document_blocks(done["documents"].total("drawn"))
         ]
 
-    return Step("neighbours", 1, config, (documents, docvectors), tasks)
+    inputs = (documents, docvectors, *index)
+    return Step("neighbours", 3, dict(wanted), inputs, tasks, resources=partial(exact_resources, recipe))
+
+
+def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:
+    """Return what sets how many neighbours a document gets: a number, or (None) how many characters they shall hold.
+
+    Short documents' neighbours are short too. Each further `attempt` wants twice as many characters: those before it ran
+    out of neighbours.
+    """
+    if fetch is not None:
+        return {"fetch": fetch}
+    return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
+
+
+def neighbours_fetch(wanted: Mapping[str, float], done: Finished) -> int:
+    """Return how many neighbours a document gets, from `wanted_neighbours` and the corpus's mean length."""
+    if "fetch" in wanted:
+        return int(wanted["fetch"])
+    counts = done["documents"].counts[0]
+    mean_chars: float = counts["chars"] / max(1, counts["documents"])
+    return math.ceil(wanted["chars"] / max(1.0, mean_chars))

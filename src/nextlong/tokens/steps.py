@@ -16,7 +16,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
 from nextlong.tokens.named import refer
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import eod_id, local_path, prepare_tokenizer
+from nextlong.tokens.tokenizer import local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -90,7 +90,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         if wrong:
             told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
             raise RunError(
-                f"the fast tokenizer gave other ids than the reference for some of the chunks that are checked ({told}); "
+                f"fastokens gave other ids than the reference for some of the chunks that are checked ({told}); "
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 
@@ -120,4 +120,4 @@ def _earlier_tokens(
 def check_eod(recipe: Recipe, tokenizer: Path) -> None:
     """Raise TokenizerError if `export.megatron_eod` is no token of the tokenizer."""
     if recipe.export.megatron_eod is not None:
-        eod_id(tokenizer, recipe.export.megatron_eod)
+        token_id(recipe.export.megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
-from nextlong.tokens.fast_bpe import TextEncoder
+from nextlong.tokens.encode import TextEncoder
 
 Engine = Literal["auto", "reference"]
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
@@ -40,8 +40,8 @@ def tokenize_shard(
     """Encode the chunks in `rows` (.npy, sorted int64, shape (n,)) into `{out}.ids.npy` and `{out}.offsets.npy`.
 
     Rows of `known` are copied from there; the bytes are the same without. Returns the counts chunks, tokens, chars,
-    copied_chunks, fallback_chunks (left to the reference tokenizer) and mismatches (checked chunks on which the fast
-    engine differed from it: the files are wrong if there is one).
+    copied_chunks and mismatches (checked chunks on which fastokens differed from the reference: the files are wrong if
+    there is one).
     """
     wanted = np.load(rows)
     is_known = np.zeros(len(wanted), bool)
@@ -59,7 +59,6 @@ def tokenize_shard(
         "tokens": int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
         "chars": int((table["end"][wanted] - table["start"][wanted]).sum()),
         "copied_chunks": int(is_known.sum()),
-        "fallback_chunks": encoder.fallback_texts,
         "mismatches": encoder.mismatches,
     }
 

@@ -9,6 +9,7 @@ Samples are drawn by keyed hash of a document's content and the chunk's start: s
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import os
 import re
@@ -27,26 +28,29 @@ from nextlong import recipe
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.tokens.byte_level import token_chars
-from nextlong.tokens.fast_bpe import CL100K_PATTERN, TextEncoder
+from nextlong.tokens.encode import TextEncoder, for_corpus
+from nextlong.tokens.lost import lost_share
+from nextlong.tokens.token_chars import token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
+LLAMA3_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _MEASURED_CHUNKS: Final = 2048
+_DECODED_CHUNKS: Final = 256
 _TRAINING_CHARS: Final = 20_000_000
 
 
 def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
 
-    Truncation and padding that the file asks for are switched off. Raises TokenizerError.
+    Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
     """
     check_there(config)
     source = config.source or ""
     path = local_path(source)
-    tokenizer = _from_file(path) if path.is_file() else _from_hub(source, config.revision)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    return for_corpus(_from_file(path) if path.is_file() else _from_hub(source, config.revision))
 
 
 def check_there(config: recipe.Tokenizer) -> None:
@@ -114,7 +118,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(CL100K_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -140,8 +144,8 @@ def prepare_tokenizer(
 ) -> dict[str, Any]:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
-    `vocab_size` is one more than the highest id; `joint_ids` are those of `joint`, which stands between chunks. Raises
-    TokenizerError, and CorpusError if there is nothing to measure.
+    `vocab_size` is one more than the highest id; `joint_ids` are those of `joint`, which stands between chunks; `lost_share`
+    is that of `tokens/lost.py`. Raises TokenizerError, and CorpusError if there is nothing to measure.
     """
     corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
@@ -159,13 +163,13 @@ def prepare_tokenizer(
     # Not `save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     np.save(f"{out}.tokenchars.npy", token_chars(loaded))
-    encoder = TextEncoder(loaded)
-    if tokenizer.chars_per_token == "auto":
-        sample = _drawn_texts(corpus, seed=seed)
-        chars_per_token, measured_chunks = _measure_chars_per_token(encoder, sample)
-    else:
-        chars_per_token, measured_chunks = float(tokenizer.chars_per_token), 0
-    return {"chars_per_token": chars_per_token, **result, "measured_chunks": measured_chunks, "engine": encoder.engine}
+    encoder = TextEncoder(loaded, engine=tokenizer.engine)
+    texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
+    chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
+    if chars_per_token == "auto":
+        chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
+    lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
+    return {"chars_per_token": chars_per_token, **result, "measured_chunks": measured_chunks, "lost_share": lost}
 
 
 # A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
@@ -199,15 +203,11 @@ def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
     return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
 
-def _measure_chars_per_token(encoder: TextEncoder, batches: Iterable[list[str]]) -> tuple[float, int]:
-    chars = tokens = texts = 0
-    for batch in batches:
-        chars += sum(map(len, batch))
-        tokens += len(encoder.encode_batch(batch)[0])
-        texts += len(batch)
+def _measure_chars_per_token(encoder: TextEncoder, texts: Sequence[str]) -> tuple[float, int]:
+    tokens = len(encoder.encode_batch(texts)[0])
     if not tokens:
         raise CorpusError("the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources")
-    return chars / tokens, texts
+    return sum(map(len, texts)) / tokens, len(texts)
 
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
@@ -249,19 +249,18 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
 
 
-def eod_id(tokenizer: Path, eod: str) -> int:
-    """Return the id of the token that ends Megatron's documents. Raises TokenizerError if it is none of the tokenizer."""
-    found: int | None = tokenizer_of(tokenizer).token_to_id(eod)
+def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
+    """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
+    found: int | None = tokenizer_of(tokenizer).token_to_id(name)
     if found is None:
-        raise TokenizerError(
-            f"export.megatron_eod={eod!r} is no token of the tokenizer; name one, such as its end of text"
-        )
+        told = f"{key}={name!r}" if key else repr(name)
+        raise TokenizerError(f"{told} is no token of the tokenizer; name one, such as its end of text")
     return found
 
 
 @lru_cache(maxsize=2)
 def tokenizer_of(path: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a run, read once a process."""
-    from nextlong.tokens.fast_bpe import read_tokenizer
+    from nextlong.tokens.encode import read_tokenizer
 
     return read_tokenizer(path)

@@ -15,6 +15,6 @@ In:  a run directory: run.json, manifests, and the files they name. Out: one `Ou
     exports.py      exported rows against what expected.py makes again     export_readers.py  the files of each format
     checks.py       all of them in order              show.py  a table, or JSON
 
-Nothing here imports the stages, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of
+Nothing here imports the stations, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of
 import-linter holds that. Only `encoders` is shared, because a vector can be made again in no other way.
 """

@@ -8,7 +8,7 @@ Memory holds some forty bytes a sequence, and where shared chunks are left out o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -73,11 +73,11 @@ def blocks_of_rows(run: Artefacts, split: Split) -> Iterator[list[list[Composed]
         first = last
 
 
-def check_rows(run: Artefacts) -> list[Outcome]:
-    """Check every arrangement that an export was written from: nothing where none says so, apart only if there is a split."""
+def check_rows(run: Artefacts, rows: Sequence[Step]) -> list[Outcome]:
+    """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
     once = Outcome("rows hold each sequence once", "sequences")
     apart = Outcome("train and validation apart", "sequences")
-    steps = [step for step in run.rows_steps.values() if step.damage or not step.manifest["config"]["others"]]
+    steps = [step for step in rows if step.damage or not step.manifest["config"]["others"]]
     if not steps:
         return []
     truth = _Truth.of(run)
@@ -112,8 +112,8 @@ class _Truth:
             leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
             if len(leading):
                 leaders[sequence.number] = leading[0]
-            else:  # the cut left no meta-chunk, but the name has the hash
-                keys[sequence.number] = int(sequence.id.rpartition("-")[2], 16)
+            else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
+                keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
             own = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
             docs = run.chunks(shard)["doc_row"][leaders[own] & ROW_MASK]

@@ -1,6 +1,6 @@
 """Artefacts: the files of a finished run, read by code that shares nothing with what wrote them.
 
-In:  a run directory, or one variant of a sweep by its record. Out: its manifests, shards looked up by id, and sequences.
+In:  a run directory, or one of its states, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
 
 Ids are looked up shard by shard, so that memory holds one shard's columns and one block of sequences, however large the
 corpus is.
@@ -31,18 +31,32 @@ Columns = dict[str, NDArray[Any]]
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 
 
+def _locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not."""
+    head, at, state = str(named).rpartition("@")
+    record = Path(head) / "states" / f"{state}.json"
+    if at and record.is_file():
+        return Path(head), record
+    index = named / "run.json"
+    try:
+        state = json.loads(index.read_text(encoding="utf-8"))["state"]
+    except FileNotFoundError:
+        return named, index
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
+    return named, named / "states" / f"{state}.json"
+
+
 class Artefacts:
     """A run as its files have it."""
 
     def __init__(self, named: Path) -> None:
         """Read the record and the manifests. Raises RunError if there is no finished run."""
-        named = named.expanduser()
-        is_variant = named.is_file() and named.parent.name == "variants"
-        self.path = named.parent.parent if is_variant else named
-        index = named if is_variant else named / "run.json"
+        self.path, index = _locate(named.expanduser())
         if not index.is_file():
             raise RunError(
-                f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished"
+                f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "
+                "states (`nextlong list RUN`)"
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))
@@ -78,9 +92,33 @@ class Artefacts:
         return str(self.setting("compose", "method", "nextlong"))
 
     @property
+    def layout(self) -> str:
+        """How the documents of a sequence stand in it, as the step that drafted promised."""
+        return str(self._promised("layout"))
+
+    @property
+    def repeats_documents(self) -> bool:
+        """Whether a document may make up several sequences, as the step that drafted promised."""
+        return bool(self._promised("repeats_documents"))
+
+    def _promised(self, key: str) -> Any:
+        config = self.steps["draft"].manifest["config"]
+        if key not in config:
+            raise RunError(
+                f"{self.steps['draft'].folder} does not say its {key}: it is of an earlier version; run the recipe again: "
+                "what has not changed is kept"
+            )
+        return config[key]
+
+    @property
     def strategy(self) -> str:
         """The recipe's `compose.negatives`."""
         return str(self.setting("compose", "negatives", "top"))
+
+    @cached_property
+    def extra_tokens(self) -> int:
+        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
 
     @property
     def is_filtered(self) -> bool:
@@ -93,7 +131,10 @@ class Artefacts:
         from tokenizers import Tokenizer
 
         (path,) = self.files("tokenizer", ".tokenizer.json")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+            raise ValueError(f"{path} is no tokenizer.json: {error}") from None
         tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -312,7 +353,8 @@ _LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 
 def _stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
     columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
-    return Stored(number, batch.column("sequence_id")[row].as_py(), batch.column("method")[row].as_py(), *columns)
+    names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
+    return Stored(number, *names, *columns)
 
 
 def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:

@@ -23,22 +23,30 @@ from nextlong.verify.vectors import check_vectors
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 
 
-def verify(run_dir: Path, *, sample: int = 100, seed: int = 0) -> Iterator[Outcome]:
+def verify(
+    run_dir: Path, *, sample: int = 100, seed: int = 0, starting: Callable[[str], None] = lambda _: None
+) -> Iterator[Outcome]:
     """Yield the outcome of each check of a finished run.
 
-    `sample` random meta-chunks are searched for again, as many random vectors encoded again. Raises RunError if there is no
-    finished run. Artefacts that cannot be read are breaches, not errors.
+    `sample` random meta-chunks are searched for again, as many random vectors encoded again. `starting` is told what is checked
+    next. Raises RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
     """
     run = Artefacts(run_dir)
+    starting("hashes")
     yield from check_files(run)
-    yield from _guarded("documents and chunks", lambda: check_corpus(run))
-    yield from _guarded("tokens", lambda: check_tokens(run))
-    yield from _guarded("sequences", lambda: check_sequences(run))
-    yield from _guarded("vectors", lambda: check_vectors(run, sample=sample, seed=seed))
-    yield from _guarded("search", lambda: check_search(run, sample=sample, seed=seed))
-    yield from _guarded("near-copies", lambda: check_near_copies(run))
-    yield from _guarded("exports", lambda: check_exports(run))
-    yield from _guarded("mixes", lambda: check_mixes(run))
+    checks: dict[str, Callable[[], list[Outcome]]] = {
+        "documents and chunks": lambda: check_corpus(run),
+        "tokens": lambda: check_tokens(run),
+        "sequences": lambda: check_sequences(run),
+        "vectors": lambda: check_vectors(run, sample=sample, seed=seed),
+        "search": lambda: check_search(run, sample=sample, seed=seed),
+        "near-copies": lambda: check_near_copies(run),
+        "exports": lambda: check_exports(run),
+        "mixes": lambda: check_mixes(run),
+    }
+    for name, check in checks.items():
+        starting(name)
+        yield from _guarded(name, check)
 
 
 def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -20,7 +20,9 @@ class Stored:
 
     number: int
     id: str
+    key: int
     method: str
+    layout: str
     chunk: Ids
     role: NDArray[np.int8]
     group: NDArray[np.int32]

@@ -2,17 +2,21 @@
 
 In:  the step that wrote them. Out: `Row`s in the order in which a trainer reads them; what a format does not say is None or
 left out. An index that does not tell the truth of its files raises ValueError.
+
+The readers here share nothing with what wrote the files. A format that has none here is read by the reader that it brings
+itself, which the outcome tells; one that brings none is known by the hashes of its files alone.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +24,8 @@ import pyarrow.parquet as pq
 import zstandard
 from numpy.typing import NDArray
 
+from nextlong.errors import PluginError
+from nextlong.recipe.export import FORMATS
 from nextlong.verify.step import Step
 
 Spans = dict[str, list[Any]]
@@ -34,6 +40,7 @@ _COLUMNS = {
     "torchtitan": ("input_ids", "seq_lengths"),
     "axolotl": ("input_ids", "attention_mask", "labels"),
 }
+_BESIDE_NAMES = ("input_ids", "attention_mask", "labels", "text", "spans")
 _MDS_ENCODINGS = {"domain": "str", "indices": "ndarray:uint32", "input_ids": "ndarray:uint32", "length": "int"}
 
 
@@ -49,18 +56,44 @@ class Row:
     spans: Spans | None = None
 
 
-def read_rows(step: Step, layout: str) -> Iterator[Row]:
-    """Yield the rows of an export that is laid out as a format is; of Megatron's, a row is a document."""
-    if layout in _COLUMNS:
-        return _parquet_rows(step, _COLUMNS[layout])
-    readers = {
-        "arrow": _arrow_rows,
-        "jsonl": _jsonl_rows,
-        "mds": _mds_rows,
-        "prolong": _mds_rows,
-        "megatron": _megatron_rows,
-    }
-    return readers[layout](step)
+@dataclass(frozen=True)
+class Reader:
+    """How the files of a format are read: `rows` yields its rows, or its documents; `parts` is what they tell beside tokens."""
+
+    rows: Callable[[Step], Iterator[Row]]
+    parts: tuple[str, ...] = ()
+    unit: Literal["rows", "documents"] = "rows"
+    note: str = ""
+
+
+def reader_of(name: str) -> Reader | None:
+    """Return the reader of a format: the one here, else the one that it brings; None if there is none, or no such format."""
+    if name in _READERS:
+        return _READERS[name]
+    try:
+        brought = FORMATS.load(name)
+    except (KeyError, PluginError):
+        return None
+    if getattr(brought, "read", None) is None:
+        return None
+    parts = {"spans": ("spans",), "texts": ("spans", "text")}.get(brought.wanted, ())
+    return Reader(
+        partial(_brought_rows, brought=brought), parts, brought.unit, "read by the reader that the format brings"
+    )
+
+
+def _brought_rows(step: Step, brought: Any) -> Iterator[Row]:
+    """Yield what a format's own reader finds, in the columns that are known here. Raises ValueError for any other."""
+    names = [path.name for suffix in brought.suffixes for path in step.files(suffix)]
+    for found in brought.read(step.folder, names):
+        unknown = sorted(found.keys() - {*_NAMES, "indices", *_BESIDE_NAMES})
+        if unknown:
+            raise ValueError(f"its reader tells of {unknown[0]!r}, which rows do not have")
+        yield Row({name: value for name, value in found.items() if name not in _BESIDE_NAMES}, **_beside(found))
+
+
+def _beside(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in _BESIDE_NAMES if name in found}
 
 
 def _parquet_rows(step: Step, columns: Sequence[str]) -> Iterator[Row]:
@@ -226,6 +259,18 @@ def _megatron_lengths(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
     if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
         raise ValueError(f"{name} has documents that do not begin where the one before ends")
     return lengths, dtype
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    "parquet": Reader(partial(_parquet_rows, columns=_COLUMNS["parquet"]), ("spans",)),
+    "torchtitan": Reader(partial(_parquet_rows, columns=_COLUMNS["torchtitan"])),
+    "axolotl": Reader(partial(_parquet_rows, columns=_COLUMNS["axolotl"])),
+    "arrow": Reader(_arrow_rows, ("spans",)),
+    "jsonl": Reader(_jsonl_rows, ("spans", "text")),
+    "mds": Reader(_mds_rows),
+    "prolong": Reader(_mds_rows),
+    "megatron": Reader(_megatron_rows, unit="documents"),
+}
 
 
 def _read_json(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """Exports: every row of every format and split against the sequences that it should hold, made again from their sources.
 
-In:  the export steps that the record names; the rows (`arrangement.py`) that each was written from. Out: one `Outcome` a step.
+In:  the export steps that the record names, or named before; the rows (`arrangement.py`) that each was written from.
+Out: one `Outcome` a step.
 
 Exports of the same rows are read side by side, so that what they should hold is made once.
 """
@@ -8,7 +9,7 @@ Exports of the same rows are read side by side, so that what they should hold is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,56 +18,70 @@ from numpy.typing import NDArray
 
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.besides import earlier_exports, is_export, rows_of_data_set
 from nextlong.verify.expected import Expected
-from nextlong.verify.export_readers import BROKEN, Row, read_rows
+from nextlong.verify.export_readers import BROKEN, Reader, Row, reader_of
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step
 
-# The formats, and what each says of a row beside its tokens.
-_FORMATS: dict[str, tuple[str, ...]] = {
-    "parquet": ("spans",),
-    "arrow": ("spans",),
-    "jsonl": ("spans", "text"),
-    **dict.fromkeys(("mds", "megatron", "torchtitan", "axolotl", "prolong"), ()),
-}
 _VALIDATION = "-validation"
 
 
 def check_exports(run: Artefacts) -> list[Outcome]:
-    """Check which sequences stand in which row, then every exported row."""
+    """Check which sequences stand in which row, then every exported row, of earlier exports of the data set too."""
     outcomes: dict[str, Outcome] = {}
-    walks: dict[tuple[str, str], list[_Walk]] = {}
-    for name, step in run.steps.items():
-        layout = name.removesuffix(_VALIDATION)
-        if layout not in _FORMATS:
-            continue
-        unit = "documents" if layout == "megatron" else "rows"
-        outcome = outcomes[name] = Outcome(f"{name} rows", unit)
-        if step.damage:
-            outcome.breach(f"its manifest {step.damage}")
+    walks: dict[tuple[str, str], list[Walk]] = {}
+    rows = rows_of_data_set(run)
+    recorded = {name: step for name, step in run.steps.items() if _is_recorded(run, name, step)}
+    earlier = {step.folder.name: step for step in earlier_exports(run)}
+    for name, step in (recorded | earlier).items():
+        layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
+        reader = reader_of(layout)
+        outcome = outcomes[name] = Outcome(f"{name} rows", reader.unit if reader else "rows")
+        outcome.note = reader.note if reader else ""
+        problem = _problem(step, reader, rows)
+        if problem:
+            outcome.breach(problem)
+        elif reader is None:
+            outcome.skipped = f"the format {layout} brings no reader, or is not installed here: hashes only"
         elif "rows" not in step.manifest["inputs"]:
             outcome.skipped = "written by an earlier nextlong, which did not say in what order; export it again"
-        elif run.rows_steps[step.manifest["inputs"]["rows"]].damage:
-            outcome.breach(
-                f"{step.folder.name} was made from rows {step.manifest['inputs']['rows']}, which are not there"
-            )
         else:
-            split = "train" if name == layout else _VALIDATION[1:]
-            walk = _Walk(step, layout, outcome, _eod(run, step, outcome))
-            walks.setdefault((step.manifest["inputs"]["rows"], split), []).append(walk)
+            walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
+            walks.setdefault((step.manifest["inputs"]["rows"], step.manifest["config"]["split"]), []).append(walk)
     for name in run.setting("export", "formats", ()):
         if name not in outcomes:
             outcomes[name] = Outcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
-    for (rows, split), side_by_side in walks.items():
-        _check_side_by_side(run, run.rows_steps[rows], split, side_by_side)
+    for (fingerprint, split), side_by_side in walks.items():
+        check_side_by_side(run, rows[fingerprint], split, side_by_side)
     _check_same_rows(run, outcomes)
-    return [*check_rows(run), *outcomes.values()]
+    return [*check_rows(run, list(rows.values())), *outcomes.values()]
 
 
-def _eod(run: Artefacts, step: Step, outcome: Outcome) -> int | None:
+def _is_recorded(run: Artefacts, name: str, step: Step) -> bool:
+    """Say whether a step of the record wrote an export; a manifest that cannot be read would not tell, but its name does."""
+    layout = name.removesuffix(_VALIDATION)
+    if step.damage:
+        return reader_of(layout) is not None or layout in list(run.setting("export", "formats", ()))
+    return is_export(step)
+
+
+def _problem(step: Step, reader: Reader | None, rows: Mapping[str, Step]) -> str:
+    """Return why an export cannot be judged, "" if it can, or if that is no breach."""
+    if step.damage:
+        return f"its manifest {step.damage}"
+    made_from = step.manifest["inputs"].get("rows")
+    if reader is None or made_from is None:
+        return ""
+    if made_from not in rows or rows[made_from].damage:
+        return f"{step.folder.name} was made from rows {made_from}, which are not there"
+    return ""
+
+
+def eod_of(run: Artefacts, step: Step, outcome: Outcome) -> int | None:
     """Return the id that should end each document, found by the reference tokenizer."""
-    name = step.manifest["config"].get("eod")
+    name = step.manifest["config"].get("megatron_eod", step.manifest["config"].get("eod"))
     eod = None if name is None else run.tokenizer.token_to_id(name)
     if name is not None and eod is None:
         outcome.breach(f"{name!r}, which should end each document, is no token of the tokenizer")
@@ -77,14 +92,14 @@ def _check_same_rows(run: Artefacts, outcomes: dict[str, Outcome]) -> None:
     """Find validation splits that are not those of the train split beside them."""
     for name, outcome in outcomes.items():
         train = run.steps.get(name.removesuffix(_VALIDATION))
-        if not name.endswith(_VALIDATION) or train is None or outcome.skipped:
+        if not name.endswith(_VALIDATION) or train is None or name not in run.steps or outcome.skipped:
             continue
         if train.manifest["inputs"].get("rows") != run.steps[name].manifest["inputs"].get("rows"):
             outcome.breach(f"not held out of {train.name}, which was exported from other rows")
 
 
-def _check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[_Walk]) -> None:
-    parts = {part for walk in walks for part in _FORMATS[walk.layout]}
+def check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[Walk]) -> None:
+    parts = {part for walk in walks for part in walk.reader.parts}
     try:
         for block in blocks_of_rows(run, read_split(rows, split)):
             expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
@@ -103,21 +118,21 @@ def _check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[
 
 
 @dataclass
-class _Walk:
+class Walk:
     """The rows of an export, each compared as soon as it is known what it should be."""
 
     step: Step
-    layout: str
+    reader: Reader
     outcome: Outcome
     eod: int | None
 
     def __post_init__(self) -> None:
-        self.rows: Iterator[Row] | None = read_rows(self.step, self.layout)
+        self.rows: Iterator[Row] | None = self.reader.rows(self.step)
         self.number = 0
 
     def take(self, true: Row) -> None:
-        """Compare the next row, or Megatron's next documents, one a sequence."""
-        if self.layout != "megatron" or true.input_ids is None:
+        """Compare the next row, or of a format of documents the next ones, one a sequence."""
+        if self.reader.unit == "rows" or true.input_ids is None:
             self._compare(true)
             return
         for first, last in true.names["indices"]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.besides import earlier_exports, rows_of_data_set
 from nextlong.verify.outcome import Outcome
 
 _READ_BYTES = 1 << 22
@@ -15,22 +18,29 @@ _READ_BYTES = 1 << 22
 def check_files(run: Artefacts) -> list[Outcome]:
     """Hash every file that a manifest names."""
     files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
-    for step in {step.folder: step for step in (*run.steps.values(), *run.rows_steps.values())}.values():
+    rows = rows_of_data_set(run)
+    for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *earlier_exports(run))}.values():
         manifests.checked += 1
         if step.damage:
             manifests.breach(f"{step.folder.name}/manifest.json {step.damage}")
             continue
         for name, fingerprint in step.manifest["inputs"].items():
-            made_from = run.rows_steps.get(fingerprint) if name == "rows" else run.steps.get(name)
+            made_from = rows.get(fingerprint) if name == "rows" else run.steps.get(name)
             there = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             if there != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
-        for part in step.manifest["parts"]:
-            for file, record in part["files"].items():
-                files.checked += 1
-                if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
-                    files.breach(f"{step.folder.name}/{file} {problem}")
+        for file, record in _recorded(step.manifest).items():
+            files.checked += 1
+            if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
+                files.breach(f"{step.folder.name}/{file} {problem}")
     return [manifests, files]
+
+
+def _recorded(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return size and hash of every file that a manifest names, and of the card that an export got afterwards."""
+    files = {name: record for part in manifest["parts"] for name, record in part["files"].items()}
+    card = manifest.get("card")
+    return files | ({card["file"]: card} if card else {})
 
 
 def problem_of(path: Path, size: int, xxh3: str) -> str:

@@ -4,7 +4,7 @@ In:  the texts of a sequence. A text's measure is the share of its words that st
 text has too: about the share of words left unchanged, whether single words were changed or a whole passage. Runs that
 stand in many documents of the corpus (licence notes, footers) weigh `limit / documents`.
 
-The run's own filter has a measure of the same kind in another form (`stages/near_copies.py`), so that texts close to the
+The run's own filter has a measure of the same kind in another form (`similarity/near_copies.py`), so that texts close to the
 threshold may fall on either side: a breach is what lies above it by a margin.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from nextlong.schemas import META, NEGATIVE
+from nextlong.schemas import META, NEGATIVE, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
@@ -53,10 +53,9 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
     outcome = Outcome("near-copies among negatives", "negatives")
     setting = run.setting("mine", "near_copies")
     is_asked = setting not in (None, "off", "keep", False)
-    if run.method != "nextlong" or run.strategy == "self-repeat":
-        outcome.skipped = (
-            f"{'method ' + run.method if run.method != 'nextlong' else 'self-repeat'}: not meant to be free of them"
-        )
+    if run.layout != Layout.EXTENDED or run.strategy == "self-repeat":
+        of = "self-repeat" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
+        outcome.skipped = f"{of}: not meant to be free of them"
         return [outcome]
     threshold = float(setting) if isinstance(setting, float | int) and not isinstance(setting, bool) else _THRESHOLD
     suspects: list[Suspect] = []

@@ -1,7 +1,8 @@
 """Search: scores from the stored vectors, and on a sample of meta-chunks the neighbours found again by brute force.
 
 In:  VECTORS, CANDIDATES, SEQUENCES. NumPy's float32 product of each sampled query with every stored vector, a block at a
-time, is the truth; equal cosines may come in any order.
+time, is the truth; equal cosines may come in any order. An approximate index is held to the recall that its manifest
+promises: the mean over the sample may lie below it by no more than three of its standard errors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.near_copies import without_cause
@@ -47,8 +48,8 @@ class PassedOver(NamedTuple):
 
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Check the scores of all negatives, and search again for `sample` random meta-chunks."""
-    if run.method != "nextlong":
-        return [Outcome("candidates searched again", "meta-chunks", skipped=f"method {run.method} has none")]
+    if run.layout != Layout.EXTENDED:
+        return [Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")]
     scores = Outcome("scores are cosines", "negatives")
     for block in run.blocks():
         _check_scores(run, block, scores)
@@ -63,22 +64,54 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
         nearest.skipped = (
             f"compose.negatives={run.strategy}" if run.strategy != "top" else "some of the nearest were passed over"
         )
+    promised = _promised_recall(run)
+    recall = Outcome("recall of the approximate index", "meta-chunks")
+    if promised is not None:
+        nearest.skipped = nearest.skipped or f"the index is approximate: held to its recall of {promised:g}"
     metas = _draw(run, sample=sample, seed=seed)
     if not metas:
         return [scores, candidates, nearest]
     stored = _candidates_of(run, [meta.chunk for meta in metas])
     fetch = max((len(ids) for ids, _ in stored.values()), default=0)
     passed_over: list[PassedOver] = []
+    recalls: list[float] = []
     for meta, ids, true in zip(metas, *_brute_force(run, metas, fetch), strict=True):
         candidates.checked += 1
-        for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true):
+        for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true, is_exact=promised is None):
             candidates.breach(problem)
+        if meta.chunk in stored:
+            recalls.append(_recall(*stored[meta.chunk], ids, true))
         if not nearest.skipped:
             nearest.checked += 1
             passed_over.append(_passed_over(meta, ids, true))
     for problem in _nearer(run, passed_over):
         nearest.breach(problem)
-    return [scores, candidates, nearest]
+    if promised is None:
+        return [scores, candidates, nearest]
+    return [scores, candidates, _judged(recall, recalls, promised), nearest]
+
+
+def _promised_recall(run: Artefacts) -> float | None:
+    """Return the recall that the run's index was tuned to; None of an exact search."""
+    parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
+    return float(parts[0]["counts"]["recall"]) if parts else None
+
+
+def _recall(ids: Ids, said: Scores, true_ids: Ids, true: Scores) -> float:
+    """Return the share of the nearest by brute force that are among the stored, or as near as the farthest of them."""
+    if not len(true):
+        return 1.0
+    return min(1.0, float((np.isin(ids, true_ids) | (said >= true[-1])).sum()) / len(true))
+
+
+def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
+    """Breach the outcome if the mean recall lies below the promised one by more than chance allows."""
+    outcome.checked = len(recalls)
+    mean, error = float(np.mean(recalls)), float(np.std(recalls)) / max(1, len(recalls)) ** 0.5
+    outcome.note = f"{mean:.3f}, promised {promised:g}"
+    if mean + 3 * error < promised:
+        outcome.breach(f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}")
+    return outcome
 
 
 def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
@@ -176,7 +209,7 @@ def _vector_blocks(run: Artefacts) -> Iterator[tuple[Ids, Scores]]:
 
 
 def _candidate_problems(
-    run: Artefacts, meta: MetaChunk, stored: tuple[Ids, Scores] | None, true_ids: Ids, true: Scores
+    run: Artefacts, meta: MetaChunk, stored: tuple[Ids, Scores] | None, true_ids: Ids, true: Scores, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {meta.chunk} of sequence {meta.sequence}"
@@ -194,6 +227,8 @@ def _candidate_problems(
         yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
     if np.any(np.diff(said) > 1e-6):
         yield f"{where}: scores are not descending"
+    if not is_exact:
+        return
     if len(ids) < len(true):
         yield f"{where} has {len(ids)} candidates, there are {len(true)}"
     for rank in np.flatnonzero(np.abs(said[: len(true)] - true[: len(said)]) > _TOLERANCE)[:1].tolist():

@@ -11,7 +11,19 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
+from nextlong.schemas import (
+    BOS,
+    DOCUMENT,
+    EOS,
+    JOINT,
+    META,
+    NEGATIVE,
+    NO_CHUNK,
+    ROLES,
+    ROW_MASK,
+    SHARD_BITS,
+    Layout,
+)
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.outcome import Outcome
@@ -36,7 +48,7 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
             _collect(repeats, repeat_problems(run, sequence))
             _collect(own, own_document_problems(run, sequence))
             across.add(sequence)
-        across.name_metas(block)
+        across.check_keys(block)
     outcomes = [spans, joints, order, repeats, *across.outcomes()]
     if own.checked:
         outcomes.insert(4, own)
@@ -51,7 +63,7 @@ def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
 def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
-    target += "torchtitan" in run.setting("export", "formats", ())  # whose last label is a token more
+    target += run.extra_tokens
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
@@ -110,13 +122,17 @@ def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
 def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
-    expected = {META, NEGATIVE} if run.method == "nextlong" else {DOCUMENT}
+    expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
     if not roles or not roles <= expected:
-        yield f"sequence {sequence.number} has roles {sorted(roles)}, method {run.method} has {sorted(expected)}"
+        yield f"sequence {sequence.number} has roles {sorted(roles)}, {run.layout} ones have {sorted(expected)}"
     elif sequence.method != run.method:
         yield f"sequence {sequence.number} says its method is {sequence.method}, the recipe's is {run.method}"
-    elif run.method == "nextlong":
+    elif sequence.layout != run.layout:
+        yield f"sequence {sequence.number} says it is {sequence.layout}, the run's are {run.layout}"
+    elif run.layout == Layout.EXTENDED:
         yield from _meta_problems(run, sequence)
+    elif run.layout == Layout.INTERLEAVED:
+        yield from _part_problems(sequence)
     else:
         yield from _document_problems(sequence)
 
@@ -171,6 +187,23 @@ def _document_problems(sequence: Composed) -> Iterator[str]:
         yield f"sequence {sequence.number} holds document {doc} twice"
 
 
+def _part_problems(sequence: Composed) -> Iterator[str]:
+    """Yield parts of a document that do not go on where the one before ended, whatever stands between them."""
+    spans = np.flatnonzero(sequence.is_chunk)
+    reached: dict[int, int] = {}
+    group_of: dict[int, int] = {}
+    for at, span in enumerate(spans.tolist()):
+        doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
+        expected = reached.get(doc, int(sequence.doc_first[span]))
+        if chunk != expected:
+            yield f"{sequence.where(span)} stands where chunk {expected} of document {doc} should"
+        if group != group_of.setdefault(doc, len(group_of)):
+            yield f"{sequence.where(span)} has group {group}, its document {doc} is number {group_of[doc]}"
+        if sequence.is_cut[span] and at != len(spans) - 1:
+            yield f"{sequence.where(span)} is cut before the end of the sequence"
+        reached[doc] = chunk + 1
+
+
 def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield chunks that stand twice; under `self-repeat`, negatives may."""
     looked_at = sequence.is_chunk if run.strategy != "self-repeat" else sequence.is_chunk & (sequence.role != NEGATIVE)
@@ -195,7 +228,7 @@ class _Across:
     def __init__(self, run: Artefacts) -> None:
         self._run = run
         self._documents = Outcome("documents across sequences", "sequences")
-        self._names = Outcome("sequence ids", "sequences")
+        self._keys = Outcome("sequence ids and keys", "sequences")
         self._uses = Outcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
         sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
@@ -203,15 +236,13 @@ class _Across:
         self._taken = [
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
-        reuse = run.setting("knn", "reuse") if run.method == "knn" else None
-        self._is_unique = run.method in ("nextlong", "standard", "iclm") or reuse == "never"
-        if not self._is_unique:
+        if run.repeats_documents:
             self._documents.skipped = f"method {run.method} may repeat documents across sequences"
 
     def add(self, sequence: Composed) -> None:
         """Count the documents that this sequence is made of, and its negatives."""
-        made_of = META if self._run.method == "nextlong" else DOCUMENT
-        if self._is_unique:
+        made_of = META if self._run.layout == Layout.EXTENDED else DOCUMENT
+        if not self._run.repeats_documents:
             self._documents.checked += 1
             for shard, rows in self._run.by_shard(sequence.doc[sequence.role == made_of]):
                 again = rows[self._taken[shard][rows]]
@@ -224,20 +255,24 @@ class _Across:
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
             self._used[shard][rows] += self._used[shard][rows] < np.iinfo(np.uint16).max
 
-    def name_metas(self, block: list[Composed]) -> None:
-        """Compare ids with the content hash of the meta-document that they are made of."""
-        self._names.checked += len(block)
-        if self._run.method != "nextlong":
-            return
-        docs = [int(sequence.doc[sequence.role == META][0]) for sequence in block if META in sequence.role]
-        hashes = self._run.hashes_of(np.array(docs, np.int64))
+    def check_keys(self, block: list[Composed]) -> None:
+        """Compare keys with the content hash of the meta-document or first document."""
+        self._keys.checked += len(block)
+        leading = {sequence.number: np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT))) for sequence in block}
+        firsts = {
+            sequence.number: int(sequence.doc[spans[0]]) for sequence in block if len(spans := leading[sequence.number])
+        }
+        hashes = self._run.hashes_of(np.array(list(firsts.values()), np.int64))
         for sequence in block:
-            metas = sequence.doc[sequence.role == META]
-            expected = f"{hashes.get(int(metas[0]), 0):016x}" if len(metas) else ""
-            if not sequence.id.endswith(expected):
-                self._names.breach(
-                    f"sequence {sequence.number} is called {sequence.id}, its meta-document is {expected}"
+            expected = hashes.get(firsts.get(sequence.number, UNKNOWN))
+            if (
+                expected is not None and sequence.key != expected
+            ):  # where T cut the meta-chunks off, only the key is left
+                self._keys.breach(
+                    f"sequence {sequence.number} has key {sequence.key:016x}, its document is {expected:016x}"
                 )
+            if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
+                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, its key is {sequence.key:016x}")
 
     def outcomes(self) -> list[Outcome]:
         """Return what was found, with the largest number of uses as a note."""
@@ -249,5 +284,5 @@ class _Across:
                 self._uses.breach(
                     f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences"
                 )
-        found = [self._names, self._documents] if self._run.method == "nextlong" else [self._documents]
+        found = [self._keys, self._documents]
         return [*found, self._uses] if self._uses.checked else found

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.export.formats import jsonl
 
 TEXTS = {5: "meta\n", 7: "né🎉gative", 8: "third"}
@@ -44,9 +44,7 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    count = jsonl.write(
-        tmp_path / "x.jsonl", [(block, jsonl.span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2
-    )
+    count = jsonl.write(tmp_path / "x.jsonl", [(block, span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2)
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])
@@ -73,9 +71,9 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
         asked.extend(ids.tolist())
         return texts_of(ids)
 
-    assert jsonl.span_texts(block, slice(4, 5), text_of=text_of, special_text=SPECIAL) == ["third"]
+    assert span_texts(block, slice(4, 5), text_of=text_of, special_text=SPECIAL) == ["third"]
     assert asked == [8]
-    assert jsonl.span_texts(block, text_of=texts_of, special_text=SPECIAL) == ["<s>", "meta\n", "né🎉", "\n", "third"]
+    assert span_texts(block, text_of=texts_of, special_text=SPECIAL) == ["<s>", "meta\n", "né🎉", "\n", "third"]
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):

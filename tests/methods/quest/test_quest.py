@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 from nextlong.methods.quest import quest
 from nextlong.methods.quest.rake import key_phrases
@@ -94,13 +95,13 @@ def test_the_draw_among_a_documents_keywords_is_even():
 
 def test_documents_of_a_keyword_stand_together():
     index = quest.Index(["a", "b", "c"], np.array([0, 1, 2, 0, 1, 2, -1]))
-    drafts = quest.draft(index, hashes_of(7), np.full(7, 10), drafted_chars=20, sequences=None, seed=0, split_ratio=0)
+    drafts = quest.draft(index, hashes_of(7), np.full(7, 10), enough=20, sequences=None, seed=0, split_ratio=0)
     assert sorted(sorted(draft.tolist()) for draft in drafts) == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_a_keyword_that_does_not_fill_a_sequence_is_followed_by_another():
     index = quest.Index(["a", "b"], np.array([0, 0, 1, 1]))
-    (draft,) = quest.draft(index, hashes_of(4), np.full(4, 10), drafted_chars=40, sequences=None, seed=0, split_ratio=0)
+    (draft,) = quest.draft(index, hashes_of(4), np.full(4, 10), enough=40, sequences=None, seed=0, split_ratio=0)
     assert index.keyword_of[draft].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
 
 
@@ -111,7 +112,7 @@ def test_the_rarer_keywords_are_oversampled(split_ratio, rare):
         index,
         hashes_of(6),
         np.full(6, 10),
-        drafted_chars=10,
+        enough=10,
         sequences=None,
         seed=0,
         split_ratio=split_ratio,
@@ -123,7 +124,7 @@ def test_the_rarer_keywords_are_oversampled(split_ratio, rare):
 def test_no_keyword_no_sequence():
     index = quest.draw_keywords(lists([], []), hashes_of(2), seed=0)
     assert index.keyword_of.tolist() == [-1, -1]
-    assert quest.draft(index, hashes_of(2), np.full(2, 10), drafted_chars=5, sequences=None, seed=0) == []
+    assert quest.draft(index, hashes_of(2), np.full(2, 10), enough=5, sequences=None, seed=0) == []
     empty = quest.draw_keywords(lists(), hashes_of(0), seed=0)
     assert (empty.keywords, len(empty.keyword_of)) == ([], 0)
 
@@ -146,7 +147,7 @@ def test_no_document_twice_in_a_sequence_and_the_order_of_documents_does_not_mat
             index,
             hashes[order],
             chars[order],
-            drafted_chars=needed,
+            enough=needed,
             sequences=None,
             seed=seed,
             split_ratio=0.5,
@@ -221,3 +222,19 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the path of a folder with a T5"
     ):
         quest.Doc2Query(str(tmp_path))
+
+
+@pytest.mark.heavy
+def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
+    quest.doc2query.cache_clear()
+    loaded = quest.doc2query(tiny_t5)
+    monkeypatch.setattr(quest, "_load_t5", lambda *_: pytest.fail("loaded again"))
+    assert quest.doc2query(tiny_t5) is loaded
+    quest.doc2query.cache_clear()
+
+
+def test_a_model_takes_a_gpu_for_itself_where_there_is_one():
+    none, two = (Capacity(cpus=4, count_gpus=lambda count=count: count) for count in (0, 2))
+    assert quest.query_resources("doc2query/model", two) == Resources(gpus=1)
+    assert quest.query_resources("doc2query/model", none) == Resources()
+    assert quest.query_resources("extractive", two) == Resources()

@@ -8,16 +8,16 @@ from rich.console import Console
 
 import nextlong
 from nextlong import pipeline
+from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
-from nextlong.report.plan import look as plan_look
 from nextlong.report.plan import page, sample
 
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "mine",
-    "shingles", "weights", "draft", "refer", "tokens", "compose", "rows", "parquet",
+    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed",
+    "index", "lists", "tune", "mine", "shingles", "weights", "draft", "refer", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
 
@@ -100,7 +100,7 @@ def test_after_a_run_there_is_nothing_to_do_and_a_knob_changes_what_is_below_it(
     _, changed = shown(recipe_in(tmp_path, "compose.position=tail"))
     assert [row[0] for row in changed if row[1] == "to"] == ["compose", "rows", "parquet", "all"]
     _, retrained = shown(recipe_in(tmp_path, "tokenizer.train=301"))
-    assert [row[0] for row in retrained if row[1] == "done,"] == [*STEPS[:3], *STEPS[4:10]]
+    assert [row[0] for row in retrained if row[1] == "done,"] == [*STEPS[:3], *STEPS[4:13]]
 
 
 def test_an_endpoint_is_not_asked(recipe, tmp_path):

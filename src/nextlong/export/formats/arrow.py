@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artefacts.resolved import Resolved
+from nextlong.export.formats.base import Counts, Format, Options, Snippet
 from nextlong.export.formats.parquet import SCHEMA, to_table
 
 _DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's
@@ -72,3 +73,19 @@ def _buffers(table: pa.Table) -> Iterable[pa.Buffer]:
     for column in table.columns:
         for chunk in column.chunks:
             yield from filter(None, chunk.buffers())
+
+
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
+    return write(out, rows, shard=options.shard, shards=options.shards)
+
+
+FORMAT = Format(
+    name="arrow",
+    layout="arrow",
+    suffixes=(".arrow",),
+    write=_write_shard,
+    close=close,
+    wanted="spans",
+    columns=tuple(SCHEMA.names),
+    snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
+)

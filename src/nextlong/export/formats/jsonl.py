@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
+from nextlong.export.formats.base import Counts, Format, Options, Snippet
 from nextlong.export.formats.parquet import SPAN
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
-TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
+_BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans, beside the text
 
 
 def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
@@ -45,20 +44,6 @@ def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def span_texts(
-    block: Resolved, places: slice = slice(None), *, text_of: TextOf, special_text: dict[int, str]
-) -> list[str]:
-    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
-    chunk_ids = block.chunk_ids[places]
-    is_chunk = chunk_ids != schemas.NO_CHUNK
-    found = iter(text_of(chunk_ids[is_chunk]).tolist())
-    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
-    return [
-        next(found)[:size] if chunk else special_text[role]
-        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
-    ]
-
-
 def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
     """Return the spans at `places` as dictionaries with the names of the Parquet columns."""
     columns = (
@@ -73,3 +58,31 @@ def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
         [round(score, 6) for score in block.scores[places].tolist()],
     )
     return [dict(zip(_SPAN_KEYS, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _write_shard(out: Path, rows: Iterable[tuple[Resolved, Sequence[str]]], options: Options) -> Counts:
+    del options
+    return {"rows": write(Path(f"{out}.jsonl"), rows)}
+
+
+def _bytes_per_token(compression: str, chars_per_token: float) -> float:
+    del compression
+    return chars_per_token * _BYTES_PER_CHAR
+
+
+FORMAT = Format(
+    name="jsonl",
+    layout="jsonl",
+    suffixes=(".jsonl",),
+    write=_write_shard,
+    wanted="texts",
+    columns=KEYS,
+    reader_takes="*.jsonl",
+    hub="loads",
+    snippet=Snippet(
+        "from datasets import load_dataset",
+        "load_dataset(folder, split={split}, streaming=True)",
+        "len(next(iter(rows))['text'])",
+    ),
+    bytes_per_token=_bytes_per_token,
+)

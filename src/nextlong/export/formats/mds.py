@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from nextlong.artefacts.resolved import Resolved
 from nextlong.errors import ExportError
+from nextlong.export.formats.base import Counts, Format, Options, RowSizes, Snippet
 
 Compression = Literal["zstd"] | None
 
@@ -145,3 +146,36 @@ def _header(size_limit: int, compression: Compression) -> bytes:
 
 def _file_entry(name: str, size_bytes: int) -> dict[str, Any]:
     return {"basename": name, "bytes": size_bytes, "hashes": {}}
+
+
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
+    asked: dict[str, Any] = {"size_limit": options.shard_bytes, "compression": _compression(options)}
+    return write(out, rows, shard=options.shard, shards=options.shards, **asked)
+
+
+def _cut(rows: RowSizes, options: Options) -> list[int]:
+    return shard_sizes(*rows, size_limit=options.shard_bytes, compression=_compression(options))
+
+
+def _compression(options: Options) -> Compression:
+    return "zstd" if options.keys["compression"] == "zstd" else None
+
+
+FORMAT = Format(
+    name="mds",
+    layout="mds",
+    suffixes=(".mds", ".mds.zstd"),
+    write=_write_shard,
+    close=close,
+    cut=_cut,
+    wanted="domains",
+    keys=frozenset({"compression"}),
+    compressions=("none", "zstd"),
+    most_shard_mb=4000,
+    columns=("input_ids", "indices", "length", "domain"),
+    snippet=Snippet(
+        "from streaming import StreamingDataset",
+        "StreamingDataset(local={place}, shuffle=False, batch_size=1)",
+        'rows[0]["input_ids"].shape, rows[0]["indices"]',
+    ),
+)

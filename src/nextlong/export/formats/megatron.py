@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts.resolved import Resolved
+from nextlong.export.formats.base import Counts, Format, Options, Snippet
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -85,3 +86,27 @@ def _index(lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> Iterator[bytes]:
     yield lengths.astype("<i4").tobytes()
     yield ((np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize).astype("<i8").tobytes()
     yield np.arange(count + 1, dtype="<i8").tobytes()
+
+
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
+    eod = options.keys["megatron_eod"]
+    shard: dict[str, Any] = {"shard": options.shard, "shards": options.shards, "vocab_size": options.vocab_size}
+    return write(out, rows, **shard, eod=None if eod is None else options.token_id(eod))
+
+
+FORMAT = Format(
+    name="megatron",
+    layout="megatron",
+    suffixes=(".bin",),
+    write=_write_shard,
+    close=close,
+    unit="documents",
+    keys=frozenset({"megatron_eod"}),
+    auto_shard_mb=16_000,  # its users name each file
+    reader_takes="part-00000",
+    snippet=Snippet(
+        "from megatron.core.datasets.indexed_dataset import IndexedDataset",
+        "IndexedDataset({place})  # the prefix is what --data-path takes",
+        "len(rows), rows[0][:8]",
+    ),
+)

@@ -8,6 +8,7 @@ stream. Where files are compressed, ids are stored as four streams of bytes (BYT
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
+from nextlong.export.formats.base import Counts, Format, Options, Snippet, Write
 
 Compression = Literal["zstd", "lz4", "snappy", "none"]
 
@@ -48,6 +50,7 @@ SCHEMA: Final = pa.schema(
 # What some trainers want to be given instead of making it themselves.
 TRAINING: Final = pa.schema([("attention_mask", pa.list_(pa.int8())), ("labels", pa.list_(pa.int32()))])
 IGNORED: Final = -100
+_COMPRESSED_BYTES, _PLAIN_BYTES = 2.2, 4.0  # a token, its id compressed (measured on English) or as it is
 _IDS: Final = ("input_ids", "labels")
 _DICTIONARIES: Final = ("sequence_id", "method", "domain", "spans.list.element.source_id", "spans.list.element.role")
 
@@ -144,3 +147,44 @@ _COLUMNS: Final[Mapping[str, Callable[[Resolved], pa.Array]]] = {
     "attention_mask": _attention_mask,
     "labels": _labels,
 }
+
+
+def writer(columns: Sequence[str]) -> Write:
+    """Return what writes a shard with these columns."""
+    return partial(_write_shard, columns=columns)
+
+
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options, *, columns: Sequence[str]) -> Counts:
+    count = write(
+        Path(f"{out}.parquet"),
+        rows,
+        columns=columns,
+        row_group_bytes=int(options.keys["row_group_mb"] * 1_000_000),
+        compression=options.keys["compression"],
+    )
+    return {"rows": count}
+
+
+def _bytes_per_token(compression: str, chars_per_token: float) -> float:
+    del chars_per_token
+    return _PLAIN_BYTES if compression == "none" else _COMPRESSED_BYTES
+
+
+FORMAT = Format(
+    name="parquet",
+    layout="parquet",
+    suffixes=(".parquet",),
+    write=writer(tuple(SCHEMA.names)),
+    wanted="spans",
+    keys=frozenset({"row_group_mb", "compression"}),
+    compressions=("zstd", "lz4", "snappy", "none"),
+    columns=tuple(SCHEMA.names),
+    reader_takes="*.parquet",
+    hub="loads",
+    snippet=Snippet(
+        "from datasets import load_dataset",
+        "load_dataset(folder, split={split}, streaming=True)",
+        "len(next(iter(rows))['input_ids'])",
+    ),
+    bytes_per_token=_bytes_per_token,
+)

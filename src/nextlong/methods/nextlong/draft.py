@@ -1,9 +1,10 @@
 """Draft: say which chunks may stand in each sequence, counted in characters and generous.
 
 In:  METAS and CANDIDATES of a block of meta-documents; E, the measured characters per token.
-Out: DRAFTS, in draw order; then, by `refer`, the chunk rows of each shard that any chosen draft names.
+Out: DRAFTS, in draw order.
 
-Counting characters needs no tokenizer, so only the chunks that drafts name are ever tokenized, each once.
+The tokens of the drawn documents themselves are counted, for what does not fit T is not drafted; of candidates characters
+will do, so that of other documents only the chunks that drafts name are ever tokenized.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
 from nextlong.methods.nextlong.screen import Screened, screen
 from nextlong.rng import rng_for
-from nextlong.schemas import TOO_LONG
+from nextlong.schemas import DropReason, Layout
 from nextlong.search.metas import chunk_ids_of
 from nextlong.similarity.shingles import ShingleStore
-from nextlong.tokens.fast_bpe import TextEncoder
+from nextlong.tokens.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,13 @@ class DraftRules:
     seed: int
 
     def target_chars(self, meta: NDArray[Any], own_tokens: int) -> float:
-        """Return T in characters, at the E of the meta-document where that is above the corpus's.
+        """Return T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant.
 
-        Its negatives are in its own language and style: where it takes fewer tokens than the mean, so do they.
+        `fit="exact"` drafts at the E of the meta-document where that is above the corpus's: its negatives are in its own
+        language and style, so where it takes fewer tokens than the mean, so do they.
         """
+        if self.fit == "paper":
+            return self.target_tokens * self.chars_per_token
         return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
 
     def prefixes(self, meta: NDArray[Any], target_chars: float, offers: Candidates) -> list[int]:
@@ -106,7 +110,7 @@ def draft_block(
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
             near_copies += found.near_copies
     counted = {} if measure is None else {"near_copies": near_copies}
-    return {"drafts": int(fits.sum()), "dropped": {TOO_LONG: int((~fits).sum())}} | counted
+    return {"drafts": int(fits.sum()), "dropped": {DropReason.TOO_LONG: int((~fits).sum())}} | counted
 
 
 def _draft(
@@ -165,6 +169,8 @@ def _draft_row(meta: NDArray[Any], drafted: Screened) -> dict[str, Any]:
         groups.append(np.full(length + 1, group, np.int32))
     return {
         "sequence_id": f"nextlong-{int(meta['content_hash']):016x}",
+        "key": int(meta["content_hash"]),
+        "layout": Layout.EXTENDED.value,
         "chunk_id": np.concatenate(ids),
         "role": np.concatenate(roles),
         "group": np.concatenate(groups),

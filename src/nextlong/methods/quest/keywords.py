@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.methods.quest import quest
-from nextlong.recipe import Quest
+from nextlong.recipe import MayBePath, Named, Positive, Section
 
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 
 
-def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Quest) -> dict[str, Any]:
+class Keywords(Section):
+    """How keywords are read from documents: keys of the section of each method that needs them."""
+
+    queries: Annotated[Named, MayBePath()] = Field(
+        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
+    )
+    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
+    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
+
+
+def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> dict[str, Any]:
     """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
-    model = None if options.queries == "extractive" else quest.Doc2Query(options.queries)
+    model = None if options.queries == "extractive" else quest.doc2query(options.queries)
     first = found = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
@@ -47,7 +58,8 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Quest
     }
 
 
-def _read_keywords(paths: Sequence[Path]) -> pa.ListArray:
+def read_keywords(paths: Sequence[Path]) -> pa.ListArray:
+    """Return the keywords of all documents, list<string> (n,)."""
     pieces = []
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:

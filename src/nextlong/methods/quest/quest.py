@@ -28,6 +28,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from nextlong.engine.executor import Capacity, Resources, granted_gpus
 from nextlong.errors import EncoderError
 from nextlong.methods.quest.rake import english_stop_words, key_phrases
 from nextlong.methods.standard import stretches
@@ -135,22 +137,22 @@ def _alphabetical(keyword_of: NDArray[np.int64], dictionary: pa.StringArray) -> 
 def draft(
     index: Index,
     content_hashes: NDArray[np.uint64],
-    chars: NDArray[np.int64],
+    tokens: NDArray[np.int64],
     *,
-    drafted_chars: float,
+    enough: int,
     sequences: int | None,
     seed: int,
     split_ratio: float = 0.2,
     oversample: int = 2,
 ) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions of `drafted_chars` each, keyword after keyword.
+    """Return at most `sequences` (None: all) lists of positions of `enough` tokens each, keyword after keyword.
 
     Every keyword comes once, the `split_ratio` of them with the fewest documents `oversample` times, in random order;
     its documents follow in random order. That row is cut into sequences, of which `sequences` are drawn. A document
     that an oversampled keyword would put into one sequence twice stands there once, and those left short are left out.
     """
     order = _row(index, content_hashes, seed=seed, split_ratio=split_ratio, oversample=oversample)
-    pieces = stretches(order, chars, drafted_chars=drafted_chars)
+    pieces = stretches(order, tokens, enough=enough)
     shuffle = rng_for(seed, "quest.stretches").permutation(len(pieces)).tolist()
     drafts: list[NDArray[np.int64]] = []
     for place in shuffle:
@@ -158,7 +160,7 @@ def draft(
             break
         _, first = np.unique(pieces[place], return_index=True)
         piece = pieces[place][np.sort(first)]
-        if chars[piece].sum() >= drafted_chars:
+        if tokens[piece].sum() >= enough:
             drafts.append(piece)
     return drafts
 
@@ -246,6 +248,17 @@ class Doc2Query:
         return queries
 
 
+@lru_cache(maxsize=1)
+def doc2query(name: str) -> Doc2Query:
+    """Return the model, which a worker loads once for all its shards."""
+    return Doc2Query(name)
+
+
+def query_resources(queries: str, capacity: Capacity) -> Resources:
+    """Return what a task that makes queries needs: a model takes a GPU for itself, if there is one."""
+    return Resources(gpus=1) if queries != "extractive" and capacity.gpus else Resources()
+
+
 def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
     try:
         torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
@@ -266,7 +279,7 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
             f"quest.queries={name} cannot be loaded: {reason}; give the path of a folder with a T5 and its tokenizer, or "
             "a name on the Hugging Face Hub (and a network), such as doc2query/msmarco-t5-base-v1"
         ) from None
-    best = "cuda" if torch.cuda.is_available() else "cpu"
+    best = f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu"
     try:
         return torch, tokenizer, model.to(device or best).eval()
     except (RuntimeError, AssertionError) as error:

@@ -7,24 +7,29 @@ Times assume that all workers are as fast as one core was on the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nextlong import pipeline
-from nextlong.embed.base import embedding_lanes
+from nextlong.embed.base import embedding_resources
 from nextlong.engine import store
+from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
+from nextlong.export.formats.base import format_of
+from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import document_chars, fetch_of
 from nextlong.report.plan.sample import Corpus, Rates
+from nextlong.schemas import Layout
+from nextlong.search import choose
 
 _WORKER_MB = 130  # a worker with its libraries, measured (bench/README.md)
 _TOKENIZER_MB = 150  # a tokenizer and its cache
 _MB = 1_000_000
 _FIT_MB_PER_CHUNK = 0.012  # its rows of the term matrix, twice
-_SEARCH_BLOCK_ROWS = 32_768  # vectors a miner holds as float32
+_SEARCH_BLOCK_ROWS = 32_768  # vectors and scores that a miner holds as float32
 _FILE_BYTES = 1_500  # schema, footer and headers of a shard's files; only small corpora notice
 _DOCUMENT_BYTES = 40  # hash (twice), length and id, which do not compress
 _CHUNK_BYTES = 21  # CHUNKS: 4 + 8 + 8 bytes and a bit
@@ -32,11 +37,10 @@ _META_BYTES = 40  # METAS: five numbers of 8 bytes
 _CANDIDATE_BYTES = 12  # id and score
 _DRAFTED_BYTES = 21  # DRAFTS: id, role, group and score of a chunk, and its share of the header
 _SPAN_BYTES = 30  # SEQUENCES: the same with two places and a joint now and then
-_TOKEN_BYTES = _ID_BYTES = 4
+_TOKEN_BYTES = 4
 _ROW_S, _ROW_BYTES = 2e-5, 36  # of where a sequence lies
 _OFFSET_BYTES = 8
-_PARQUET_BYTES_PER_TOKEN = 2.2  # ids compressed, measured on English
-_JSONL_SHARE = 1.2  # JSON escapes and spans, beside the text
+_LENGTH_BYTES = 4
 _TERM_BYTES = 12  # a term in JSON
 _TERM_GROWTH = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
 _TOKENIZER_FILE_BYTES = 5e6  # of 32,000 to 128,000 entries
@@ -51,7 +55,7 @@ _SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
 )  # a document, chunk, candidate, chunk, span
 _SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
 _SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
-_SAMPLED_CHARS = 48e6  # as stages/shingles.py has it
+_SAMPLED_CHARS = 48e6  # as similarity/shingles.py has it
 # Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
 _MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
 _WORD_TABLES_S = 0.2  # once a worker
@@ -60,12 +64,19 @@ _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
 _DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
-_WHOLE_DOCUMENT_MARGIN = 1.2  # by which drafts of documents exceed T, as steps/candidates has it
-_UNKNOWN, _ENDPOINT = "not known", "the endpoint's"
+_UNKNOWN = "not known"
 
+_TUNED_QUERIES = 256  # searched for exactly, to measure an index against
 _TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
 # What an earlier step's seconds are divided by; of other steps the bytes that it wrote.
-_UNITS = {"ingest": "text_bytes", "chunk": "chars", "encoder": "fit_chunks", "embed": "chunks", "tokens": "chars"}
+_UNITS = {
+    "ingest": "text_bytes",
+    "chunk": "chars",
+    "encoder": "fit_chunks",
+    "embed": "chunks",
+    "lengths": "chars",
+    "tokens": "chars",
+}
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,16 @@ def estimate(
         spent = None if seconds is None else seconds / work.lanes
         costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown, work.lanes)
     return costs
+
+
+def waves(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the steps that can run side by side: those that wait for none of the steps that are left."""
+    waiting = list(steps)
+    while waiting:
+        names = {step.name for step in waiting}
+        ready = [step for step in waiting if names.isdisjoint(before.name for before in step.inputs)]
+        yield ready
+        waiting = [step for step in waiting if step not in ready]
 
 
 def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
@@ -145,24 +166,36 @@ class _Drafts:
 def _plan_drafts(recipe: Recipe, corpus: Corpus, rates: Rates) -> _Drafts:
     compose = recipe.compose
     sequence_chars = recipe.sequence_tokens * rates.chars_per_token
-    if compose.method == "nextlong":
+    method = method_of(recipe)
+    is_extended = method.layout == Layout.EXTENDED
+    a_document = corpus.kept_chars / max(1.0, corpus.kept_documents) / sequence_chars
+    if is_extended:
         most, factor = corpus.eligible, compose.draft_factor
-    elif compose.method == "knn" and recipe.knn.reuse == "across-sequences":
-        most, factor = corpus.kept_documents, _WHOLE_DOCUMENT_MARGIN
-    else:  # each document stands in one sequence
-        most, factor = corpus.kept_chars / sequence_chars, _WHOLE_DOCUMENT_MARGIN
+    elif Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options):
+        most, factor = corpus.kept_documents, 1 + a_document
+    else:  # each document stands in one sequence, or in few
+        most, factor = corpus.kept_chars / sequence_chars, 1 + a_document
     asked = most if compose.sequences == "all" else float(compose.sequences)
     sequences = min(asked, most)
     drawn = min(most, asked * _DRAWN_SHARE + 8)
-    queries = drawn * corpus.meta_chunks / max(1.0, corpus.eligible) if compose.method == "nextlong" else drawn
-    if compose.method == "iclm":
-        queries = corpus.kept_documents
+    if is_extended:
+        queries = drawn * corpus.meta_chunks / max(1.0, corpus.eligible)
+    else:
+        queries = min(_search_of(recipe).queries or math.inf, corpus.kept_documents)
     chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
     a_draft = min(corpus.chunks, sequence_chars * factor / max(1.0, chunk_chars))
     named_drafts = min(drawn, asked * _NAMED_SHARE + 4)
     # Drafts share chunks: so many different ones if each were drawn from all.
     named = corpus.chunks * -math.expm1(-named_drafts * a_draft / max(1.0, corpus.chunks))
     return _Drafts(sequences, drawn, queries, drawn * a_draft, named)
+
+
+def _search_of(recipe: Recipe) -> NeighbourSearch:
+    """Return which documents' neighbours the method looks for at first, and how many."""
+    method = method_of(recipe)
+    if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
+        return method.search(recipe, recipe.options, attempt=0)
+    return NeighbourSearch()
 
 
 def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
@@ -187,7 +220,9 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
 def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
-    encoding = min(embedding_lanes(recipe.encoder) or workers, shards)
+    capacity = pipeline.capacity_here(recipe)
+    resources = embedding_resources(recipe.encoder, capacity)
+    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
     growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
     terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)
@@ -206,8 +241,17 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
             fitted,
             extra_mb=fitted * _FIT_MB_PER_CHUNK,
         ),
-        "embed": Work(encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=_ENDPOINT),
+        "embed": Work(
+            encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
+        ),
         "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
+        "lengths": Work(
+            corpus.kept_chars * rates.tokenize_s_per_char,
+            corpus.chunks * _LENGTH_BYTES,
+            corpus.kept_chars,
+            lanes,
+            lanes * _TOKENIZER_MB,
+        ),
         "documents": Work(corpus.chunks * _METAS_S, corpus.kept_documents * _META_BYTES),
         "keywords": Work(None, corpus.kept_documents * _META_BYTES, lanes=lanes),
     }
@@ -217,21 +261,51 @@ def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) 
     workers = pipeline.worker_count(recipe)
     block_mb = workers * _SEARCH_BLOCK_ROWS * rates.dimensions * 4 / _MB
     mined = queries * min(fetch_of(recipe), corpus.chunks) * _CANDIDATE_BYTES
-    near = recipe.iclm.neighbours
-    if recipe.compose.method == "knn":
+    near = _search_of(recipe).fetch
+    if near is None:
         mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
         near = math.ceil(4 * document_chars(recipe, rates.chars_per_token) / max(1.0, mean_chars))
+    is_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
+    load = choose.Load(
+        vectors=round(corpus.chunks if is_chunks else corpus.kept_documents),
+        queries=round(queries),
+        dimensions=rates.dimensions,
+        k=min(fetch_of(recipe), round(corpus.chunks)) if is_chunks else near,
+        memory_bytes=choose.memory_bytes(),
+        has_gpu=choose.has_gpu(recipe.search),
+    )
+    looked_into, building = _index_works(recipe, load, workers)
     return {
         "metas": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
+        **building,
         "mine": Work(
-            queries * corpus.chunks * rates.search_s_per_pair, mined, mined * corpus.chunks, workers, block_mb
+            queries * corpus.chunks * rates.search_s_per_pair * looked_into,
+            mined,
+            mined * corpus.chunks,
+            workers,
+            block_mb,
         ),
         "neighbours": Work(
-            queries * corpus.kept_documents * rates.search_s_per_pair,
+            queries * corpus.kept_documents * rates.search_s_per_pair * looked_into,
             queries * min(near, corpus.kept_documents) * _CANDIDATE_BYTES,
             lanes=workers,
             extra_mb=block_mb,
         ),
+    }
+
+
+def _index_works(recipe: Recipe, load: choose.Load, workers: int) -> tuple[float, dict[str, Work]]:
+    """Return which share of the vectors a query meets, and what it takes to build the index that makes it so."""
+    index = choose.choose(load)[0] if recipe.search.index == "auto" else recipe.search.index
+    if index == "exact":
+        return 1.0, {name: Work(0.0, 0.0) for name in ("index", "lists", "tune")}
+    train, fill = choose.build_seconds(load)
+    code_bytes = load.dimensions * (2 if index.endswith("Flat") else 1)
+    tuned = choose.seconds(replace(load, queries=_TUNED_QUERIES, has_gpu=False))[0]
+    return choose.LOOKED_INTO, {
+        "index": Work(train, 4.0 * load.dimensions * load.vectors**0.5),
+        "lists": Work(fill, load.vectors * (code_bytes + 8), lanes=workers),
+        "tune": Work(tuned, 0.0),
     }
 
 
@@ -268,19 +342,12 @@ def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, d
     works["rows"] = Work(drafts.sequences * _ROW_S, drafts.sequences * _ROW_BYTES)
     shares = {"train": 1 - recipe.export.validation, "validation": recipe.export.validation}
     for name in recipe.export.formats:
-        per_token = rates.chars_per_token * _JSONL_SHARE if name == "jsonl" else _bytes_per_token(recipe, name)
+        per_token = format_of(name).bytes_per_token(recipe.export.compression, rates.chars_per_token)
         for split in export_steps.splits_of(recipe):
             size = tokens * shares[split] * per_token
             step = export_steps.step_name(name, split)
             works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
     return works
-
-
-def _bytes_per_token(recipe: Recipe, name: str) -> float:
-    is_parquet = name in ("parquet", "torchtitan", "axolotl")
-    if is_parquet and recipe.export.compression != "none":
-        return _PARQUET_BYTES_PER_TOKEN
-    return 2 * _ID_BYTES if name == "axolotl" else _ID_BYTES
 
 
 def earlier_rates(recipe: Recipe, run_dir: Path) -> dict[str, float]:

@@ -20,22 +20,27 @@ from nextlong.artefacts.record import run_dir_of
 from nextlong.corpus import steps as corpus_steps
 from nextlong.engine import runner
 from nextlong.engine.step import Step
-from nextlong.errors import RunError
+from nextlong.errors import EncoderError, RunError
 from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import input_files, recognise_inputs
+from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
+from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import sample as plan_sample
 from nextlong.report.plan.costs import Cost
+from nextlong.tokens import lost
+from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
 _MB = 1_000_000
 
 
 def show(recipe: Recipe, console: Console) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    pipeline.check_beforehand(recipe)
+    missing = _missing_package(recipe)
+    pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
     run_dir = run_dir_of(recipe)
+    check_apart(recipe, run_dir)
     told = partial(console.print, highlight=False, soft_wrap=True)
     files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
     steps = pipeline.route(recipe, files)
@@ -54,7 +59,20 @@ def show(recipe: Recipe, console: Console) -> None:
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
         if warning := _too_long(recipe, corpus, rates):
             console.print(warning, style="bold red", highlight=False, soft_wrap=True)
+        if loses := lost.warning(rates.lost_share):
+            console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
     _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
+    if missing:
+        told(f"before `nextlong run`: {missing}", markup=False)
+
+
+def _missing_package(recipe: Recipe) -> str:
+    """Say which package running needs and planning does not, "" if it is there."""
+    try:
+        pipeline.check_encoder(recipe)
+    except EncoderError as error:
+        return str(error)
+    return ""
 
 
 def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
@@ -66,20 +84,16 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; method {recipe.method_name}; {pipeline.worker_count(recipe)} workers"
+        f"{rates.chars_per_token:.2f} characters per token; method {described(recipe)}; {pipeline.worker_count(recipe)} workers"
     )
 
 
 def _too_long(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
     """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
     tokens, asked = corpus.kept_chars / rates.chars_per_token, recipe.compose.target_tokens
-    # Only there may a chunk stand in a sequence twice.
-    if tokens >= asked or recipe.compose.negatives == "self-repeat":
+    if tokens >= asked or not uses_a_chunk_once(recipe):
         return ""
-    return (
-        f"no sequence can be made: compose.target_tokens={asked:,}, but all documents together are about {tokens:,.0f} "
-        "tokens; add documents or lower it"
-    )
+    return too_short(recipe, tokens)
 
 
 def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float) -> int:
@@ -113,7 +127,7 @@ def _print(
             todo[step.name] = cost
         table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
     if todo:
-        waves = ([todo[step.name] for step in wave.values() if step.name in todo] for wave in runner.waves(steps))
+        waves = ([todo[step.name] for step in wave if step.name in todo] for wave in plan_costs.waves(steps))
         table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
     tables.show(table, console)
 

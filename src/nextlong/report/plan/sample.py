@@ -1,7 +1,7 @@
 """Plan's sample: what the corpus holds, and how fast this machine is on it, from a small part of the user's files.
 
 In:  a recipe and its files. Out: the size of the corpus before and after caps and weights, and seconds per unit of work.
-Documents and text are counted in what `plan_look` reads; chunks, and all rates, come from the texts that it keeps.
+Documents and text are counted in what `corpus.look` reads; chunks, and all rates, come from the texts that it keeps.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from nextlong.corpus.chunk import chunk_text
+from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.base import load_encoder
+from nextlong.embed.sentence_transformers import is_installed
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile
 from nextlong.recipe import Recipe
-from nextlong.report.plan.look import Look, look_at
 from nextlong.similarity.words import hash_words
 
 T = TypeVar("T")
@@ -35,7 +36,10 @@ _TOKENIZED_CHUNKS = 512
 _HASHED_CHUNKS = 256
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _TRAINED_ENTRIES = 4096  # trained in a second, and within a tenth of the characters per token of 32,000 entries
-_SEARCH_ROWS, _SEARCH_QUERIES, _SEARCH_WIDTH = 8192, 256, 1024
+_SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
+_SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
+_MODEL_DIMENSIONS = 1024  # of models such as the paper's; that is not asked either where its package is missing
+_ENDPOINT, _NOT_INSTALLED = "the endpoint's", "needs its package"
 _OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
 
 
@@ -57,11 +61,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Rates:
-    """How long work takes on one core; `encode_s_per_chunk` None: an endpoint is not asked for a plan."""
+    """How long work takes on one core; `encode_s_per_chunk` None: an endpoint is not asked, or a package is missing."""
 
     read_s_per_byte: float
     chunk_s_per_char: float
     encode_s_per_chunk: float | None
+    encode_unknown: str  # why it is None
     fit_base_s: float
     fit_s_per_chunk: float
     fit_terms: int
@@ -71,6 +76,7 @@ class Rates:
     tokenize_s_per_char: float
     words_s_per_char: float  # to tell words apart and hash them
     chars_per_token: float
+    lost_share: float = 0.0  # of the characters, by the tokenizer
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpus, Rates]:
@@ -96,11 +102,12 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
     hash_words(few[:1])  # makes its tables
     _, words_s = _timed(lambda: hash_words(few))
     encode_s, fit, dimensions = _measure_encoder(recipe, chunks)
-    tokenize_s, chars_per_token = _measure_tokenizer(recipe, chunks)
+    tokenize_s, chars_per_token, lost = _measure_tokenizer(recipe, chunks)
     rates = Rates(
         read_s_per_byte=read_s / sum(look.read_bytes for look in looks) + compress_s / max(1, _bytes_of(looks)),
         chunk_s_per_char=chunk_s / sum(len(text) for look in looks for text in look.texts),
         encode_s_per_chunk=encode_s,
+        encode_unknown=_ENDPOINT if recipe.encoder.kind == "openai" else _NOT_INSTALLED,
         fit_base_s=fit[0],
         fit_s_per_chunk=fit[1],
         fit_terms=fit[2],
@@ -110,6 +117,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> tuple[Corpu
         tokenize_s_per_char=tokenize_s,
         words_s_per_char=words_s / max(1, len(few)),
         chars_per_token=chars_per_token,
+        lost_share=lost,
     )
     return corpus, rates
 
@@ -118,7 +126,7 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]],
     """Scale each source up by itself, cut it to its caps and weight, and add them up; `counts` are chunks a text."""
     found_chars = [look.scale * look.distinct_chars for look in looks]
     found_documents = [look.scale * look.distinct_documents for look in looks]
-    kept = _kept_shares(looks, found_documents, found_chars)
+    kept = kept_shares(looks, found_documents, found_chars)
     least = recipe.compose.min_meta_chunks
     factors = [share * look.text_scale for share, look in zip(kept, looks, strict=True)]
 
@@ -136,23 +144,6 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]],
         eligible=total(lambda own: sum(count >= least for count in own)),
         meta_chunks=total(lambda own: sum(count for count in own if count >= least)),
     )
-
-
-def _kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
-    """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
-    shares = []
-    for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
-        by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
-        by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
-        one_document = 1 / max(1.0, own_documents)  # select keeps at least one
-        shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
-    weights = [look.source.weight for look in looks]
-    weighted = zip(shares, chars, weights, strict=True)
-    scale = min((share * own / weight for share, own, weight in weighted if weight and own), default=0.0)
-    return [
-        scale * weight / own if weight and own else share
-        for share, own, weight in zip(shares, chars, weights, strict=True)
-    ]
 
 
 def _evaluation_bytes(recipe: Recipe) -> float:
@@ -185,6 +176,8 @@ def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> tuple[float | Non
     no_fit = (0.0, 0.0, 0, 0)
     if recipe.encoder.kind == "openai":
         return None, no_fit, recipe.encoder.openai.dimensions or _OPENAI_DIMENSIONS
+    if recipe.encoder.kind == "sentence-transformers" and not is_installed():
+        return None, no_fit, _MODEL_DIMENSIONS
     few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS[recipe.encoder.kind])])
     few = few[: _MEASURED_CHUNKS[recipe.encoder.kind]]
     if recipe.encoder.kind == "lsa":
@@ -216,23 +209,18 @@ def _measure_lsa(recipe: Recipe, few: Sequence[str]) -> tuple[float, tuple[float
 
 
 def _measure_search(dimensions: int) -> float:
-    import faiss
-
-    block = np.random.default_rng(0).standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32)
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # as workers have
-    try:
-        _, seconds = _timed(
-            lambda: faiss.knn(block[:_SEARCH_QUERIES], block, _SEARCH_WIDTH, metric=faiss.METRIC_INNER_PRODUCT)
-        )
-    finally:
-        faiss.omp_set_num_threads(threads)
-    return seconds / (_SEARCH_QUERIES * _SEARCH_ROWS)
+    """Return the seconds that a query and a vector take together: one product of blocks, and what keeps the best."""
+    stored = np.random.default_rng(0).standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
+    queries = stored[:_SEARCH_QUERIES].astype(np.float32)
+    with threadpool_limits(1):  # as workers have
+        _, seconds = _timed(lambda: queries @ stored.astype(np.float32).T)
+    return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float]:
-    """Return seconds per character and characters per token; a tokenizer that is yet to be trained is trained small."""
-    from nextlong.tokens.fast_bpe import TextEncoder
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float, float]:
+    """Return seconds a character, characters a token, and the share of text lost; one yet to be trained is trained small."""
+    from nextlong.tokens.encode import TextEncoder
+    from nextlong.tokens.lost import lost_share
     from nextlong.tokens.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
@@ -243,11 +231,12 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, fl
         tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
     for key in ("bos", "eos"):
         special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
-    encoder = TextEncoder(tokenizer)
+    encoder = TextEncoder(tokenizer, engine=recipe.tokenizer.engine)
+    encoder.settle()
     encoder.encode_batch(others)  # fills its cache, as a long run does, but not with the words of these very chunks
     (ids, _), seconds = _timed(lambda: encoder.encode_batch(few))
     chars = max(1, sum(map(len, few)))
-    return seconds / chars, chars / max(1, len(ids))
+    return seconds / chars, chars / max(1, len(ids)), lost_share(tokenizer, few)
 
 
 def _timed(call: Callable[[], T]) -> tuple[T, float]:

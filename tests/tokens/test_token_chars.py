@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from nextlong.tokens.byte_level import byte_characters, token_chars
+from nextlong.tokens.token_chars import byte_characters, token_chars
 from nextlong.tokens.tokenizer import train_bpe
 
 NOTHING = (0, False, False)

@@ -1,4 +1,4 @@
-"""Plan's look at the user's files: how many documents and how much text they hold, and some of the texts.
+"""Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
 
 In:  a recipe and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
@@ -70,6 +70,23 @@ def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
         if look.documents:
             looks.append(look)
     return looks
+
+
+def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
+    """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
+    shares = []
+    for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
+        by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
+        by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
+        one_document = 1 / max(1.0, own_documents)  # select keeps at least one
+        shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
+    weights = [look.source.weight for look in looks]
+    weighted = zip(shares, chars, weights, strict=True)
+    scale = min((share * own / weight for share, own, weight in weighted if weight and own), default=0.0)
+    return [
+        scale * weight / own if weight and own else share
+        for share, own, weight in zip(shares, chars, weights, strict=True)
+    ]
 
 
 def _look_at_source(

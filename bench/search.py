@@ -1,0 +1,210 @@
+"""Search, measured: exact search against what it cannot do without, and indexes against exact search.
+
+In:  vectors of a finished run (`--vectors RUN/*-embed-*/*.vectors.npy`), inflated to `--count` by perturbed copies, or
+     clustered synthetic ones (none given). Queries are drawn from them and leave themselves out.
+Out: two Markdown tables. Everything runs on one core, in turn, `--repeats` times; seconds are processor time, the least of
+     the repeats, so that a busy machine shows less.
+
+*stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
+is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Recall is measured
+against exact search, as tuning measures it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from nextlong.search import exact, ivf, tune
+from nextlong.search.cosines import half_vectors
+from nextlong.search.index import IndexFiles
+
+_FAISS_ROWS = 32_768
+_ROWS = 65_536
+_PER_SHARD = 262_144
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, nargs="*", default=[], help="files of a run; none: synthetic")
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--dimensions", type=int, default=256, help="of synthetic vectors")
+    parser.add_argument("--exact-queries", type=int, default=160, help="0: leave the first table out")
+    parser.add_argument("--index-queries", type=int, default=4_000, help="0: leave the second table out")
+    parser.add_argument("--k", type=int, nargs="+", default=[1_088, 200])
+    parser.add_argument("--recall", type=float, default=0.95)
+    parser.add_argument("--kinds", nargs="+", default=["IVF,Flat", "IVF,SQ8"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(".bench"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    faiss.omp_set_num_threads(1)
+    with threadpool_limits(1), tempfile.TemporaryDirectory(dir=options.out) as folder:
+        paths = _write_vectors(Path(folder), options)
+        if options.exact_queries:
+            _compare_exact(paths, options)
+        if options.index_queries:
+            _compare_indexes(Path(folder), paths, options)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(f"\npeak memory, mapped vectors included: {peak_mb:,.0f} MB")
+    return 0
+
+
+def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
+    """Write `count` unit vectors in shards, a block at a time."""
+    draw = np.random.default_rng(0)
+    real = [np.load(path) for path in options.vectors]
+    stored = np.concatenate(real) if real else None
+    dimensions = options.dimensions if stored is None else stored.shape[1]
+    scale = np.arange(1, dimensions + 1) ** -0.4  # as the spectrum of texts falls off
+    centres = draw.standard_normal((4_000, dimensions)).astype(np.float32) * scale
+    paths = []
+    for shard, first in enumerate(range(0, options.count, _PER_SHARD)):
+        rows = min(_PER_SHARD, options.count - first)
+        paths.append(folder / f"{shard:05d}.vectors.npy")
+        out = np.lib.format.open_memmap(paths[-1], "w+", np.float16, (rows, dimensions))
+        for low in range(0, rows, _ROWS):
+            block = slice(low, min(rows, low + _ROWS))
+            size = block.stop - block.start
+            noise = draw.standard_normal((size, dimensions), dtype=np.float32)
+            if stored is None:
+                made = centres[draw.integers(0, len(centres), size)] + 0.6 * noise * scale
+            else:
+                base = stored[draw.integers(0, len(stored), size)].astype(np.float32)
+                made = base + 0.5 * noise * base.std(axis=0)
+            out[block] = made / np.linalg.norm(made, axis=1, keepdims=True)
+        del out
+    kind = "clustered synthetic" if stored is None else f"{len(stored):,} real, inflated by perturbed copies"
+    print(f"{options.count:,} vectors of {dimensions} dimensions ({kind})\n", flush=True)
+    return paths
+
+
+def _queries(paths: Sequence[Path], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
+    ids = np.concatenate([(shard << 32) + np.arange(size) for shard, size in enumerate(sizes)])
+    ids = np.sort(np.random.default_rng(1).choice(ids, count, replace=False))
+    return half_vectors(ids, paths).astype(np.float32), np.stack([ids, ids + 1], axis=1)
+
+
+def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = call()
+    return time.process_time() - start, result
+
+
+# exact search
+
+
+def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
+    queries, exclude = _queries(paths, options.exact_queries)
+    k = options.k[0]
+    programs: dict[str, Callable[[], Any]] = {
+        "stream": lambda: _stream(paths, None),
+        "stream and products": lambda: _stream(paths, queries),
+        "exact": lambda: exact.nearest(queries, paths, k=k, exclude=exclude),
+        "FAISS": lambda: _faiss(paths, queries, k + 1),
+    }
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    found: dict[str, Any] = {}
+    for _ in range(options.repeats):
+        for name, program in programs.items():
+            seconds, found[name] = _seconds(program)
+            times[name].append(seconds)
+    least = {name: min(taken) for name, taken in times.items()}
+    print(f"Exact search, {len(queries)} queries, k = {k:,}, one core:\n")
+    print("| program | processor time | of streaming and products |\n|---|---:|---:|")
+    for name, seconds in least.items():
+        print(f"| {name} | {seconds:.2f} s | {seconds / least['stream and products']:.2f}× |")
+    same = [
+        len(np.intersect1d(ids, others[others != own])) / len(ids)
+        for ids, others, own in zip(found["exact"][0], found["FAISS"], exclude[:, 0], strict=True)
+    ]
+    print(f"\nneighbours that FAISS found too: {np.mean(same):.6f}\n", flush=True)
+
+
+def _stream(paths: Sequence[Path], queries: NDArray[np.float32] | None) -> None:
+    scores = None if queries is None else np.empty((len(queries), exact._BLOCK_ROWS), np.float32)
+    for _, block in exact.blocks(paths):
+        if queries is not None and scores is not None:
+            np.matmul(queries, block.T, out=scores[:, : len(block)])
+
+
+def _faiss(paths: Sequence[Path], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    heap = faiss.ResultHeap(len(queries), k, keep_max=True)
+    for shard, path in enumerate(paths):
+        stored = np.load(path, mmap_mode="r")
+        for first in range(0, len(stored), _FAISS_ROWS):
+            block = stored[first : first + _FAISS_ROWS].astype(np.float32)
+            scores, rows = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            heap.add_result(scores, (shard << 32) + first + rows)
+    heap.finalize()
+    ids: NDArray[np.int64] = heap.I
+    return ids
+
+
+# indexes
+
+
+def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Namespace) -> None:
+    queries, exclude = _queries(paths, options.index_queries)
+    some = slice(0, min(len(queries), 512))
+    base = {
+        k: _seconds(lambda k=k: exact.nearest(queries[some], paths, k=k, exclude=exclude[some]))[0] / some.stop
+        for k in options.k
+    }
+    print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")
+    print("| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for k, seconds in base.items():
+        print(f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | 1 | {1 / seconds:,.0f} | 1× |", flush=True)
+    for number, kind in enumerate(options.kinds):
+        _measure_index(folder / f"index{number}", kind, paths, queries, exclude, base, options)
+
+
+def _measure_index(
+    stem: Path,
+    kind: str,
+    paths: Sequence[Path],
+    queries: NDArray[np.float32],
+    exclude: NDArray[np.int64],
+    base: dict[int, float],
+    options: argparse.Namespace,
+) -> None:
+    factory = ivf.fitted(kind, vectors=options.count)
+    template = stem.with_name(f"{stem.name}.template.faiss")
+    training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
+    filling, filled = 0.0, 0
+    stems = []
+    for shard, path in enumerate(paths):
+        stems.append(stem.with_name(f"{stem.name}-{shard}"))
+        seconds, counts = _seconds(
+            lambda shard=shard, path=path: ivf.fill(stems[shard], template=template, vectors=[path], first_shard=shard)
+        )
+        filling, filled = filling + seconds, filled + counts["bytes"]
+    files = IndexFiles("ivf", tuple(paths), template=template, lists=tuple(stems))
+    for k, exact_seconds in base.items():
+        tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)
+        opened = ivf.Ivf(tune.replace(files, probes=tuned["probes"], spare=tuned["spare"]))
+        seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
+        rate = len(queries) / seconds
+        looked_into = f"{tuned['probes']:,} of {trained['clusters']:,}"
+        print(
+            f"| {factory} | {training:.0f} s | {filling:.0f} s | {filled / options.count:,.0f} | {k:,} | {looked_into} "
+            f"| {tuned['recall_measured']:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Names: what a state of a run directory is called, and which settings tell it from the others.
+
+In:  recipes, as models or as plain data. Out: names that are readable, unique in their run directory, and stable: one that
+is given once stays, whatever runs later.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import xxhash
+
+from nextlong.artefacts.record import State, states
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+
+_FIRST_NAME: Final = "base"
+_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
+# What says how or where to work, not what to make; of the encoder's section the last part of the key.
+_NO_SETTINGS: Final = frozenset({"name", "run_dir", "workers", "executor", "tokenizer.engine", "export.push"})
+_HOW_TO_ENCODE: Final = frozenset(
+    {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
+)
+
+
+def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a recipe, as plain data, makes a state of, by dotted key."""
+    return {key: value for key, value in _flat(_completed(recipe)) if not _is_operational(key)}
+
+
+def _completed(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return Recipe.from_dict(recipe).model_dump(mode="json")  # with the defaults of keys that are new
+    except RecipeError:
+        return recipe
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for inner, below in value.items():
+            yield from _flat(below, f"{key}.{inner}" if key else str(inner))
+    elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
+        for place, below in enumerate(value):
+            yield from _flat(below, f"{key}.{place}")
+    else:
+        yield key, value
+
+
+def _is_operational(key: str) -> bool:
+    if key in _NO_SETTINGS or key.startswith("ray."):
+        return True
+    return key.startswith("encoder.") and key.rpartition(".")[2] in _HOW_TO_ENCODE
+
+
+def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a recipe that another does not have, by dotted key; None where only the other has the key."""
+    ours, theirs = settings_of(recipe), settings_of(first)
+    absent = object()
+    return {key: ours.get(key) for key in (*ours, *theirs) if ours.get(key, absent) != theirs.get(key, absent)}
+
+
+def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None = None) -> str:
+    """Return the name under which a recipe's state is, or will be, recorded.
+
+    The recipe's own `name`, else that of the state with the same settings, else one made of those that differ from the
+    first state's; of a variant of a sweep, of the keys `swept` first. Raises RecipeError if the name is another's.
+    """
+    there = states(run_dir)
+    plain = recipe.model_dump(mode="json")
+    alike = [state.name for state in there if not differences(plain, state.recipe)]
+    if recipe.name is not None:
+        _check_free(recipe.name, [state for state in there if state.name not in alike], plain)
+        return recipe.name
+    differing = differences(plain, there[0].recipe) if there else {}
+    wanted = [name_of(differing), name_of(differing, keys="whole")]
+    if swept:
+        wanted = [name_of(swept), name_of({**swept, **differing}), name_of({**swept, **differing}, keys="whole")]
+    if same := [name for name in wanted if name in alike] or ([] if swept else alike):
+        return same[0]
+    taken = {state.name for state in there}
+    numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
+    return next(name for name in (*wanted, *numbered) if name not in taken)
+
+
+def _check_free(name: str, others: Sequence[State], recipe: Mapping[str, Any]) -> None:
+    for state in others:
+        if state.name == name:
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, state.recipe).items())
+            raise RecipeError(
+                f"name={name}: {state.run_dir} has a state of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong prune {state.run_dir} --drop {name}"
+            )
+
+
+def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
+    """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
+    if not settings:
+        return _FIRST_NAME
+    lasts = [key.rpartition(".")[2] for key in settings]
+    shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
+    pairs = [f"{key}={_short(word(value))}" for key, value in zip(shown, settings.values(), strict=True)]
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs)).lstrip(".-")
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
+
+
+def word(value: Any) -> str:
+    """Return a value as a name or a table has it: text as it is, lists joined by +."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(word, value))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _short(text: str) -> str:
+    tail = text.rstrip("/").rpartition("/")[2] or text  # of a path, what tells it from others
+    return text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())[:6]

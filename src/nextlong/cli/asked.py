@@ -1,0 +1,35 @@
+"""Asked: what several commands ask in the same way, and the files that they are asked to write."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+from nextlong.errors import NextlongError
+
+
+def add_recipe(sub: argparse.ArgumentParser, *, needed: Literal["always", "a preset will do"] = "always") -> None:
+    """Add a recipe, and what is set in it."""
+    sub.add_argument("recipe", type=Path, nargs=None if needed == "always" else "?")
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="e.g. compose.target_tokens=65536",
+    )
+
+
+def write(path: Path, text: str) -> None:
+    check_folder_of(path)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place") from None
+
+
+def check_folder_of(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise NextlongError(f"{path} cannot be written: {path.parent} is no folder; create it, or choose another place")

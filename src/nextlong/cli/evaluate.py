@@ -1,0 +1,164 @@
+"""The command `nextlong evaluate`: its options, and what they ask of `nextlong.evaluate`.
+
+nextlong evaluate MODEL --suite ruler,needle --lengths 8k..128k --data FOLDER --out RESULTS
+nextlong evaluate report RESULTS… -o table.html
+nextlong evaluate import HELMET-RESULT.json… --out RESULTS
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nextlong.errors import EvaluateError
+from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.evaluate.command import Settings
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    sub = commands.add_parser(
+        "evaluate",
+        help="measure a model: RULER, HELMET, needles, LongBench v2, short text, attention, dependence; and report it",
+        description="nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html  ·  "
+        "nextlong evaluate import HELMET-RESULT.json… --out RESULTS",
+    )
+    sub.add_argument(
+        "model", metavar="MODEL", help="a folder or hub name; with --url the server's name for it; or: report, import"
+    )
+    sub.add_argument(
+        "files", nargs="*", type=Path, metavar="RESULTS", help="for report: results; for import: HELMET's files"
+    )
+    _add_what(sub)
+    _add_how(sub)
+    _add_server(sub)
+    sub.add_argument(
+        "-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex, .json"
+    )
+    sub.add_argument(
+        "--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG"
+    )
+    sub.set_defaults(command=_evaluate)
+
+
+def _add_what(sub: argparse.ArgumentParser) -> None:
+    what = sub.add_argument_group("what is measured")
+    what.add_argument(
+        "--suite",
+        type=_words,
+        default=[],
+        metavar="NAME,…",
+        help="ruler, needle, helmet, longbench-v2, short, attention, dependency (default: ruler)",
+    )
+    what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
+    what.add_argument(
+        "--lengths", default="8k..128k", metavar="L,…", help="tokens, answer included (default: 8k..128k)"
+    )
+    what.add_argument("--samples", type=int, metavar="N", help="the most a task (default: the benchmark's)")
+    what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
+    what.add_argument("--data", type=Path, metavar="FOLDER", help="your copies of the benchmarks' files")
+    what.add_argument("--run", type=Path, metavar="RUN", help="dependency: the run whose sequences are read")
+    what.add_argument("--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL)")
+    what.add_argument("--label", metavar="NAME", help="what reports call the model")
+    what.add_argument(
+        "--dry-run", action="store_true", help="say what would be measured, what is missing, and the memory it takes"
+    )
+
+
+def _add_how(sub: argparse.ArgumentParser) -> None:
+    how = sub.add_argument_group("how the model is asked")
+    how.add_argument(
+        "--prompt-format",
+        choices=("completion", "chat"),
+        default="completion",
+        help="base or chat model (default: completion)",
+    )
+    how.add_argument(
+        "--context", type=int, metavar="N", help="the most tokens (default: what the model's configuration says)"
+    )
+    how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
+    how.add_argument("--dtype", default="auto", help="auto (as saved), bfloat16, float16, float32")
+    how.add_argument("--attention", default="sdpa", help="transformers' name: sdpa, flash_attention_2 (default: sdpa)")
+    how.add_argument("--chunk-tokens", type=int, default=2048, metavar="N", help="prefilled at a time (default: 2048)")
+    how.add_argument(
+        "--batch-tokens", type=int, default=16_384, metavar="N", help="answered together at most (default: 16384)"
+    )
+    how.add_argument("--revision", metavar="REV", help="of a model on the hub")
+
+
+def _add_server(sub: argparse.ArgumentParser) -> None:
+    server = sub.add_argument_group("a server with an OpenAI-compatible API")
+    server.add_argument("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
+    server.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
+    server.add_argument(
+        "--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="the variable that holds the key"
+    )
+    server.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time (default: 8)")
+    server.add_argument("--max-attempts", type=int, default=8, metavar="N", help="of a request (default: 8)")
+
+
+def _words(listed: str) -> list[str]:
+    return [word.strip() for word in listed.split(",") if word.strip()]
+
+
+def _evaluate(asked: argparse.Namespace) -> None:
+    from nextlong.evaluate import command
+
+    if asked.model not in ("report", "import") and asked.files:
+        raise EvaluateError(f"{asked.files[0]} stands behind the model; one model is evaluated at a time")
+    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
+    console = Console()
+    if asked.model == "report":
+        command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console)
+    elif asked.model == "import":
+        command.import_helmet(asked.files, out=asked.out, label=asked.label, console=console)
+    else:
+        command.measure(_settings(asked), console=console)
+
+
+def _settings(asked: argparse.Namespace) -> Settings:
+    from nextlong.evaluate import command
+    from nextlong.evaluate.lengths import parse_lengths
+    from nextlong.evaluate.models.huggingface import LoadOptions
+    from nextlong.evaluate.models.server import ServerOptions
+
+    server = asked.url and ServerOptions(
+        url=asked.url,
+        context=asked.context,
+        prompt_format=asked.prompt_format,
+        api_key_env=asked.api_key_env,
+        concurrency=asked.concurrency,
+        max_attempts=asked.max_attempts,
+    )
+    load = LoadOptions(
+        prompt_format=asked.prompt_format,
+        device=asked.device,
+        dtype=asked.dtype,
+        attention=asked.attention,
+        chunk_tokens=asked.chunk_tokens,
+        batch_tokens=asked.batch_tokens,
+        revision=asked.revision,
+    )
+    return command.Settings(
+        model=asked.model,
+        suites=asked.suite or ([] if asked.tasks else ["ruler"]),
+        tasks=asked.tasks,
+        lengths=parse_lengths(asked.lengths),
+        samples=asked.samples,
+        seed=asked.seed,
+        data=asked.data,
+        run=asked.run,
+        out=asked.out or Path(f"evaluation-{Path(asked.model.rstrip('/')).name}"),
+        label=asked.label,
+        context=asked.context,
+        tokenizer=asked.tokenizer,
+        load=load,
+        server=server or None,
+        purpose="plan" if asked.dry_run else "measure",
+    )

@@ -1,0 +1,105 @@
+"""The commands `nextlong peek`, `stats` and `compare`: what is in finished runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import nextlong
+from nextlong.artefacts import record
+from nextlong.cli.asked import write
+from nextlong.errors import NextlongError
+from nextlong.report.tables import PipeConsole as Console
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to the parser."""
+    peek = commands.add_parser("peek", help="look at the sequences of a run")
+    peek.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
+    peek.add_argument(
+        "--first", type=int, default=100, metavar="N", help="list so many sequences, 0 for all (default: 100)"
+    )
+    peek.add_argument("--text", action="store_true", help="print its text")
+    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
+    peek.set_defaults(command=_peek)
+
+    stats = commands.add_parser("stats", help="what is in a data set, in numbers")
+    stats.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    stats.add_argument("--json", action="store_true", help="everything, for tools")
+    stats.set_defaults(command=_stats)
+
+    compare = commands.add_parser("compare", help="data sets side by side")
+    compare.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its states, or those that match"
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, for tools")
+    form.add_argument("--csv", action="store_true", help="one row a data set")
+    compare.set_defaults(command=_compare)
+
+
+def _peek(asked: argparse.Namespace) -> None:
+    from nextlong.methods.base import described, method_of
+    from nextlong.report import peek, picture
+    from nextlong.schemas import Layout
+
+    run = nextlong.open(asked.run)
+    console = Console()
+    if asked.number is None:
+        if asked.text or asked.svg:
+            raise NextlongError(f"--text and --svg need to know which sequence: nextlong peek {asked.run} 0 --text")
+        if asked.first < 0:
+            raise NextlongError(f"--first {asked.first} is negative; give how many to list, 0 for all")
+        peek.show_run(run, console, first=asked.first)
+        return
+    if not 0 <= asked.number < len(run):
+        raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
+    if asked.svg:
+        if method_of(run.recipe).layout != Layout.EXTENDED:
+            raise NextlongError(f"--svg draws a meta-document among its negatives; {described(run.recipe)} has none")
+        write(asked.svg, picture.svg(run.sequence(asked.number)))
+        console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
+        return
+    show = peek.show_text if asked.text else peek.show_sequence
+    show(run.sequence(asked.number), console)
+
+
+def _stats(asked: argparse.Namespace) -> None:
+    from nextlong.report import stats_page
+    from nextlong.runs import stats
+
+    measured = stats.measure(nextlong.open(asked.run))
+    if asked.json:
+        print(json.dumps(measured.as_json(), indent=1, ensure_ascii=False))
+    else:
+        stats_page.show(measured, Console())
+
+
+def _compare(asked: argparse.Namespace) -> None:
+    from nextlong.report import compare
+    from nextlong.runs import stats
+
+    measured = [stats.measure(nextlong.open(run)) for named in asked.runs for run in _matching(named)]
+    if asked.json:
+        print(json.dumps([one.as_json() for one in measured], indent=1, ensure_ascii=False))
+    elif asked.csv:
+        print(compare.csv_text([compare.row(one) for one in measured]), end="")
+    else:
+        compare.show(measured, Console())
+
+
+def _matching(named: Path) -> Iterator[str]:
+    """Yield what a name means: itself, or for `RUN@PATTERN` with * or ? in it the states that match."""
+    head, _, pattern = str(named).rpartition("@")
+    if not head or not set("*?") & set(pattern):
+        yield str(named)
+        return
+    known = record.state_names(Path(head).expanduser())
+    names = [name for name in known if fnmatchcase(name, pattern)]
+    if not names:
+        raise NextlongError(f"{named}: no state matches; {head} has: {', '.join(known) or 'none'}")
+    yield from (f"{head}@{name}" for name in names)

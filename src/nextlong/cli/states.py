@@ -1,0 +1,137 @@
+"""The commands `nextlong list` and `nextlong prune`: what a run directory holds, and what of it can go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from nextlong.artefacts.names import word
+from nextlong.engine import store
+from nextlong.errors import NextlongError
+from nextlong.report import tables
+from nextlong.report.tables import PipeConsole
+from nextlong.runs import prune
+from nextlong.runs.listed import Listed, list_states
+
+_MB = 1_000_000
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both commands to the parser."""
+    listing = commands.add_parser(
+        "list", help="the states of a run directory: what tells them apart, and what they hold"
+    )
+    listing.add_argument("run", type=Path, metavar="RUN")
+    listing.add_argument("--json", action="store_true", help="everything, for tools")
+    listing.set_defaults(command=_list)
+
+    pruning = commands.add_parser("prune", help="remove what no state of a run directory needs, after showing it")
+    pruning.add_argument("run", type=Path, metavar="RUN")
+    which = pruning.add_mutually_exclusive_group()
+    which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all states but these")
+    which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these states")
+    pruning.add_argument("--yes", action="store_true", help="remove without asking")
+    pruning.set_defaults(command=_prune)
+
+
+def _list(asked: argparse.Namespace) -> None:
+    run_dir = asked.run.expanduser()
+    listed = list_states(run_dir)
+    if asked.json:
+        print(json.dumps([asdict(one) for one in listed], indent=1, ensure_ascii=False))
+        return
+    console = PipeConsole()
+    _show(listed, console)
+    current = next((one.name for one in listed if one.is_current), None)
+    told = [f"{run_dir} alone stands for {current}; name another as {run_dir}@NAME"] if len(listed) > 1 else []
+    if waste := prune.find_waste(run_dir, prune.choose(run_dir)[0]):
+        size = _size(sum(one.bytes for one in waste))
+        told.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
+    for line in told:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show(listed: Sequence[Listed], console: Console) -> None:
+    rows = [
+        [
+            one.name,
+            ", ".join(f"{key}={word(value)}" for key, value in one.differs.items()) or "–",
+            f"{one.sequences:,}",
+            "–" if one.tokens_each is None else f"{one.tokens_each:,}",
+            ", ".join(one.exports) or "–",
+            _size(one.bytes),
+            _size(one.alone_bytes),
+            _age(datetime.now(UTC) - datetime.fromisoformat(one.made)),
+        ]
+        for one in listed
+    ]
+    table = tables.table()
+    for place, heading in enumerate(
+        ("state", "differs in", "sequences", "of tokens", "exports", "size", "of it alone", "age")
+    ):
+        table.add_column(heading, justify="left" if place in (0, 1, 4) else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(tables.cell, row))
+    tables.shrink(table, console, columns=(1, 0, 4))
+    tables.show(table, console)
+
+
+def _size(count: int) -> str:
+    return f"{count / _MB:,.1f} MB"
+
+
+def _age(since: timedelta) -> str:
+    seconds = max(0, int(since.total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _prune(asked: argparse.Namespace) -> None:
+    run_dir = asked.run.expanduser()
+    prune.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
+    console = PipeConsole()
+    with store.locked(run_dir):
+        kept, dropped = prune.choose(run_dir, keep=asked.keep, drop=asked.drop)
+        waste = prune.find_waste(run_dir, kept, dropped)
+        if not waste and not dropped:
+            console.print(f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False)
+            return
+        _show_waste(waste, console)
+        told = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
+        if dropped:
+            told += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
+        told += f"; what stays: {', '.join(state.name for state in kept)}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if not (asked.yes or _agrees(run_dir)):
+            console.print("nothing was removed")
+            return
+        prune.remove(run_dir, kept, dropped, waste)
+    console.print("removed")
+
+
+def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:
+    table = tables.table()
+    table.add_column("folder", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for one in waste:
+        table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
+    tables.show(table, console)
+
+
+def _agrees(run_dir: Path) -> bool:
+    if not sys.stdin.isatty():
+        raise NextlongError(f"nothing was removed: there is no terminal to ask; say nextlong prune {run_dir} --yes")
+    try:
+        return input("remove this? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

@@ -1,0 +1,97 @@
+"""Choose: in which precision, on how many threads and in how large tasks a model runs, by trying it.
+
+In:  a model for sentence-transformers and some of the corpus' chunks.
+Out: an Execution. The manifest of the encoder step keeps it, and every task of the run encodes by it, also where the run is
+resumed on another machine: another choice gives vectors that differ in the last digits.
+
+What a processor says of itself does not tell: of two that know bfloat16, one may be the slower in it and the other twice as
+fast. Trials on a processor are timed by processor seconds: with every core at work it is chunks a processor second that
+count, and a busy machine does not show.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import recipe
+from nextlong.embed.sentence_transformers import SentenceTransformersEncoder, count_cpus
+
+_TRIAL_S: Final = 0.7  # of float32 on one thread
+_FEWEST, _MOST = 2, 32  # chunks tried
+_CLEARLY: Final = 1.2  # times as fast, so that noise does not choose
+_LEAST_COSINE: Final = 0.999  # to the vectors in float32
+_TASK_S: Final = 30.0  # what a kill costs a worker at most, and how long the others may wait for the last
+_CALL_CHUNKS: Final = 128  # on a processor
+_MOST_CHUNKS: Final = 4096
+
+
+class Execution(NamedTuple):
+    """How a model runs. `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task."""
+
+    dtype: str
+    threads: int
+    call_chunks: int
+    task_chunks: int
+    chunks_per_second: float  # of one task
+
+
+def choose_execution(name: str, options: recipe.SentenceTransformers, texts: Sequence[str]) -> tuple[Execution, int]:
+    """Return how to run the model, and the width of its vectors. Raises EncoderError where it cannot be loaded."""
+    encoder = SentenceTransformersEncoder(name, options, threads=1)
+    if not texts or not encoder.is_on_processor:
+        execution = _execution(encoder.dtype, 1, _rate(encoder, texts, time.perf_counter), call_chunks=_MOST_CHUNKS)
+        return execution, encoder.dimensions
+    first_rate = _rate(encoder, texts[:_FEWEST], time.process_time)
+    few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
+    rate, vectors = _timed(encoder, few)
+    dtype, threads = encoder.dtype, 1
+    if options.dtype == "auto" and options.backend == "torch":
+        encoder.convert("bfloat16")
+        encoder.encode(few[:1])
+        half_rate, half_vectors = _timed(encoder, few)
+        if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
+            dtype, rate = "bfloat16", half_rate
+        encoder.convert(dtype)
+    if options.backend == "torch" and count_cpus() > 1:
+        encoder.use_threads(count_cpus())
+        encoder.encode(few[:1])
+        all_rate, _ = _timed(encoder, few)
+        if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
+            threads, rate = count_cpus(), all_rate
+        encoder.use_threads(1)
+    return _execution(dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS), encoder.dimensions
+
+
+def _execution(dtype: str, threads: int, rate: float, *, call_chunks: int) -> Execution:
+    task_chunks = max(1, min(_MOST_CHUNKS, int(rate * _TASK_S)))
+    if task_chunks >= call_chunks:
+        task_chunks -= task_chunks % call_chunks
+    else:
+        call_chunks = task_chunks = 1 << (task_chunks.bit_length() - 1)
+    return Execution(dtype, threads, call_chunks, task_chunks, round(rate, 2))
+
+
+def _rate(encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float]) -> float:
+    encoder.encode(texts[:1])  # the first call pays for setting up
+    began = clock()
+    encoder.encode(texts)
+    return len(texts) / max(1e-9, clock() - began)
+
+
+def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[float, NDArray[np.float32]]:
+    """Return chunks a processor second, and the vectors."""
+    began = time.process_time()
+    vectors = encoder.encode(texts)
+    return len(texts) / max(1e-9, time.process_time() - began), vectors
+
+
+def _fits(weight_bytes: int) -> bool:
+    """Say whether a copy of the model for each processor takes at most half of the memory that is free."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
+    return not free or weight_bytes * count_cpus() <= free / 2

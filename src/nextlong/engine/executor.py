@@ -1,0 +1,80 @@
+"""Executor: where tasks run, and what a task needs there.
+
+The runner decides what runs next; an executor says whether there is room, runs, and tells what has ended. One process
+(`serial`), processes of this machine (`local`) and a cluster (`ray`) are three of them, and write the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one task needs; `at_once` bounds how many tasks of the step run together, wherever there is room for more."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_mb: int = 0  # 0: not known
+    at_once: int | None = None
+
+
+class Capacity:
+    """What an executor has in all. GPUs are counted when a step asks, because that may import a framework."""
+
+    def __init__(self, *, cpus: int, count_gpus: Callable[[], int] = lambda: 0) -> None:
+        self.cpus = cpus
+        self._count_gpus = count_gpus
+
+    @cached_property
+    def gpus(self) -> int:
+        """How many GPUs there are."""
+        return self._count_gpus()
+
+
+class Executor(Protocol):
+    """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """What there is in all; asked for when a step starts."""
+
+    def has_room(self, resources: Resources) -> bool:
+        """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
+
+    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+        """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
+
+    def ended(self) -> Iterator[tuple[int, Any]]:
+        """Wait until a task has ended, and yield key and result of each that has. Raises the error of one that failed."""
+
+    def settle(self) -> None:
+        """Take note that nothing runs: the moment to give back memory."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+_granted_gpus: tuple[int, ...] = ()
+
+
+def granted_gpus() -> tuple[int, ...]:
+    """Return the numbers of the GPUs, as CUDA counts them, that the running task has for itself; none for most tasks."""
+    return _granted_gpus
+
+
+def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `call(*arguments)`, during which `granted_gpus` says `gpus`; runs where the task does."""
+    global _granted_gpus
+    before, _granted_gpus = _granted_gpus, gpus
+    try:
+        return call(*arguments)
+    finally:
+        _granted_gpus = before

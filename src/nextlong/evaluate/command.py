@@ -1,0 +1,110 @@
+"""Command: what `nextlong evaluate` does once its options are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.base import Model, TextTokenizer
+from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.models.server import ServerModel, ServerOptions
+from nextlong.evaluate.probe import Probe, all_probes
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import Task, all_tasks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asked for."""
+
+    model: str
+    suites: Sequence[str]
+    tasks: Sequence[str]
+    lengths: Sequence[int]
+    out: Path
+    load: LoadOptions
+    samples: int | None = None
+    seed: int = 42
+    data: Path | None = None
+    run: Path | None = None
+    label: str | None = None
+    context: int | None = None
+    tokenizer: str | None = None
+    server: ServerOptions | None = None
+    purpose: Literal["measure", "plan"] = "measure"
+
+
+def measure(settings: Settings, *, console: Console) -> None:
+    """Measure what was asked for, or say what that would take; then show the table."""
+    from nextlong.evaluate import plan
+    from nextlong.evaluate.report import show
+
+    if settings.data is not None and not settings.data.is_dir():
+        raise EvaluateError(f"--data {settings.data} is no folder; docs/evaluate/data.md says what goes into it")
+    asked = Asked(
+        tasks=chosen(settings.suites, settings.tasks),
+        lengths=settings.lengths,
+        out=settings.out,
+        data=DataFiles(settings.data),
+        samples=settings.samples,
+        seed=settings.seed,
+        label=settings.label,
+        run=settings.run,
+    )
+    if settings.purpose == "plan":
+        plan.show(settings, asked, console)
+        return
+    found = evaluate(lambda: opened(settings), asked, progress=Progress(console))
+    show.tables([found], console)
+
+
+def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
+    """Return the tasks and probes of some suites, or those named. Raises EvaluateError for a name that is neither."""
+    every: dict[str, Task | Probe] = {**all_tasks(), **{probe.name: probe for probe in all_probes().values()}}
+    known = {one.suite for one in every.values()}
+    for suite in suites:
+        if suite not in known:
+            raise EvaluateError(f"--suite {suite}: there is no such suite; choose from {', '.join(sorted(known))}")
+    within = [one for one in every.values() if not suites or one.suite in suites]
+    for name in names:
+        if name not in {one.name for one in within}:
+            raise EvaluateError(
+                f"--tasks {name}: there is no such task; choose from {', '.join(one.name for one in within)}"
+            )
+    return [one for one in within if not names or one.name in names]
+
+
+def opened(settings: Settings) -> Model:
+    """Return the model that is asked."""
+    if settings.server is not None:
+        return ServerModel(settings.model, TextTokenizer.read(settings.tokenizer or settings.model), settings.server)
+    model = HuggingFaceModel(settings.model, settings.load)
+    if settings.context is not None:
+        model.context = settings.context
+    return model
+
+
+def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
+    """Print the tables of some results, or write them, and their figures."""
+    from nextlong.evaluate.report import show
+
+    if not folders:
+        raise EvaluateError("report: no results are named; say nextlong evaluate report RESULTS… -o table.html")
+    show.report(folders, outputs=outputs, figures=figures, console=console)
+
+
+def import_helmet(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> None:
+    """Read results that HELMET wrote into a results directory of ours."""
+    from nextlong.evaluate.import_helmet import read_into
+
+    if not files or out is None:
+        raise EvaluateError("import: say nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
+    told = read_into(files, out=out, label=label)
+    console.print(told, markup=False, highlight=False, soft_wrap=True)

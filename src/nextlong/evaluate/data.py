@@ -1,0 +1,116 @@
+"""Data: the user's files, by the names under which their publishers give them out.
+
+Nothing is downloaded. `--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and one that is
+missing is named together with where it comes from.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nextlong.errors import EvaluateError
+
+_RULER = "NVIDIA/RULER on GitHub"
+_HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
+
+SOURCES: Final = {
+    "ruler/PaulGrahamEssays.json": f"scripts/data/synthetic/json/download_paulgraham_essay.py of {_RULER} writes it; any JSON with "
+    "a field `text`, or ruler/essays.txt, does as well (the scores then compare only with your own)",
+    "ruler/squad.json": "SQuAD 2.0's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer), under this name",
+    "ruler/hotpotqa.json": "HotpotQA's hotpot_dev_distractor_v1.json (hotpotqa.github.io), under this name",
+    "ruler/english_words.json": f"scripts/data/synthetic/json/english_words.json of {_RULER}",
+    "needle/haystack.txt": "any long text; ruler/PaulGrahamEssays.json is read where it is missing",
+    "icl/trec/train_5500.label": "TREC's train_5500.label (cogcomp.seas.upenn.edu/Data/QA/QC), Latin-1 or UTF-8",
+    "icl/trec/TREC_10.label": "TREC's TREC_10.label (cogcomp.seas.upenn.edu/Data/QA/QC)",
+    "icl/banking77/train.csv": "PolyAI-LDN/task-specific-datasets on GitHub, banking_data/train.csv",
+    "icl/banking77/test.csv": "PolyAI-LDN/task-specific-datasets on GitHub, banking_data/test.csv",
+    "icl/clinc150/data_full.json": "clinc/oos-eval on GitHub, data/data_full.json",
+    "icl/nlu/train.csv": "columns text, scenario, intent: NLU-Evaluation-Data (xliuhw/NLU-Evaluation-Data on GitHub), nine tenths",
+    "icl/nlu/test.csv": "columns text, scenario, intent: the other tenth of NLU-Evaluation-Data",
+    "longbench-v2/data.json": "LongBench v2's data.json (THUDM/LongBench-v2 on the Hugging Face hub)",
+    "infinitebench/longbook_qa_eng.jsonl": "InfiniteBench's longbook_qa_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
+    "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl "
+    "(xinrongzhang2022/InfiniteBench on the hub)",
+    "narrativeqa/test.jsonl": "NarrativeQA's test split, a JSON line a question: document.text, question.text, answers[].text "
+    "(`datasets.load_dataset('deepmind/narrativeqa', split='test').to_json(…)`)",
+    "narrativeqa/train.jsonl": "NarrativeQA's train split, as its test split; two questions of it are shown as examples",
+}
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The folder of the user's files; None where he named none."""
+
+    folder: Path | None
+
+    def path(self, name: str) -> Path:
+        """Return where a file is, as itself or compressed (.gz). Raises EvaluateError if it is missing."""
+        if self.folder is not None:
+            for place in (self.folder / name, self.folder / f"{name}.gz"):
+                if place.is_file():
+                    return place
+        raise EvaluateError(f"{self._named(name)} is missing; {origin(name)}")
+
+    def has(self, name: str) -> bool:
+        """Say whether a file is there."""
+        return self.folder is not None and any((self.folder / n).is_file() for n in (name, f"{name}.gz"))
+
+    def text(self, name: str) -> str:
+        """Return a file's text, UTF-8 or else Latin-1."""
+        path = self.path(name)
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return raw.decode("latin-1")
+
+    def json(self, name: str) -> Any:
+        """Return a file's JSON value."""
+        try:
+            return json.loads(self.text(name))
+        except ValueError as error:
+            raise EvaluateError(f"{self.path(name)} is not JSON ({error}); get it anew: {origin(name)}") from None
+
+    def json_lines(self, name: str) -> Iterator[Any]:
+        """Yield the value of each line; a file that is one JSON list, or has one in `data`, is read as its items."""
+        text = self.text(name)
+        first = text.lstrip()[:1]
+        if first == "[" or (first == "{" and "\n{" not in text.strip()):
+            value = self.json(name)
+            yield from (value.get("data", [value]) if isinstance(value, dict) else value)
+            return
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise EvaluateError(f"{self.path(name)}, line {number}: no JSON ({error})") from None
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """Return the rows of a CSV file with a header."""
+        return list(csv.DictReader(self.text(name).splitlines()))
+
+    def _named(self, name: str) -> str:
+        return str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
+
+
+def origin(name: str) -> str:
+    """Say where a file comes from."""
+    if name in SOURCES:
+        return f"it comes from {SOURCES[name]}" if not SOURCES[name].startswith("any") else f"give {SOURCES[name]}"
+    return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
+
+
+def field_of(record: Any, name: str, *, file: str) -> Any:
+    """Return a field of a record. Raises EvaluateError if the file has another form."""
+    try:
+        return record[name]
+    except (KeyError, TypeError, IndexError):
+        there = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+        raise EvaluateError(f"{file}: a record has no {name!r} (it has {there}); {origin(file)}") from None

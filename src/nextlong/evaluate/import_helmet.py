@@ -1,0 +1,135 @@
+"""Import: results that HELMET's own scripts wrote, read into a results directory of ours.
+
+In:  HELMET's result JSON (`args`, `averaged_metrics`, `data`), never its file name. Out: one file a task and length, without
+the answers (they stay in HELMET's), marked as imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import nextlong
+from nextlong.engine import store
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import results
+from nextlong.evaluate.task import Task, all_tasks
+
+# HELMET's data set → our task, its metric, and what makes that metric a percentage. The first that the name holds.
+_NAMES: Final = (
+    ("json_kv", "json_kv", "substring_exact_match", 1.0),
+    ("ruler_niah_mk_2", "ruler_mk_needle", "ruler_recall", 1.0),
+    ("ruler_niah_mk_3", "ruler_mk_uuid", "ruler_recall", 1.0),
+    ("ruler_niah_mv", "ruler_mv", "ruler_recall", 1.0),
+    ("kilt_nq", "nq", "substring_exact_match", 1.0),
+    ("triviaqa", "triviaqa", "substring_exact_match", 1.0),
+    ("hotpotqa", "hotpotqa", "substring_exact_match", 1.0),
+    ("popqa", "popqa", "substring_exact_match", 1.0),
+    ("msmarco_rerank_psg", "msmarco", "NDCG@10", 1.0),
+    ("trec_coarse", "trec_coarse", "exact_match", 1.0),
+    ("trec_fine", "trec_fine", "exact_match", 1.0),
+    ("banking77", "banking77", "exact_match", 1.0),
+    ("clinic150", "clinc150", "exact_match", 1.0),
+    ("icl_nlu", "nlu", "exact_match", 1.0),
+    ("narrativeqa", "narrativeqa", "gpt-4-score", 100 / 3),
+    ("infbench_qa", "infbench_qa", "rougeL_f1", 1.0),
+    ("infbench_choice", "infbench_mc", "exact_match", 1.0),
+    ("ruler_niah_s_1", "niah_single_1", "ruler_recall", 1.0),
+    ("ruler_niah_s_2", "niah_single_2", "ruler_recall", 1.0),
+    ("ruler_niah_s_3", "niah_single_3", "ruler_recall", 1.0),
+    ("ruler_niah_mk_1", "niah_multikey_1", "ruler_recall", 1.0),
+    ("ruler_niah_mq", "niah_multiquery", "ruler_recall", 1.0),
+    ("ruler_fwe", "fwe", "ruler_recall", 1.0),
+    ("ruler_cwe", "cwe", "ruler_recall", 1.0),
+    ("ruler_vt", "vt", "ruler_recall", 1.0),
+    ("ruler_qa_1", "qa_1", "substring_exact_match", 1.0),
+    ("ruler_qa_2", "qa_2", "substring_exact_match", 1.0),
+)
+_ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
+# HELMET scores these three once, and its averages count them under Recall and under RULER.
+_ALSO_RULER: Final = {
+    "ruler_mk_needle": "niah_multikey_2",
+    "ruler_mk_uuid": "niah_multikey_3",
+    "ruler_mv": "niah_multivalue",
+}
+
+
+def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
+    """Read files of one model into `out`; returns what was done, in words. Raises EvaluateError."""
+    records = [(file, _record(file)) for file in files]
+    models = sorted({str(record["args"].get("model_name_or_path")) for _, record in records})
+    if len(models) > 1:
+        raise EvaluateError(
+            f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; import each into its own --out"
+        )
+    written: dict[Path, Path] = {}
+    with store.explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+    for file, record in records:
+        for place, values in _results(record, file, out):
+            if place in written:
+                raise EvaluateError(
+                    f"import: {written[place]} and {file} are both {values['task']} at {values['length']:,}; leave one out"
+                )
+            place.parent.mkdir(exist_ok=True)
+            store.write_json(place, values)
+            written[place] = file
+    identity = {"kind": "helmet", "name": models[0], "label": label}
+    store.write_json(
+        out / results.INDEX, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": identity}
+    )
+    return f"read {len(files)} files of {models[0]} into {len(written)} results in {out}"
+
+
+def _record(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
+    if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
+        raise EvaluateError(
+            f"{file} is no result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+        )
+    return record
+
+
+def _results(record: dict[str, Any], file: Path, out: Path) -> list[tuple[Path, dict[str, Any]]]:
+    arguments, metrics = record["args"], record["averaged_metrics"]
+    dataset = str(arguments.get("datasets"))
+    known = next((row for row in _NAMES if row[0] in dataset), None)
+    if known is None:
+        raise EvaluateError(f"{file}: HELMET's data set {dataset!r} is none of the paper's; leave the file out")
+    _, name, metric, factor = known
+    if name == "narrativeqa" and metric not in metrics:
+        metric, factor = _ROUGE, 1.0
+    if metric not in metrics:
+        raise EvaluateError(
+            f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
+        )
+    length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
+    tasks = all_tasks()
+    names = [name, *([_ALSO_RULER[name]] if name in _ALSO_RULER else [])]
+    return [
+        (results.place_of(out, one, length), _values(tasks[one], length, score, metric, record, file)) for one in names
+    ]
+
+
+def _values(task: Task, length: int, score: float, metric: str, record: dict[str, Any], file: Path) -> dict[str, Any]:
+    return {
+        "format": results.FORMAT,
+        "nextlong": nextlong.__version__,
+        "task": task.name,
+        "suite": task.suite,
+        "category": task.category,
+        "metric": metric,
+        "length": length,
+        "score": score,
+        "scores": {metric: score},
+        "asked": len(record.get("data", [])),
+        "refused": 0,
+        "imported_from": file.name,
+        "fingerprint": results.fingerprint({"imported": record["args"], "metrics": record["averaged_metrics"]}),
+        "samples": [],
+    }

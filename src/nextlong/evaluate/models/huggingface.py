@@ -1,0 +1,290 @@
+"""A causal language model of Hugging Face transformers, answered with greedily.
+
+Prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the one before it
+stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.extra import required
+from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, cut_at_stop
+from nextlong.evaluate.task import JSON, Sample
+
+if TYPE_CHECKING:
+    import torch
+
+_SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is loaded and asked."""
+
+    prompt_format: PromptFormat = "completion"
+    device: str = "auto"
+    dtype: str = "auto"
+    attention: str = "sdpa"
+    chunk_tokens: int = 2048
+    batch_tokens: int = 16_384
+    revision: str | None = None
+
+
+class HuggingFaceModel:
+    """A causal language model and its tokenizer, from a folder or the hub."""
+
+    def __init__(self, name: str, options: LoadOptions) -> None:
+        """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
+        self._name, self._options = name, options
+        self.config = read_config(name, revision=options.revision)
+        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.hub_tokenizer = _load_tokenizer(name, options)
+        self.model = _load_model(name, options)
+        self.device = self.model.device
+        self.chunk_tokens = options.chunk_tokens
+        parameters = inspect.signature(self.model.forward).parameters
+        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._cache: Any = None
+        self._cached: list[int] = []
+        is_chat = options.prompt_format == "chat"
+        self.overhead = len(self.input_ids(Sample("a", (), 1))) - self.tokenizer.count("a") if is_chat else 0
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer that lengths are counted with."""
+        return TextTokenizer(self.hub_tokenizer.backend_tokenizer)
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
+        flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
+        return frozenset(one for one in flat if one is not None)
+
+    def identity(self) -> dict[str, JSON]:
+        """Return name, revision, type and size, and how it is asked."""
+        place = Path(self._name).expanduser()
+        return {
+            "kind": "huggingface",
+            "name": str(place.resolve()) if place.is_dir() else self._name,
+            "revision": self._options.revision,
+            "model_type": str(self.config.model_type),
+            "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
+            "context": self.context,
+            "dtype": str(self.model.dtype),
+            "prompt_format": self._options.prompt_format,
+        }
+
+    def input_ids(self, sample: Sample) -> list[int]:
+        """Return the ids that the model is fed, BOS once."""
+        if self._options.prompt_format == "chat":
+            asked = self.hub_tokenizer.apply_chat_template(
+                [{"role": "user", "content": sample.prompt}], add_generation_prompt=True, tokenize=False
+            )
+            return self.tokenizer.with_prefix(self.tokenizer.encode(asked + sample.answer_prefix.lstrip()))
+        ids = self.tokenizer.encode(sample.text) if sample.input_ids is None else list(sample.input_ids)
+        return self.tokenizer.with_prefix(ids)
+
+    def prompt_tokens(self, sample: Sample) -> int:
+        """Return how many tokens the model is fed for a sample, special ones included."""
+        return len(self.input_ids(sample))
+
+    def batch(self, length: int) -> int:
+        """Return how many samples of a length are answered at a time."""
+        return max(1, self._options.batch_tokens // length)
+
+    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield the answers in order, greedy, cut at the sample's limits."""
+        ids = [self.input_ids(sample) for sample in samples]
+        shared = _shared_prefix(ids)
+        if len(ids) == 1 or shared >= _SHARED * min(map(len, ids)):
+            for one, sample in zip(ids, samples, strict=True):
+                yield self._text(self._answer_one(one, sample), sample)
+            return
+        for answer, sample in zip(self._answer_batch(ids, samples), samples, strict=True):
+            yield self._text(answer, sample)
+
+    def _text(self, ids: list[int], sample: Sample) -> str:
+        return cut_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
+
+    def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
+        torch = required("torch")
+        cache = self.prefilled(ids[:-1])
+        last = torch.tensor([ids[-1:]], device=self.device)
+        answer = self._decode(last, cache, [sample], mask=None)[0]
+        if self._keeps_everything:
+            self.forget(len(ids) - 1)
+        else:
+            self._cache = None
+        return answer
+
+    def prefilled(self, ids: list[int]) -> Any:
+        """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
+        torch = required("torch")
+        if self._cache is None:
+            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
+        kept = _common(self._cached, ids)
+        self.forget(kept)
+        try:
+            for first in range(kept, len(ids), self.chunk_tokens):
+                chunk = torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device)
+                self.forward(chunk, self._cache)
+        except BaseException:
+            self._cache = None  # some layers may hold a chunk more than others
+            raise
+        self._cached = list(ids)
+        return self._cache
+
+    def forget(self, kept: int) -> None:
+        """Keep only the first `kept` tokens of the cache."""
+        held = self._cache.get_seq_length()
+        if held > kept:
+            self._cache.crop(kept - held)
+        self._cached = self._cached[:kept]
+
+    @cached_property
+    def _keeps_everything(self) -> bool:
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
+        return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
+
+    def forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> Any:
+        """Run the model over ids, shape (batch, n), behind a cache; returns the logits of the last one, shape (batch,
+        vocabulary)."""
+        torch = required("torch")
+        with torch.inference_mode():
+            out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
+        return out.logits[:, -1]
+
+    def all_logits(self, ids: torch.Tensor, cache: Any) -> Any:
+        """Run the model over ids, shape (1, n), behind a cache; returns the logits of each, shape (1, n, vocabulary)."""
+        torch = required("torch")
+        with torch.inference_mode():
+            return self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits
+
+    def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
+        torch = required("torch")
+        longest = max(map(len, ids))
+        padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
+        mask = torch.zeros_like(padded)
+        for row, one in enumerate(ids):
+            padded[row, longest - len(one) :] = torch.tensor(one)
+            mask[row, longest - len(one) :] = 1
+        cache = required("transformers").DynamicCache(config=self.config)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        for first in range(0, longest - 1, self.chunk_tokens):
+            last = min(first + self.chunk_tokens, longest - 1)
+            self.forward(
+                padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last]
+            )
+        return self._decode(padded[:, -1:], cache, samples, mask=mask)
+
+    def _decode(
+        self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None
+    ) -> list[list[int]]:
+        torch = required("torch")
+        answers: list[list[int]] = [[] for _ in samples]
+        going = set(range(len(samples)))
+        inputs: dict[str, Any] = {}
+        while going:
+            if mask is not None:
+                inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
+            chosen = self.forward(last, cache, **inputs).argmax(-1)
+            for row, token in enumerate(chosen.tolist()):
+                if row in going and self._goes_on(token, answers[row], samples[row]):
+                    continue
+                going.discard(row)
+            last = chosen[:, None]
+            if mask is not None:
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        return answers
+
+    def _goes_on(self, token: int, answer: list[int], sample: Sample) -> bool:
+        if token in self.end_ids:
+            return False
+        answer.append(token)
+        if sample.stop is not None and sample.stop in self.hub_tokenizer.decode(answer[-4:]):
+            return False
+        return len(answer) < sample.max_new_tokens
+
+
+def read_config(name: str, *, revision: str | None = None) -> Any:
+    """Return a model's configuration, without its weights. Raises EvaluateError if `name` is no model."""
+    transformers = required("transformers")
+    place = Path(name).expanduser()
+    source = str(place) if place.is_dir() else name
+    if place.exists() and not (place / "config.json").is_file():
+        raise EvaluateError(
+            f"{name} is no model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url"
+        )
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise EvaluateError(f"{name} is no model that transformers can read: {_first_line(error)}") from None
+    if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
+        raise EvaluateError(
+            f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
+        )
+    return config
+
+
+def _load_tokenizer(name: str, options: LoadOptions) -> Any:
+    transformers = required("transformers")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(Path(name).expanduser()), revision=options.revision)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise EvaluateError(
+            f"{name} has no tokenizer that transformers can read: {_first_line(error)}; save it beside the model"
+        ) from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise EvaluateError(
+            f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
+        )
+    if options.prompt_format == "chat" and not tokenizer.chat_template:
+        raise EvaluateError(
+            f"--prompt-format chat: {name} has no chat template; it is a base model, leave the option out"
+        )
+    return tokenizer
+
+
+def _load_model(name: str, options: LoadOptions) -> Any:
+    torch, transformers = required("torch"), required("transformers")
+    required("transformers.utils.logging").disable_progress_bar()
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(Path(name).expanduser()),
+            revision=options.revision,
+            dtype=options.dtype,
+            attn_implementation=options.attention,
+        )
+        return model.to(device).eval()
+    except (OSError, ValueError, ImportError, RuntimeError, TypeError) as error:
+        raise EvaluateError(
+            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {_first_line(error)}"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    shortest = min(len(one), len(other))
+    if one[:shortest] == other[:shortest]:
+        return shortest
+    low, high = 0, shortest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle)
+    return low
+
+
+def _shared_prefix(lists: list[list[int]]) -> int:
+    return min((_common(lists[0], other) for other in lists[1:]), default=0)

@@ -1,0 +1,36 @@
+"""Probe: what is measured inside a model rather than asked of it, and the registry of probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.task import Request
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A named measurement. `measure` returns the scores, in percent where they are shares, and what stands in the file beside them.
+
+    `lengths` says whether it is measured at each length or once.
+    """
+
+    name: str
+    suite: str
+    metric: str
+    measure: Callable[[Model, Request, Path | None], Values]
+    lengths: Literal["each", "none"]
+    samples: int
+    version: int = 1
+
+
+def all_probes() -> Mapping[str, Probe]:
+    """Return every probe by its suite."""
+    from nextlong.evaluate.probes import attention, dependency, short
+
+    return {probe.suite: probe for probe in (attention.PROBE, dependency.PROBE, short.PROBE)}

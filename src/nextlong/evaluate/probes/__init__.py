@@ -1,0 +1,1 @@
+"""Probes: attention, dependence between meta-chunks, and short text by lm-eval."""

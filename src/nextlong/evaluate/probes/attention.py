@@ -1,0 +1,158 @@
+"""Attention probe: how much of the last token's attention lies on the first and last third of a long context (paper §5.1,
+App. B.4).
+
+In:  a Hugging Face model; questions over long stories (InfiniteBench's Longbook QA, as the paper; any text where it is
+missing). Out: shares of attention, by layer and overall: of the whole prompt, of the context alone, and of the context
+without the attention sink.
+
+No T × T matrix is made: the prompt is prefilled with sdpa, then the last token alone is run with an attention that computes
+softmax(q·Kᵀ) in float32 and keeps the weights, summed over thirds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.extra import required
+from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.models.huggingface import HuggingFaceModel
+from nextlong.evaluate.probe import Probe, Values
+from nextlong.evaluate.task import Request, Sample, all_tasks
+from nextlong.evaluate.tasks import needle
+
+_NAME: Final = "nextlong_last_token"
+_SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao et al. 2023, arXiv 2309.17453)
+_QA: Final = "infinitebench/longbook_qa_eng.jsonl"
+
+
+@dataclass
+class _Kept:
+    """The last token's attention, one array a layer, shape (tokens,): mean over heads, and those of a batch."""
+
+    by_layer: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+
+def measure(model: Model, request: Request, _: Path | None) -> Values:
+    """Measure the shares over the samples, in percent."""
+    if not isinstance(model, HuggingFaceModel):
+        raise EvaluateError(
+            "attention: a server does not give away its attention; name the model's folder or hub name, without --url"
+        )
+    rows = []
+    for sample in islice(_prompts(request), request.samples):
+        if sample is None:
+            continue
+        weights = last_token_attention(model, sample)
+        rows.append(shares(weights, *context_bounds(model, sample)))
+    if not rows:
+        raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
+    mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
+    scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
+    by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
+    return {"category": "Attention", "scores": scores, "by_layer": by_layer, "asked": len(rows)}
+
+
+def _prompts(request: Request) -> Iterator[Sample | None]:
+    if request.data.has(_QA):
+        yield from all_tasks()["infbench_qa"].make(request)
+    else:
+        yield from needle.samples(request)
+
+
+def last_token_attention(model: HuggingFaceModel, sample: Sample) -> NDArray[np.float32]:
+    """Return the last prompt token's attention, shape (layers, tokens), mean over heads, each row summing to 1."""
+    return attention_of(model, model.input_ids(sample))
+
+
+def attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+    """Return the attention of the last of `ids`, shape (layers, tokens)."""
+    torch = required("torch")
+    cache = model.prefilled(ids[:-1])
+    kept = _Kept()
+    with _attention_kept(model, kept):
+        model.forward(torch.tensor([ids[-1:]], device=model.device), cache)
+    model.forget(len(ids) - 1)
+    return np.stack([kept.by_layer[layer] for layer in sorted(kept.by_layer)])
+
+
+@contextmanager
+def _attention_kept(model: HuggingFaceModel, kept: _Kept) -> Iterator[None]:
+    transformers = required("transformers")
+    masks = required("transformers.masking_utils").AttentionMaskInterface
+    transformers.AttentionInterface.register(_NAME, _keeping(kept))
+    masks.register(_NAME, required("transformers.masking_utils").eager_mask)
+    before = model.model.config._attn_implementation
+    model.model.set_attn_implementation(_NAME)
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation(before)
+
+
+def _keeping(kept: _Kept) -> Any:
+    torch = required("torch")
+
+    def attention(
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[Any, Any]:
+        """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        scores = query.float() @ key.float().transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)
+        if attention_mask is not None:
+            scores = scores + attention_mask[..., : key.shape[-2]].float()
+        weights = torch.softmax(scores, dim=-1)
+        kept.by_layer[module.layer_idx] = weights[0, :, -1].mean(0).cpu().numpy()
+        return (weights @ value.float()).to(query.dtype).transpose(1, 2).contiguous(), weights
+
+    return attention
+
+
+def context_bounds(model: HuggingFaceModel, sample: Sample) -> tuple[int, int]:
+    """Return the first and last token of the story, without instruction, examples and question.
+
+    Prompts say where: a detail of the sample counts its characters before and behind the story.
+    """
+    before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
+    ids = model.input_ids(sample)
+    text = sample.text
+    head = model.tokenizer.count(text[:before])
+    tail = model.tokenizer.count(text[len(text) - behind :]) if behind else 0
+    return len(model.tokenizer.prefix) + head, len(ids) - tail
+
+
+def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDArray[np.float64]]:
+    """Return the shares by layer, shape (layers,), of the first (long) and last (proximal) third.
+
+    Over the whole prompt; of the context [first, last) alone, as a share of what lies on it; and the same without its first tokens,
+    where models rest their attention.
+    """
+    parts = {
+        "whole": weights,
+        "context": weights[:, first:last],
+        "context_without_sink": weights[:, max(first, _SINK) : last],
+    }
+    found: dict[str, NDArray[np.float64]] = {}
+    for name, part in parts.items():
+        third, total = part.shape[1] // 3, part.sum(1, dtype=np.float64)
+        found[f"first_third_{name}"] = part[:, :third].sum(1, dtype=np.float64) / total
+        found[f"last_third_{name}"] = part[:, part.shape[1] - third :].sum(1, dtype=np.float64) / total
+    return found
+
+
+PROBE: Final = Probe("attention", "attention", "first_third_context", measure, lengths="each", samples=50)

@@ -1,0 +1,184 @@
+"""Dependency probe: what the earlier meta-chunks of a sequence are worth to the later ones, by distance.
+
+In:  a run, and any causal language model with the run's tokenizer. Out: nats a token that a meta-chunk costs less because
+the earlier meta-chunks of its document stand before it, against the same sequence without them: by the distance to the
+nearest, and by position.
+
+It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no
+dependence to learn, or the model is too weak to see it. The document's own text is compared with itself, so topics and
+styles cancel out. A sequence is read twice, once with all of it and once with its negatives alone, between which each
+meta-chunk is scored and taken back: 2T tokens in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.extra import required
+from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.models.huggingface import HuggingFaceModel
+from nextlong.evaluate.probe import Probe, Values
+from nextlong.evaluate.task import Request
+
+if TYPE_CHECKING:
+    from nextlong.runs.opened import Sequence as RunSequence
+
+_BINS: Final = tuple(2**power for power in range(6, 21))
+
+
+@dataclass(frozen=True)
+class ChunkLoss:
+    """A meta-chunk's mean loss in nats a token, with and without the meta-chunks before it.
+
+    `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
+    """
+
+    sequence: str
+    tokens: int
+    distance: int
+    earlier: int
+    with_earlier: float
+    without_earlier: float
+
+    @property
+    def gain(self) -> float:
+        """What the earlier meta-chunks are worth, in nats a token."""
+        return self.without_earlier - self.with_earlier
+
+
+def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
+    """Measure the sequences of a run, as many as there are samples."""
+    from nextlong.methods.base import described
+    from nextlong.runs import opened
+
+    if not isinstance(model, HuggingFaceModel):
+        raise EvaluateError(
+            "dependency: a server does not give away its losses; name the model's folder or hub name, without --url"
+        )
+    if run_dir is None:
+        raise EvaluateError("dependency: say --run RUN, the run whose sequences are read")
+    run = opened.Run(run_dir)
+    _check_same_ids(model, run)
+    losses = [loss for sequence in islice(run.sequences(), request.samples) for loss in chunk_losses(model, sequence)]
+    if not losses:
+        raise EvaluateError(
+            f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {described(run.recipe)})"
+        )
+    return {
+        "category": "Dependency",
+        "scores": _means(losses),
+        "by_distance": [*_binned(losses)],
+        "asked": len({loss.sequence for loss in losses}),
+        "chunks": [asdict(loss) for loss in losses],
+    }
+
+
+def _check_same_ids(model: HuggingFaceModel, run: Any) -> None:
+    ours, theirs = run.tokenizer.get_vocab(), model.tokenizer.backend.get_vocab()
+    if ours != theirs:
+        raise EvaluateError(
+            f"dependency: the model's tokenizer is not that of {run.path} ({len(theirs):,} entries against "
+            f"{len(ours):,}, or other ids); give a "
+            "model with the run's tokenizer, or run the recipe again with the model's: what is embedded is kept"
+        )
+
+
+def chunk_losses(model: HuggingFaceModel, sequence: RunSequence) -> Iterator[ChunkLoss]:
+    """Yield the losses of a sequence's second and later meta-chunks."""
+    ids = np.asarray(sequence.input_ids, np.int64)
+    spans = [(span.token_start, span.token_end) for span in sequence.spans if span.role == "meta"]
+    metas = _joined(spans)
+    if len(metas) < 2:
+        return
+    if model.context is not None and len(ids) > model.context:
+        raise EvaluateError(
+            f"dependency: a sequence has {len(ids):,} tokens and the model's context is {model.context:,}; give a longer one"
+        )
+    whole = token_losses(model, ids.tolist())
+    alone = _without_earlier(model, ids, metas)
+    for number, ((start, end), without) in enumerate(zip(metas, alone, strict=True)):
+        if number:
+            distance = start - metas[number - 1][1]
+            # The loss of token t stands at t - 1.
+            with_earlier = float(whole[start - 1 : end - 1].mean())
+            yield ChunkLoss(sequence.id, end - start, distance, number, with_earlier, float(without.mean()))
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans with those that touch made one: between them there is no distance."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start > 0 or end > 1:
+            joined.append((max(start, 1), end) if start == 0 else (start, end))
+    return joined
+
+
+def token_losses(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+    """Return the loss of every token but the first, in nats, shape (n - 1,); read in chunks."""
+    cache = required("transformers").DynamicCache(config=model.config)
+    return _read(model, ids, cache)[:-1]
+
+
+def _read(model: HuggingFaceModel, ids: list[int], cache: Any, *, following: int | None = None) -> NDArray[np.float32]:
+    """Read ids behind a cache; return the loss of what follows each: of the next id, of `following` behind the last (else 0)."""
+    torch = required("torch")
+    targets = [*ids[1:], -100 if following is None else following]
+    losses = []
+    step = model.chunk_tokens
+    for first in range(0, len(ids), step):
+        chunk = torch.tensor([ids[first : first + step]], device=model.device)
+        wanted = torch.tensor(targets[first : first + step], device=model.device)
+        logits = model.all_logits(chunk, cache)[0].float()
+        losses.append(
+            torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100).cpu().numpy()
+        )
+    return np.concatenate(losses)
+
+
+def _without_earlier(
+    model: HuggingFaceModel, ids: NDArray[np.int64], metas: Sequence[tuple[int, int]]
+) -> Iterator[NDArray[np.float32]]:
+    """Yield each meta-chunk's token losses behind everything that stands before it but the other meta-chunks."""
+    cache = required("transformers").DynamicCache(config=model.config)
+    read = 0
+    for start, end in metas:
+        # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
+        between, chunk = ids[read:start].tolist(), ids[start:end].tolist()
+        last_loss = _read(model, between, cache, following=chunk[0])[-1:]
+        inside = _read(model, chunk, cache)[:-1]
+        cache.crop(-len(chunk))
+        read = end
+        yield np.concatenate([last_loss, inside])
+
+
+def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
+    tokens = np.array([loss.tokens for loss in losses], float)
+    return {
+        "gain_nats": float(np.average([loss.gain for loss in losses], weights=tokens)),
+        "with_earlier_nats": float(np.average([loss.with_earlier for loss in losses], weights=tokens)),
+        "without_earlier_nats": float(np.average([loss.without_earlier for loss in losses], weights=tokens)),
+        "gain_standard_error": float(np.std([loss.gain for loss in losses], ddof=1) / len(losses) ** 0.5)
+        if len(losses) > 1
+        else 0.0,
+    }
+
+
+def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, float]]:
+    """Yield the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
+    for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
+        inside = [loss for loss in losses if low <= loss.distance < high]
+        if inside:
+            yield {"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_means(inside)}
+
+
+PROBE: Final = Probe("dependency", "dependency", "gain_nats", measure, lengths="none", samples=20)

@@ -1,0 +1,76 @@
+"""Short text: the paper's seven tasks, by EleutherAI's lm-eval, which does them right.
+
+In:  a Hugging Face model, or a server with log-probabilities; lm-eval's data sets, from the hub or its cache. Out: acc and
+acc_norm a task.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.extra import required
+from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.models.huggingface import HuggingFaceModel
+from nextlong.evaluate.probe import Probe, Values
+from nextlong.evaluate.task import Request
+
+# As the paper's table names them; where lm-eval gives acc_norm, its authors report it.
+TASKS: Final = {
+    "hellaswag": ("Hel.", "acc_norm"),
+    "lambada_openai": ("Lam.", "acc"),
+    "arc_challenge": ("AR-C.", "acc_norm"),
+    "arc_easy": ("AR-E.", "acc"),
+    "piqa": ("PIQA", "acc"),
+    "winogrande": ("Win.", "acc"),
+    "logiqa": ("Log.", "acc"),
+}
+EVERYTHING: Final = 10**9
+
+
+def measure(model: Model, request: Request, _: Path | None) -> Values:
+    """Measure the seven tasks, in percent; the score is their mean, each by the paper's metric."""
+    if not isinstance(model, HuggingFaceModel):
+        raise EvaluateError(
+            "short: lm-eval needs log-probabilities; name the model's folder or hub name, without --url"
+        )
+    limit = None if request.samples in (None, EVERYTHING) else request.samples
+    found = harness_results(model, list(TASKS), limit=limit)
+    scores = {f"{task} {metric}": 100 * value for task, values in found.items() for metric, value in values.items()}
+    paper = {task: scores[f"{task} {metric}"] for task, (_, metric) in TASKS.items()}
+    return {
+        "category": "Short text",
+        "scores": {"average": sum(paper.values()) / len(paper), **scores},
+        "tasks": paper,
+        "asked": len(paper),
+    }
+
+
+def harness_results(
+    model: HuggingFaceModel, tasks: list[str], *, limit: int | None, include: Path | None = None
+) -> dict[str, dict[str, float]]:
+    """Return lm-eval's acc and acc_norm of each task, as shares; `include` is a folder of further task definitions."""
+    lm_eval = required("lm_eval")
+    harness = required("lm_eval.models.huggingface").HFLM(
+        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
+    )
+    manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
+    try:
+        found: dict[str, Any] = lm_eval.simple_evaluate(
+            harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise EvaluateError(
+            f"short: lm-eval could not load its data ({type(error).__name__}: {first}); it fetches them from the "
+            f"Hugging Face hub on the first "
+            "use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
+        ) from None
+    return {
+        task: {metric: float(values[f"{metric},none"]) for metric in ("acc", "acc_norm") if f"{metric},none" in values}
+        for task, values in found["results"].items()
+    }
+
+
+PROBE: Final = Probe("short", "short", "average", measure, lengths="none", samples=EVERYTHING)

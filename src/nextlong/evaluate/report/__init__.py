@@ -1,0 +1,1 @@
+"""Report: results → the paper's tables and figures, models side by side."""

@@ -1,0 +1,301 @@
+"""Figures: scores as the paper draws them, by matplotlib, as SVG and PNG.
+
+Every figure is a function of results; one that there is nothing for is left out. Colours are Okabe and Ito's, told apart by
+the colour-blind.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+
+from nextlong.evaluate.extra import required
+from nextlong.evaluate.lengths import short
+from nextlong.evaluate.report import paper
+from nextlong.evaluate.results import Results
+
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure: its file name, what it shows, and itself as bytes."""
+
+    name: str
+    title: str
+    svg: str
+    png: bytes
+
+
+def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
+    """Yield every figure that there are results for."""
+    drawings: list[tuple[str, str, Callable[[Any], bool]]] = [
+        ("score-by-length", "Score by length", lambda figure: _by_length(figure, results)),
+        (
+            "task-types",
+            "Score by task type, mean over the lengths measured",
+            lambda figure: _task_types(figure, results),
+        ),
+        ("icl-by-shots", "In-context learning by shots", lambda figure: _icl(figure, results)),
+        ("attention-longqa", "Attention on the first third, and LongQA", lambda figure: _attention(figure, results)),
+        ("dependence", "Gain from earlier meta-chunks by distance", lambda figure: _dependence(figure, results)),
+        ("by-setting", "Average score by a setting of the data", lambda figure: _by_setting(figure, results)),
+    ]
+    for one in results:
+        title = f"Needle in a haystack: {one.name}"
+        drawings.append((f"needle-{_file_name(one.name)}", title, partial(_needle, one=one)))
+    for name, title, draw in drawings:
+        figure = _drawn(draw)
+        if figure is not None:
+            yield Figure(name, title, *figure)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def _drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
+    matplotlib = required("matplotlib")
+    figure_class = required("matplotlib.figure").Figure
+    # The same results give the same bytes: ids without chance, no date; text stays text.
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False}
+    ):
+        figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
+        if not draw(figure):
+            return None
+        svg, png = io.StringIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+    text = svg.getvalue()
+    return text[text.index("<svg") :], png.getvalue()
+
+
+def _lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(lengths), [short(length) for length in lengths])
+    axes.minorticks_off()
+    axes.set_xlabel("length in tokens")
+
+
+def _by_length(figure: Any, results: Sequence[Results]) -> bool:
+    lengths = paper.lengths_of(results)
+    tasks = {category: paper.shared_tasks(results, category) for category in (*paper.CATEGORIES, "Needle")}
+    there = [category for category in tasks if tasks[category]]
+    if not there:
+        return False
+    columns = min(len(there), 3)
+    rows = -(-len(there) // columns)
+    figure.set_size_inches(2.6 * columns + 1.8, 2.5 * rows + 0.7)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(there) :]:
+        axes.set_visible(False)
+    for axes, category in zip(grid.flat, there, strict=False):
+        for number, one in enumerate(results):
+            points = [(length, paper.category_score(one, category, length, tasks[category])) for length in lengths]
+            _line(axes, points, one.name, number)
+        axes.set_title(paper.title_of(category, tasks[category]), fontsize=10)
+        axes.set_ylim(-2, 102)
+        _lengths_axis(axes, lengths)
+    grid[0][0].set_ylabel("percent")
+    _legend(figure, grid[0][0], results)
+    return True
+
+
+def _line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
+    there = [(x, y) for x, y in points if y is not None]
+    style = {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": "osD^vPX"[number % 7],
+        "markersize": 4,
+        "linewidth": 1.6,
+    }
+    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style)
+
+
+def _legend(figure: Any, axes: Any, results: Sequence[Results]) -> None:
+    if len(results) > 1:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(results), 4), frameon=False)
+
+
+def _task_types(figure: Any, results: Sequence[Results]) -> bool:
+    lengths = paper.lengths_of(results)
+    tasks = [paper.shared_tasks(results, category) for category in paper.CATEGORIES]
+    values = {
+        one.name: [
+            _mean(paper.category_score(one, name, length, own) for length in lengths)
+            for name, own in zip(paper.CATEGORIES, tasks, strict=True)
+        ]
+        for one in results
+    }
+    kept = [n for n in range(len(paper.CATEGORIES)) if any(row[n] is not None for row in values.values())]
+    if not kept:
+        return False
+    axes = figure.subplots()
+    width = 0.8 / len(results)
+    for number, (name, row) in enumerate(values.items()):
+        places = np.arange(len(kept)) + (number - (len(results) - 1) / 2) * width
+        heights = [row[n] or 0.0 for n in kept]
+        bars = axes.bar(places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)])
+        axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
+    axes.set_xticks(range(len(kept)), [paper.title_of(paper.CATEGORIES[n], tasks[n]).replace(", ", "\n") for n in kept])
+    axes.set_ylabel("percent")
+    _legend(figure, axes, results)
+    return True
+
+
+def _mean_measured(one: Results, category: str, lengths: Sequence[int]) -> float | None:
+    scores = [paper.category_score(one, category, length) for length in lengths]
+    there = [score for score in scores if score is not None]
+    return fmean(there) if there else None
+
+
+def _needle(figure: Any, one: Results) -> bool:
+    found = sorted(
+        (result for result in one.finished if result.task == "needle"), key=lambda result: result.length or 0
+    )
+    if not found:
+        return False
+    depths = sorted(
+        {
+            sample["details"]["depth"]
+            for result in found
+            for sample in result.values["samples"]
+            if not sample.get("refused")
+        }
+    )
+    grid = np.full((len(depths), len(found)), np.nan)
+    for column, result in enumerate(found):
+        for row, depth in enumerate(depths):
+            scores = [
+                sample["scores"]["found"]
+                for sample in result.values["samples"]
+                if not sample.get("refused") and sample["details"]["depth"] == depth
+            ]
+            grid[row, column] = 100 * fmean(scores) if scores else np.nan
+    axes = figure.subplots()
+    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)
+    for (row, column), value in np.ndenumerate(grid):
+        if not np.isnan(value):
+            axes.text(
+                column,
+                row,
+                f"{value:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if value < 60 else "black",
+            )
+    axes.set_xticks(range(len(found)), [short(result.length) for result in found])
+    axes.set_yticks(range(len(depths)), [f"{depth:.0f} %" for depth in depths])
+    axes.set(xlabel="length in tokens", ylabel="depth of the needle")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, label="found, percent", shrink=0.9)
+    return True
+
+
+def _icl(figure: Any, results: Sequence[Results]) -> bool:
+    axes = figure.subplots()
+    drawn = False
+    for number, one in enumerate(results):
+        for place, task in enumerate(paper.tasks_of("ICL")):
+            points = sorted(
+                (sample["details"]["shots"], result.score)
+                for result in one.finished
+                if result.task == task.name
+                for sample in [next(line for line in result.values["samples"] if not line.get("refused"))]
+            )
+            if points:
+                drawn = True
+                name = f"{one.name}, {task.name}" if len(results) > 1 else task.name
+                line_style = ("-", "--", ":", "-.", (0, (1, 1)))[number % 5]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    markersize=4,
+                    label=name,
+                    linestyle=line_style,
+                    color=_COLOURS[place],
+                )
+    axes.set(xlabel="shots", ylabel="accuracy, percent", ylim=(-2, 102))
+    if drawn:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return drawn
+
+
+def _attention(figure: Any, results: Sequence[Results]) -> bool:
+    rows = []
+    for one in results:
+        shares = [result.score for result in one.finished if result.task == "attention"]
+        if shares:
+            rows.append((one.name, fmean(shares), _mean_measured(one, "LongQA", paper.lengths_of([one]))))
+    if not rows:
+        return False
+    axes = figure.subplots()
+    bars = axes.bar([name for name, _, _ in rows], [share for _, share, _ in rows], color=_COLOURS[5], width=0.55)
+    axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
+    axes.set_ylabel("attention on the first third, percent")
+    if any(score is not None for _, _, score in rows):
+        right = axes.twinx()
+        _line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], "LongQA", 1)
+        right.set_ylabel("LongQA, percent")
+    return True
+
+
+def _dependence(figure: Any, results: Sequence[Results]) -> bool:
+    axes = figure.subplots()
+    drawn = False
+    for number, one in enumerate(results):
+        for found in (result for result in one.finished if result.task == "dependency"):
+            parts = found.values["by_distance"]
+            x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
+            colour = _COLOURS[number % len(_COLOURS)]
+            errors = [part["gain_standard_error"] for part in parts]
+            axes.errorbar(
+                x, [part["gain_nats"] for part in parts], errors, marker="o", capsize=3, color=colour, label=one.name
+            )
+            drawn = True
+    axes.axhline(0, color="#57606a", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats a token")
+    _legend(figure, axes, results)
+    return drawn
+
+
+def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
+    """Draw the curves of a setting, say chunk.max_chars, from labels KEY=NUMBER (paper, Figure 6): one a length, and their mean."""
+    named = [(found, one) for one in results if (found := _LABEL_NUMBER.fullmatch(one.name))]
+    keys = {found[1] for found, _ in named}
+    if len(named) < 2 or len(keys) != 1:
+        return False
+    axes = figure.subplots()
+    ordered = sorted((int(found[2]), one) for found, one in named)
+    lengths = paper.lengths_of(results)
+    for number, length in enumerate(lengths):
+        _line(axes, [(value, _over_categories(one, length)) for value, one in ordered], short(length), number)
+    means = [(value, _mean(_over_categories(one, length) for length in lengths)) for value, one in ordered]
+    _line(axes, means, "mean", len(lengths))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([value for value, _ in ordered], [f"{value:,}" for value, _ in ordered])
+    axes.minorticks_off()
+    axes.set(xlabel=keys.pop(), ylabel="mean over task types, percent")
+    figure.legend(loc="outside right upper", frameon=False)
+    return True
+
+
+def _over_categories(one: Results, length: int) -> float | None:
+    return _mean(paper.category_score(one, category, length) for category in paper.CATEGORIES)
+
+
+def _mean(values: Any) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None

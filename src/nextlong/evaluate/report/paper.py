@@ -1,0 +1,71 @@
+"""The paper's columns: which tasks make a category, and how categories make an average (§4.1, Tables 1 and 2).
+
+The average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K. It
+gives the 62.58 and 65.76 of the paper from its own columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Final
+
+from nextlong.evaluate.results import Results
+from nextlong.evaluate.task import Task, all_tasks
+
+CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
+LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+
+
+def average(columns: Mapping[str, float | None]) -> float | None:
+    """Return the mean of the six columns; None if one is missing."""
+    values = [columns.get(category) for category in CATEGORIES]
+    there = [value for value in values if value is not None]
+    return fmean(there) if len(there) == len(CATEGORIES) else None
+
+
+def tasks_of(category: str) -> list[Task]:
+    """Return the tasks of a category."""
+    return [task for task in all_tasks().values() if task.category == category]
+
+
+def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
+    """Return the tasks of a category that were measured wherever any of them was, by every model."""
+    tasks = tasks_of(category)
+    measured = {
+        (number, one.length)
+        for number, own in enumerate(results)
+        for task in tasks
+        for one in own.finished
+        if one.task == task.name
+    }
+    return [
+        task
+        for task in tasks
+        if measured and all(results[number].score(task.name, length) is not None for number, length in measured)
+    ]
+
+
+def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
+    """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
+    scores = [results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)]
+    there = [score for score in scores if score is not None]
+    return fmean(there) if there and len(there) == len(scores) else None
+
+
+def title_of(category: str, tasks: Sequence[Task]) -> str:
+    """Return the category's name, with how many of its tasks were measured where it is not all."""
+    total = len(tasks_of(category))
+    return category if len(tasks) == total else f"{category}, {len(tasks)} of {total} tasks"
+
+
+def mean_over(results: Results, category: str, lengths: Sequence[int]) -> float | None:
+    """Return the mean of a category over lengths; None if it is missing at one."""
+    scores = [category_score(results, category, length) for length in lengths]
+    there = [score for score in scores if score is not None]
+    return fmean(there) if there and len(there) == len(scores) else None
+
+
+def lengths_of(all_results: Sequence[Results]) -> list[int]:
+    """Return every length that something was measured at, ascending."""
+    return sorted({one.length for results in all_results for one in results.finished if one.length is not None})

@@ -1,0 +1,95 @@
+"""Show: tables on the console, or with their figures in files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from nextlong.engine import store
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.report import figures as drawn
+from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, text_of
+from nextlong.evaluate.results import Results, read_results
+
+_SUFFIXES = (".html", ".md", ".tex", ".json")
+
+
+def tables(results: Sequence[Results], console: Console) -> None:
+    """Print every table."""
+    for table in all_tables(results):
+        shown = RichTable(
+            "",
+            *table.columns,
+            title=table.title,
+            title_justify="left",
+            caption=table.about,
+            caption_justify="left",
+            box=None,
+        )
+        for name, cells in table.rows:
+            shown.add_row(name, *map(text_of, cells))
+        console.print(shown)
+
+
+def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
+    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder."""
+    for output in outputs:
+        if output.suffix not in _SUFFIXES:
+            raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which say how it is written")
+        if not output.parent.is_dir():
+            raise EvaluateError(f"--output {output}: {output.parent} is no folder; create it, or choose another place")
+    results = [read_results(folder) for folder in folders]
+    _refuse_same_names(results)
+    found = list(all_tables(results))
+    if not found:
+        raise EvaluateError(
+            f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again"
+        )
+    made = list(drawn.all_figures(results)) if figures or any(output.suffix == ".html" for output in outputs) else []
+    if not outputs and figures is None:
+        tables(results, console)
+    for output in outputs:
+        store.write_text(output, _page(output.suffix, found, results, made))
+        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+    if figures is not None:
+        _write_figures(made, figures)
+        console.print(
+            f"wrote {len(made)} figures as SVG and PNG to {figures}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _refuse_same_names(results: Sequence[Results]) -> None:
+    names = [one.name for one in results]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise EvaluateError(
+            f"two results are called {twice!r}; evaluate one of them again with --label NAME, which measures nothing anew"
+        )
+
+
+def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made: Sequence[drawn.Figure]) -> str:
+    if suffix == ".html":
+        return as_html(found, [(figure.title, figure.svg) for figure in made])
+    if suffix == ".md":
+        return as_markdown(found)
+    if suffix == ".tex":
+        return as_latex(found)
+    rows = [
+        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        for one in results
+        for result in one.finished
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write_figures(made: Sequence[drawn.Figure], folder: Path) -> None:
+    with store.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in made:
+            store.write_text(folder / f"{figure.name}.svg", figure.svg + "\n")
+            temporary = folder / f".{figure.name}.png.tmp"
+            temporary.write_bytes(figure.png)
+            temporary.replace(folder / f"{figure.name}.png")

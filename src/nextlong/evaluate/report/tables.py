@@ -1,0 +1,258 @@
+"""Tables: results as rows, and rows as HTML, Markdown or LaTeX.
+
+A cell that was not measured is a dash. The best of a column is bold where models stand side by side, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from statistics import fmean
+from typing import Final, Literal
+
+from nextlong.evaluate.lengths import short
+from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
+from nextlong.evaluate.report import paper
+from nextlong.evaluate.results import Result, Results
+from nextlong.evaluate.task import all_tasks
+
+Cell = float | None
+_SUITES: Final = {"ruler": "RULER", "helmet": "HELMET", "needle": "needle in a haystack"}
+_LONGBENCH: Final = (("Easy", "difficulty", "easy"), ("Hard", "difficulty", "hard"), ("Short", "length", "short"))
+_LONGBENCH_COLUMNS: Final = (*_LONGBENCH, ("Medium", "length", "medium"), ("Long", "length", "long"))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, what it shows, named columns and rows of numbers, each behind its name."""
+
+    title: str
+    about: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows_are: Literal["rivals", "parts"] = "rivals"
+
+    def is_best(self, row: int, column: int) -> bool:
+        """Say whether a cell is the greatest of its column, among at least two."""
+        values = [value for _, cells in self.rows if (value := cells[column]) is not None]
+        return self.rows_are == "rivals" and len(values) > 1 and self.rows[row][1][column] == max(values)
+
+
+def all_tables(results: Sequence[Results]) -> Iterator[Table]:
+    """Yield every table that there are results for."""
+    for table in (
+        _main(results),
+        *_by_category(results),
+        *_by_task(results),
+        _longbench(results),
+        _short(results),
+        _attention(results),
+        _dependency(results),
+    ):
+        if any(cell is not None for _, cells in table.rows for cell in cells):
+            yield table
+
+
+def _main(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        columns = {category: paper.mean_over(one, category, paper.LENGTHS) for category in paper.CATEGORIES}
+        rows.append((one.name, (paper.average(columns), *columns.values())))
+    about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
+    return Table("HELMET and RULER", about, ("Avg.", *paper.CATEGORIES), tuple(rows))
+
+
+def _by_category(results: Sequence[Results]) -> Iterator[Table]:
+    lengths = paper.lengths_of(results)
+    for category in paper.CATEGORIES:
+        tasks = paper.shared_tasks(results, category)
+        rows = tuple(
+            (one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths))
+            for one in results
+        )
+        yield Table(
+            f"{paper.title_of(category, tasks)}, by length",
+            "Mean over the tasks, percent.",
+            tuple(map(short, lengths)),
+            rows,
+        )
+
+
+def _by_task(results: Sequence[Results]) -> Iterator[Table]:
+    lengths = paper.lengths_of(results)
+    for one in results:
+        for suite in _SUITES:
+            tasks = [task for task in all_tasks().values() if task.suite == suite]
+            rows = tuple((task.name, tuple(one.score(task.name, length) for length in lengths)) for task in tasks)
+            rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
+            yield _unranked(
+                Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
+            )
+
+
+def _unranked(table: Table) -> Table:
+    return replace(table, rows_are="parts")
+
+
+def _longbench(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        found = [result for result in one.finished if result.task == "longbench_v2"]
+        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in found]
+    about = "Accuracy, percent; documents are cut in their middle to the length; no letter is wrong (paper, Table 3)."
+    return Table("LongBench v2", about, ("Overall", *(name for name, _, _ in _LONGBENCH_COLUMNS)), tuple(rows))
+
+
+def _longbench_parts(result: Result) -> Iterator[Cell]:
+    answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
+    for _, key, wanted in _LONGBENCH_COLUMNS:
+        scores = [sample["scores"]["accuracy"] for sample in answered if sample["details"][key] == wanted]
+        yield 100 * fmean(scores) if scores else None
+
+
+def _short(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        found = next((result for result in one.finished if result.task == "short"), None)
+        scores = found.values["tasks"] if found else {}
+        rows.append((one.name, (found.score if found else None, *(scores.get(task) for task in SHORT_TASKS))))
+    columns = ("Avg.", *(name for name, _ in SHORT_TASKS.values()))
+    return Table("Short text", "lm-eval, zero-shot, percent (paper, Table 4).", columns, tuple(rows))
+
+
+def _attention(results: Sequence[Results]) -> Table:
+    names = (
+        "first_third_context",
+        "last_third_context",
+        "first_third_context_without_sink",
+        "first_third_whole",
+        "last_third_whole",
+    )
+    rows = [
+        (f"{one.name}, {short(found.length)}", tuple(found.values["scores"].get(name) for name in names))
+        for one in results
+        for found in one.finished
+        if found.task == "attention"
+    ]
+    columns = ("First third", "Last third", "First, no sink", "First, prompt", "Last, prompt")
+    about = "Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4)."
+    return _unranked(Table("Attention", about, columns, tuple(rows)))
+
+
+def _dependency(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        for found in (result for result in one.finished if result.task == "dependency"):
+            for part in found.values["by_distance"]:
+                name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
+                cells = (
+                    float(part["chunks"]),
+                    part["with_earlier_nats"],
+                    part["without_earlier_nats"],
+                    part["gain_nats"],
+                )
+                rows.append((name, cells))
+    about = "Loss of meta-chunks, nats a token, with and without the earlier meta-chunks, by the distance to the nearest of these."
+    return _unranked(
+        Table("Dependence on earlier meta-chunks", about, ("Chunks", "With", "Without", "Gain"), tuple(rows))
+    )
+
+
+def text_of(cell: Cell) -> str:
+    """Return a number with two digits, a count without, or a dash."""
+    return "–" if cell is None else f"{cell:.2f}"
+
+
+def as_markdown(tables: Sequence[Table]) -> str:
+    """Return tables as Markdown."""
+    parts = []
+    for table in tables:
+        lines = [
+            f"## {table.title}",
+            "",
+            table.about,
+            "",
+            "| | " + " | ".join(table.columns) + " |",
+            "|---" * (len(table.columns) + 1) + "|",
+        ]
+        for number, (name, cells) in enumerate(table.rows):
+            shown = [
+                f"**{text_of(cell)}**" if table.is_best(number, place) else text_of(cell)
+                for place, cell in enumerate(cells)
+            ]
+            lines.append(f"| {name} | " + " | ".join(shown) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(tables: Sequence[Table]) -> str:
+    """Return tables as LaTeX, in the paper's form; needs no package."""
+    parts = []
+    for table in tables:
+        head = " & ".join(f"\\textbf{{{_latex(column)}}}" for column in ("Model", *table.columns))
+        lines = [
+            "\\begin{table*}[t]\n\\centering\n\\footnotesize",
+            f"\\caption{{{_latex(table.title)}. {_latex(table.about)}}}",
+            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
+        ]
+        for number, (name, cells) in enumerate(table.rows):
+            shown = [
+                f"\\textbf{{{_latex(text_of(cell))}}}" if table.is_best(number, place) else _latex(text_of(cell))
+                for place, cell in enumerate(cells)
+            ]
+            lines.append(" & ".join((_latex(name), *shown)) + " \\\\")
+        lines.append("\\hline\n\\end{tabular}\n\\end{table*}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
+
+
+def _html_cell(table: Table, row: int, column: int) -> str:
+    text = text_of(table.rows[row][1][column])
+    return f"<td><b>{text}</b></td>" if table.is_best(row, column) else f"<td>{text}</td>"
+
+
+def as_html(tables: Sequence[Table], figures: Sequence[tuple[str, str]]) -> str:
+    """Return one page: tables, then figures, each a title and its SVG. Nothing is fetched from elsewhere."""
+    body = []
+    for table in tables:
+        head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th>{''.join(_html_cell(table, number, place) for place in range(len(cells)))}</tr>\n"
+            for number, (name, cells) in enumerate(table.rows)
+        )
+        body.append(
+            f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.about)}</p>\n"
+            f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
+        )
+    body += [f"<figure>{svg}<figcaption>{escape(title)}</figcaption></figure>" for title, svg in figures]
+    return _PAGE.format(body="\n".join(body))
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Evaluation</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
+background: #fff; }} .wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d8dde3; }}
+th:first-child {{ text-align: left; font-weight: 500; }}
+figure {{ margin: 2rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
+figcaption {{ color: #57606a; }}
+</style>
+</head>
+<body>
+<h1>Evaluation</h1>
+{body}
+</body>
+</html>
+"""

@@ -1,0 +1,224 @@
+"""Run: tasks × lengths, one at a time, each sample answered once.
+
+In:  a model, tasks, lengths, the user's data. Out: a results directory (`results.py`). Killed at any time it goes on with the first
+sample that is not on the disk; asked again it does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import nextlong
+from nextlong.engine import store
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import results
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.task import JSON, Request, Sample, Task
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for. `samples` is the most a task; None for what its benchmark defines."""
+
+    tasks: Sequence[Task | Probe]
+    lengths: Sequence[int]
+    out: Path
+    data: DataFiles
+    samples: int | None = None
+    seed: int = 42
+    label: str | None = None
+    run: Path | None = None
+
+
+def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
+    """Return what is to be done, short lengths first. Raises EvaluateError if a task knows none of the lengths."""
+    for task in asked.tasks:
+        if isinstance(task, Task) and task.lengths and not set(task.lengths) & set(asked.lengths):
+            known = ", ".join(map(str, task.lengths))
+            raise EvaluateError(
+                f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
+            )
+    once: list[tuple[Task | Probe, int | None]] = [(task, None) for task in asked.tasks if _is_lengthless(task)]
+    each = [(task, length) for length in sorted(asked.lengths) for task in asked.tasks if _is_defined(task, length)]
+    return [*each, *once]
+
+
+def _is_lengthless(task: Task | Probe) -> bool:
+    return isinstance(task, Probe) and task.lengths == "none"
+
+
+def _is_defined(task: Task | Probe, length: int) -> bool:
+    if isinstance(task, Probe):
+        return task.lengths == "each"
+    return not task.lengths or length in task.lengths
+
+
+def check(asked: Asked, *, context: int | None) -> None:
+    """Raise EvaluateError for what would fail later: a length beyond the model, a missing file."""
+    for task, length in pairs(asked):
+        if context is not None and length is not None and length > context:
+            raise EvaluateError(
+                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a "
+                f"model that is longer "
+                "(--context says otherwise, at your own risk)"
+            )
+        for name in files_of(task, length):
+            if not _has_stand_in(name, asked.data):
+                asked.data.path(name)
+
+
+def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
+    """Return the user's files that are read; probes read what is there."""
+    return task.needs(length or 0) if isinstance(task, Task) else ()
+
+
+def _has_stand_in(name: str, data: DataFiles) -> bool:
+    stand_ins = {
+        "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
+        "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
+    }
+    return name in stand_ins and data.has(stand_ins[name])
+
+
+def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
+    """Answer what is missing and return all results. Files are looked for before the model is loaded."""
+    check(asked, context=None)
+    model = open_model()
+    check(asked, context=model.context)
+    with store.explained(asked.out):
+        asked.out.mkdir(parents=True, exist_ok=True)
+    with store.locked(asked.out):
+        _claim(asked, model.identity())
+        todo = pairs(asked)
+        progress.begin(len(todo))
+        for task, length in todo:
+            _one(model, task, length, asked, progress)
+    return results.read_results(asked.out)
+
+
+def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
+    index = asked.out / results.INDEX
+    if index.is_file():
+        before = store.read_json(index)
+        results.check_format(before, index)
+        if {**before["model"], "label": None} != {**identity, "label": None}:
+            raise EvaluateError(
+                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked "
+                f"in another way; give "
+                "another --out, or delete the folder"
+            )
+    store.write_json(
+        index, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": {**identity, "label": asked.label}}
+    )
+
+
+def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> None:
+    final = results.place_of(asked.out, task.name, length)
+    depends_on = _depends_on(task, length, asked, model.identity())
+    mark = results.fingerprint(depends_on)
+    if final.is_file():
+        done = results.read_finished(final)
+        if done.values["fingerprint"] != mark:
+            raise EvaluateError(
+                f"{final} was measured with other settings, samples or data; delete it to measure again, or give another --out"
+            )
+        progress.kept(task.name, length, done.score)
+        return
+    wanted = asked.samples or task.samples
+    request = Request(length or 0, model.tokenizer, asked.data, wanted, asked.seed, model.overhead)
+    began = time.monotonic()
+    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
+    try:
+        progress.start(task.name, length, wanted, done=len(partial.samples))
+        if isinstance(task, Probe):
+            values = _probed(model, task, request, asked.run)
+        else:
+            for answered in _answered(model, task, request, wanted, skip=len(partial.samples)):
+                partial.append(answered)
+                progress.advance(len(answered))
+            values = _summary(task, partial.samples)
+        seconds = round(time.monotonic() - began, 3)
+        about = {
+            "nextlong": nextlong.__version__,
+            "task": task.name,
+            "suite": task.suite,
+            "metric": task.metric,
+            "length": length,
+        }
+        partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on, "seconds": seconds})
+        progress.done(float(values["score"]), samples=int(values["asked"]), refused=int(values["refused"]))
+    finally:
+        partial.close()
+
+
+def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> dict[str, Any]:
+    values = probe.measure(model, request, run)
+    return {"score": values["scores"][probe.metric], "refused": 0, **values}
+
+
+def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> dict[str, Any]:
+    files = {name: store.hash_file(asked.data.path(name)) for name in files_of(task, length) if asked.data.has(name)}
+    return {
+        "task": task.name,
+        "version": task.version,
+        "length": length,
+        "samples": asked.samples or task.samples,
+        "seed": asked.seed,
+        "model": identity,
+        "data": files,
+        **({"run": str(asked.run)} if isinstance(task, Probe) and asked.run else {}),
+    }
+
+
+def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: int) -> Iterator[list[dict[str, JSON]]]:
+    made = islice(task.make(request), skip, wanted)
+    while group := list(islice(made, model.batch(request.length))):
+        fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
+        answers = iter(model.answers(fitting)) if fitting else iter(())
+        lines: list[dict[str, JSON]] = []
+        for sample in group:
+            is_asked = sample is not None and any(sample is one for one in fitting)
+            lines.append(_line(task, sample, next(answers)) if is_asked and sample is not None else {"refused": True})
+        yield lines
+
+
+def fits(model: Model, sample: Sample, request: Request) -> bool:
+    """Say whether a sample with its answer is no longer than asked, and than the model reads.
+
+    Lengths count no BOS, as RULER's; the last token of an answer is never read, which leaves room for it.
+    """
+    fed = model.prompt_tokens(sample) + sample.max_new_tokens - 1
+    return request.fits(sample) and (model.context is None or fed <= model.context)
+
+
+def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
+    return {
+        "prompt_sha256": results.prompt_hash(sample.text),
+        "answer": answer,
+        "references": list(sample.references),
+        "scores": dict(task.score(answer, sample)),
+        **({"details": dict(sample.details)} if sample.details else {}),
+    }
+
+
+def _summary(task: Task, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    asked = [line for line in lines if not line.get("refused")]
+    if not asked:
+        raise EvaluateError(f"{task.name}: no sample fits the length, {len(lines)} were refused; give a greater length")
+    names = asked[0]["scores"]
+    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(asked) for name in names}
+    return {
+        "category": task.category,
+        "score": means[task.metric],
+        "scores": means,
+        "asked": len(asked),
+        "refused": len(lines) - len(asked),
+    }

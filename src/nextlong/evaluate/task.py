@@ -1,0 +1,121 @@
+"""Task: prompts with known answers, made to fit a length, and how an answer is scored.
+
+A task is a generator of samples and a scorer. The samples of (task, length, tokenizer, seed, data) are always the same, so a run
+that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nextlong.evaluate.data import DataFiles
+
+JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
+Scorer = Callable[[str, "Sample"], dict[str, float]]
+
+
+class Tokenizer(Protocol):
+    """What tasks need of a tokenizer. Special tokens are never added or counted here."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of a text."""
+
+    def boundaries(self, text: str) -> list[tuple[int, int]]:
+        """Return the characters [start, end) of each token of a text."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model is asked `prompt` as the user.
+
+    `input_ids`, where given, are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but need
+    not be tokenized the same again.
+    """
+
+    prompt: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+    answer_prefix: str = ""
+    stop: str | None = None
+    details: Mapping[str, JSON] = field(default_factory=dict)
+    input_ids: tuple[int, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole text that the model continues."""
+        return self.prompt + self.answer_prefix
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task is asked for: `samples` questions of at most `length` tokens, answer included.
+
+    `overhead` is what a chat template adds to each.
+    """
+
+    length: int
+    tokenizer: Tokenizer
+    data: DataFiles
+    samples: int | None = None
+    seed: int = 42
+    overhead: int = 0
+
+    @property
+    def room(self) -> int:
+        """Tokens for the prompt and its answer."""
+        return self.length - self.overhead
+
+    def fits(self, sample: Sample) -> bool:
+        """Say whether a sample with its answer is no longer than there is room."""
+        tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
+        return tokens + sample.max_new_tokens <= self.room
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named generator of samples with its scorer.
+
+    `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
+    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
+    each of them, `files_at` what it reads at one.
+    """
+
+    name: str
+    suite: str
+    category: str
+    metric: str
+    make: Callable[[Request], Iterator[Sample | None]]
+    score: Scorer
+    samples: int
+    max_new_tokens: int
+    lengths: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+    files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    version: int = 1
+
+    def needs(self, length: int) -> tuple[str, ...]:
+        """Return the files that it reads at a length."""
+        return (*self.files, *self.files_at.get(length, ()))
+
+
+_TASKS: dict[str, Task] = {}
+
+
+def register(task: Task) -> Task:
+    """Add a task to the registry. Names are unique."""
+    assert task.name not in _TASKS, task.name
+    _TASKS[task.name] = task
+    return task
+
+
+def all_tasks() -> dict[str, Task]:
+    """Return every task by name, in the order of the report."""
+    from nextlong.evaluate import tasks
+
+    tasks.load()
+    return dict(_TASKS)

@@ -1,0 +1,5 @@
+"""HELMET's tasks (Yen et al. 2024, arXiv 2410.02694), the five categories that the paper measures.
+
+Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Where we differ:
+docs/evaluate/helmet.md.
+"""

@@ -1,0 +1,153 @@
+"""Long-document question answering: NarrativeQA, and InfiniteBench's questions and multiple choice.
+
+In:  the data sets as published. Out: short answers. A story is cut at its end to the length, as the benchmark defines it,
+and says so in the prompt; HELMET counts Llama 2's tokens for the cut, we the model's own. Scores: ROUGE-L F1, or the right letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from nextlong.evaluate.data import DataFiles, field_of
+from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, rouge_l_f1, substring_exact_match
+from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
+
+_OMITTED: Final = " ... [the rest of the text is omitted]"
+_QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_choice_eng.jsonl"
+_NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
+_NARRATIVE_PROMPT: Final = (
+    "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as "
+    "concisely as you can, "
+    "using a single phrase if possible.\n\n{demo}{context}\n\nQuestion: {question}"
+)
+_QA_PROMPT: Final = (
+    "You are given a story and a question. Answer the question as concisely as you can, using a single phrase if possible.\n\n"
+    "{demo}{context}\n\nQuestion: {question}"
+)
+_CHOICE_PROMPT: Final = (
+    "You are given a story and a question with multiple choices. Choose the best answer from the options provided. Only one of the "
+    "following options is correct, output the answer using one single letter (A, B, C, or D). Don't say anything else.\n\n"
+    "{demo}{context}\n\nQuestion: {question}\nOptions:\n{options}"
+)
+Item = dict[str, Any]
+Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
+
+
+def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
+    examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN)), seed=seed)[:SHOTS]
+    shown = "\n\n".join(f"Question: {one['question']['text']}\nAnswer: {one['answers'][0]['text']}" for one in examples)
+    demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
+    for row in shuffled(list(data.json_lines(_NARRATIVE)), seed=seed)[:QUESTIONS]:
+        answers = [answer["text"] for answer in field_of(row, "answers", file=_NARRATIVE)]
+        yield {"context": row["document"]["text"], "question": row["question"]["text"], "answers": answers}, demo
+
+
+def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[tuple[Item, str]]:
+    rows = [
+        _with_options(row, file=file) if file == _CHOICE else _plain(row, file=file) for row in data.json_lines(file)
+    ]
+    for item in shuffled(rows, seed=seed)[:QUESTIONS]:
+        others = shuffled([row for row in rows if row["id"] != item["id"]], seed=seed)[:SHOTS]
+        shown = "\n\n".join(_shown(one) for one in others)
+        yield item, f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
+
+
+def _plain(row: Item, *, file: str) -> Item:
+    answer = field_of(row, "answer", file=file)
+    return {
+        "id": row.get("id"),
+        "context": row["context"],
+        "question": row["input"],
+        "answers": [answer] if isinstance(answer, str) else list(answer),
+    }
+
+
+def _with_options(row: Item, *, file: str) -> Item:
+    item = _plain(row, file=file)
+    options = field_of(row, "options", file=file)
+    letter = "ABCD"[options.index(item["answers"][0])]
+    listed = "\n".join(f"{name}. {option}" for name, option in zip("ABCD", options, strict=True))
+    return {**item, "options": listed, "answers": [letter, f"{letter}. {item['answers'][0]}"]}
+
+
+def _shown(item: Item) -> str:
+    options = f"Options:\n{item['options']}\n" if "options" in item else ""
+    return f"[story text]\nQuestion: {item['question']}\n{options}Answer: {item['answers'][0]}"
+
+
+def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
+    """Yield HELMET's 100 questions, each story cut to what the length leaves."""
+    for item, demo in read(request.data, request.seed):
+        told = {key: value for key, value in item.items() if key in ("question", "options")}
+        before, behind = (part.format(demo=demo, **told) for part in prompt.split("{context}"))
+        around = request.tokenizer.count(before + behind + prefix)
+        context, is_cut = _cut(request, item["context"], request.room - budget - around)
+        details: dict[str, JSON] = {
+            "story_cut": is_cut,
+            "chars_before": len(before),
+            "chars_behind": len(behind + prefix),
+        }
+        sample = Sample(before + context + behind, tuple(item["answers"]), budget, prefix, details=details)
+        yield sample if request.fits(sample) else None
+
+
+def _cut(request: Request, text: str, tokens: int) -> tuple[str, bool]:
+    """Return the text, or its first tokens with the remark that there is more; a few stay free for what joins add."""
+    bounds = request.tokenizer.boundaries(text)
+    if len(bounds) <= tokens:
+        return text, False
+    kept = max(tokens - request.tokenizer.count(_OMITTED) - 4, 1)
+    return text[: bounds[kept - 1][1]] + _OMITTED, True
+
+
+def _score_answer(answer: str, sample: Sample) -> dict[str, float]:
+    return {
+        "rougeL_f1": best_of_raw_and_parsed(rouge_l_f1, answer, sample.references),
+        "substring_exact_match": best_of_raw_and_parsed(substring_exact_match, answer, sample.references),
+    }
+
+
+def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
+    named = float(sample.references[1].lower() in answer.lower())
+    return {"exact_match": max(named, best_of_raw_and_parsed(exact_match, answer, sample.references))}
+
+
+for _name, _metric, _read, _prompt, _prefix, _budget, _files, _score in (
+    (
+        "narrativeqa",
+        "rougeL_f1",
+        _narrative,
+        _NARRATIVE_PROMPT,
+        "\nAnswer:",
+        100,
+        (_NARRATIVE, _NARRATIVE_TRAIN),
+        _score_answer,
+    ),
+    ("infbench_qa", "rougeL_f1", partial(_infinite, file=_QA), _QA_PROMPT, "\n\nAnswer:", 10, (_QA,), _score_answer),
+    (
+        "infbench_mc",
+        "exact_match",
+        partial(_infinite, file=_CHOICE),
+        _CHOICE_PROMPT,
+        "\n\nAnswer:",
+        10,
+        (_CHOICE,),
+        _score_choice,
+    ),
+):
+    register(
+        Task(
+            name=_name,
+            suite="helmet",
+            category="LongQA",
+            metric=_metric,
+            make=partial(samples, read=_read, prompt=_prompt, prefix=_prefix, budget=_budget),
+            score=_score,
+            samples=QUESTIONS,
+            max_new_tokens=_budget,
+            files=_files,
+        )
+    )

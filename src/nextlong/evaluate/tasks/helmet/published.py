@@ -1,0 +1,50 @@
+"""Published: HELMET's own data files, and the questions and examples that it draws from them.
+
+Draws are HELMET's: questions by Python's `random` with the seed, examples by a hash of the question, as `datasets.shuffle` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from nextlong.evaluate.data import DataFiles, field_of
+
+SHOTS: Final = 2
+QUESTIONS: Final = 100
+Row = dict[str, Any]
+
+
+def rows_of(data: DataFiles, file: str) -> list[Row]:
+    """Return the records of a file."""
+    return list(data.json_lines(file))
+
+
+def drawn_questions(rows: Sequence[Row], key: str, *, seed: int, file: str) -> list[Row]:
+    """Return every record of 100 questions; one question has a record for each depth of its gold passage."""
+    keys = sorted({field_of(row, key, file=file) for row in rows})
+    chosen = set(random.Random(seed).sample(keys, min(QUESTIONS, len(keys))))
+    return [row for row in rows if row[key] in chosen]
+
+
+def drawn_examples(
+    rows: Sequence[Row], key: str, question: str, *, keep: Callable[[Row], bool] = lambda _: True
+) -> list[Row]:
+    """Return the two examples of a question, always the same ones."""
+    kept = [row for row in rows if keep(row)]
+    seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31
+    first: dict[Any, Row] = {}
+    for number in np.random.default_rng(seed).permutation(len(kept)).tolist():
+        first.setdefault(kept[number][key], kept[number])
+        if len(first) == SHOTS:
+            break
+    return list(first.values())
+
+
+def shuffled(rows: Sequence[Row], *, seed: int) -> list[Row]:
+    """Return records in the order of `datasets.shuffle(seed)`."""
+    return [rows[number] for number in np.random.default_rng(seed).permutation(len(rows)).tolist()]

@@ -1,0 +1,108 @@
+"""Retrieval-augmented generation: a question behind tens to a thousand passages, the gold one among them.
+
+In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA. Out: short answers, scored by SubEM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from nextlong.evaluate.data import field_of
+from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, substring_exact_match
+from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
+
+_PASSAGES_AT: Final = {8192: 50, 16_384: 105, 32_768: 220, 65_536: 440, 131_072: 1000}
+_BUDGET: Final = 20
+_PROMPT: Final = (
+    "Use the given documents to write a concise and short answer to the question. Write your answer in the following format:\n"
+    "Answer: [answer]\n\n{demos}{context}\n\nQuestion: {question}"
+)
+_PREFIX: Final = "\nAnswer:"
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set's files, with {k} for the number of passages, and how it is filtered."""
+
+    questions: str
+    examples: str
+    depths: int
+    most_popular: float | None = None  # log10 of the views a month below which PopQA's subjects are long-tail
+
+
+SETS: Final = {
+    "nq": Set("nq-dev-multikilt_1000_k{k}_dep6", "nq-train-multikilt_1000_k3_dep6", 6),
+    "triviaqa": Set("triviaqa-dev-multikilt_1000_k{k}_dep6", "triviaqa-train-multikilt_1000_k3_dep6", 6),
+    "hotpotqa": Set("hotpotqa-dev-multikilt_1000_k{k}_dep3", "hotpotqa-train-multikilt_1000_k3_dep3", 3),
+    "popqa": Set("popqa_test_1000_k{k}_dep6", "popqa_test_1000_k3_dep6", 6, most_popular=3.0),
+}
+
+
+def _path(name: str, *, passages: int = 0) -> str:
+    return f"helmet/kilt/{name.format(k=passages)}.jsonl"
+
+
+def samples(request: Request, which: Set) -> Iterator[Sample | None]:
+    """Yield HELMET's questions for a length, two examples before each."""
+    file = _path(which.questions, passages=_PASSAGES_AT[request.length])
+    rows = _rare(rows_of(request.data, file), which, file)
+    examples_file = _path(which.examples)
+    examples = _rare(rows_of(request.data, examples_file), which, examples_file)
+    key = "id" if rows and "id" in rows[0] else "question"
+    for row in drawn_questions(rows, key, seed=request.seed, file=file):
+        asked = str(row[key])
+        # PopQA has one split only, so the question itself may stand among its examples.
+        chosen = drawn_examples(
+            examples, key, asked, keep=partial(_is_other, key, asked if which.most_popular else None)
+        )
+        demos = "".join(
+            f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen
+        )
+        prompt = _PROMPT.format(demos=demos, context=_passages(row), question=row["question"])
+        references = tuple(field_of(row, "answers", file=file))
+        sample = Sample(prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth")})
+        yield sample if request.fits(sample) else None
+
+
+def _is_other(key: str, asked: str | None, row: Row) -> bool:
+    return str(row[key]) != asked
+
+
+def _rare(rows: list[Row], which: Set, file: str) -> list[Row]:
+    if which.most_popular is None:
+        return rows
+    return [row for row in rows if math.log10(field_of(row, "s_pop", file=file)) < which.most_popular]
+
+
+def _passages(row: Row) -> str:
+    return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
+
+
+def _score(answer: str, sample: Sample) -> dict[str, float]:
+    return {
+        "substring_exact_match": best_of_raw_and_parsed(substring_exact_match, answer, sample.references),
+        "exact_match": best_of_raw_and_parsed(exact_match, answer, sample.references),
+    }
+
+
+for _name, _set in SETS.items():
+    register(
+        Task(
+            name=_name,
+            suite="helmet",
+            category="RAG",
+            metric="substring_exact_match",
+            make=partial(samples, which=_set),
+            score=_score,
+            samples=QUESTIONS * _set.depths,
+            max_new_tokens=_BUDGET,
+            lengths=tuple(_PASSAGES_AT),
+            files=(_path(_set.examples),),
+            files_at={length: (_path(_set.questions, passages=k),) for length, k in _PASSAGES_AT.items()},
+        )
+    )

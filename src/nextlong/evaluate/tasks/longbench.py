@@ -1,0 +1,66 @@
+"""LongBench v2: 503 multiple-choice questions over documents of 8K to 2M words (Bai et al. 2024, arXiv 2412.15204).
+
+In:  its data.json. Out: the official zero-shot prompt, cut in its middle to the length; score: the letter of `The correct
+answer is (B)`; an answer without one is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from nextlong.evaluate.data import field_of
+from nextlong.evaluate.scores import chosen_letter
+from nextlong.evaluate.task import Request, Sample, Task, register
+
+DATA: Final = "longbench-v2/data.json"
+BUDGET: Final = 128
+_PROMPT: Final = (
+    "Please read the following text and answer the question below.\n\n<text>\n{document}\n</text>\n\nWhat is the "
+    "correct answer to this "
+    'question: {question}\nChoices:\n(A) {A}\n(B) {B}\n(C) {C}\n(D) {D}\n\nFormat your response as follows: "The correct answer is '
+    '(insert answer here)".'
+)
+
+
+def samples(request: Request) -> Iterator[Sample | None]:
+    """Yield the questions in the order of the file."""
+    for row in request.data.json_lines(DATA):
+        choices = {letter: field_of(row, f"choice_{letter}", file=DATA).strip() for letter in "ABCD"}
+        # One pass over the template, so that braces in a document stay as they are.
+        prompt = _PROMPT.format(document=row["context"].strip(), question=row["question"].strip(), **choices)
+        text, ids = _cut_middle(request, prompt)
+        details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
+        sample = Sample(text, (row["answer"],), BUDGET, details=details, input_ids=ids)
+        yield sample if request.fits(sample) else None
+
+
+def _cut_middle(request: Request, text: str) -> tuple[str, tuple[int, ...] | None]:
+    """Return the text, or its first and last tokens in equal parts: in characters, and as ids, which need no second
+    tokenization."""
+    bounds = request.tokenizer.boundaries(text)
+    half = (request.room - BUDGET) // 2
+    if len(bounds) <= 2 * half:
+        return text, None
+    ids = request.tokenizer.encode(text)
+    return text[: bounds[half - 1][1]] + text[bounds[-half][0] :], (*ids[:half], *ids[-half:])
+
+
+def _score(answer: str, sample: Sample) -> dict[str, float]:
+    letter = chosen_letter(answer)
+    return {"accuracy": float(letter == sample.references[0]), "parsed": float(letter is not None)}
+
+
+register(
+    Task(
+        "longbench_v2",
+        "longbench-v2",
+        "LongBench v2",
+        "accuracy",
+        samples,
+        _score,
+        samples=503,
+        max_new_tokens=BUDGET,
+        files=(DATA,),
+    )
+)

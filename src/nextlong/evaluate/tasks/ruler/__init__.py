@@ -1,0 +1,5 @@
+"""RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), prompt for prompt as NVIDIA's generator makes them.
+
+Draws come from one stream a task, in the order of NVIDIA's scripts (scripts/data/synthetic/*.py), so that the same seed, words,
+essays and tokenizer give the same prompts. Where we differ, on purpose: docs/evaluate/ruler.md.
+"""

@@ -1,0 +1,97 @@
+"""OLMo: raw token files and the places of their documents, for OLMo-core.
+
+In:  blocks of rows whose documents end in EOS. Out: a pair a shard: `part-00000.npy`, which by its name is an array of NumPy but
+has no header, only ids, one synthesised document after the other; and `part-00000.csv.gz`, a line a document: where it
+starts and where it ends, in tokens.
+
+Ids are uint16 where the vocabulary fits, else uint32, as OLMo-core itself chooses. It takes the ends of documents from the
+EOS tokens in the array, or from the second file, so both must say the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nextlong.artefacts.resolved import Resolved
+from nextlong.errors import ExportError
+from nextlong.export.formats.base import Format, Options, Snippet
+
+_UINT16_VOCABULARY = 1 << 16
+
+
+def write(out: Path, rows: Iterable[Resolved], options: Options) -> dict[str, Any]:
+    """Write `{out}.npy` and `{out}.csv.gz`; return {"rows", "documents", "tokens"}.
+
+    Raises ExportError for a document that does not end in EOS, or has one within.
+    """
+    dtype = np.dtype("<u2" if options.vocab_size <= _UINT16_VOCABULARY else "<u4")
+    ends = [0]
+    count = 0
+    with Path(f"{out}.npy").open("wb") as file:
+        for block in rows:
+            count += len(block)
+            ends += (ends[-1] + _document_ends(block, options.eos_id)).tolist()
+            file.write(np.ascontiguousarray(block.input_ids, dtype).data)
+    _write_offsets(Path(f"{out}.csv.gz"), ends)
+    return {"rows": count, "documents": len(ends) - 1, "tokens": ends[-1]}
+
+
+def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents of the arrays by the offsets beside them. Raises ValueError where these do not tile the array."""
+    for name in files:
+        with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
+            places = [(int(start), int(end)) for start, end in csv.reader(lines)]
+        tokens = places[-1][1] if places else 0
+        width, rest = divmod((folder / name).stat().st_size, max(1, tokens))
+        if rest or width not in ((2, 4) if tokens else (0,)):
+            raise ValueError(f"{name} has no two or four bytes for each of the {tokens:,} tokens that its offsets name")
+        ids = np.fromfile(folder / name, f"<u{width}") if tokens else np.empty(0, np.uint16)
+        before = 0
+        for start, end in places:
+            if start != before or end <= start:
+                raise ValueError(f"{name} has a document from {start} to {end} behind one that ends at {before}")
+            yield {"input_ids": ids[start:end]}
+            before = end
+
+
+def _document_ends(block: Resolved, eos: int | None) -> Any:
+    """Return where the documents of a block end, shape (D,), which must be where its EOS tokens stand."""
+    ends = np.cumsum(block.document_lengths, dtype=np.int64)
+    if not np.array_equal(np.flatnonzero(block.input_ids == eos) + 1, ends):
+        raise ExportError(
+            "olmo: a document has no EOS token at its end, or one before, by which OLMo-core would part it; run again with "
+            "tokenizer.eos set to a token that the documents do not spell"
+        )
+    return ends
+
+
+def _write_offsets(path: Path, ends: Sequence[int]) -> None:
+    lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
+    # Neither name nor time in the header: the same rows are the same bytes.
+    with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(lines.encode("ascii"))
+
+
+FORMAT = Format(
+    name="olmo",
+    layout="raw token ids of OLMo-core",
+    suffixes=(".npy",),
+    write=write,
+    read=read,
+    unit="documents",
+    eos="required",
+    bytes_per_token=lambda _compression, _chars: 4.0,
+    snippet=Snippet(
+        "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
+        "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "
+        "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})",
+        "len(rows), rows[0]['input_ids'][:8]",
+    ),
+)

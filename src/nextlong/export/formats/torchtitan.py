@@ -1,0 +1,18 @@
+"""torchtitan: Parquet with the columns that its loader reads, of sequences one token longer, which is the last label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nextlong.export.formats import parquet
+
+_COLUMNS = ("input_ids", "seq_lengths")
+
+FORMAT = replace(
+    parquet.FORMAT,
+    name="torchtitan",
+    write=parquet.writer(_COLUMNS),
+    wanted="ids",
+    columns=_COLUMNS,
+    extra_tokens=1,
+)

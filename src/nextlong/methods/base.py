@@ -1,0 +1,199 @@
+"""The contract: what a method says of itself, what it gets, and what it hands back.
+
+In:  `Documents`, the whole corpus as arrays, and what the method needs of it: neighbours, keywords or nothing.
+Out: `Draft`s, each the documents of one sequence in reading order, or their parts.
+
+`Method` is the contract; `DocumentMethod` does all of it but `draft` for methods that put documents, or parts of documents,
+one after the other. Everything outside this folder asks a method for its layout and its needs, never for its name: that is
+what lets one be added as a file of its own, or by another distribution (entry point `nextlong.methods`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong.engine.step import Step
+from nextlong.recipe import METHODS, Recipe, Section
+from nextlong.schemas import Layout
+
+OptionsT = TypeVar("OptionsT", bound=Section)
+OptionsT_contra = TypeVar("OptionsT_contra", bound=Section, contravariant=True)
+
+
+class Need(StrEnum):
+    """What a method is given beside the documents."""
+
+    CHUNK_NEIGHBOURS = "the chunks nearest to each chunk of the drawn documents"
+    DOCUMENT_NEIGHBOURS = "the documents nearest to each document"
+    KEYWORDS = "keywords of each document"
+
+
+class Upstream(NamedTuple):
+    """The steps that every route has before the method's own; those of vectors run only if a step of the method wants them."""
+
+    ingest: Step
+    chunk: Step
+    tokenizer: Step
+    encoder: Step
+    embed: Step
+
+
+class Method(Protocol[OptionsT_contra]):
+    """Which documents make one sequence, in what order.
+
+    `name` is that of `compose.method` and of the method's section of the recipe, whose keys are the fields of `Options`
+    (none: `Section` itself). `scores`: what the score of a span is the cosine to, for reports; empty if there are none.
+    """
+
+    name: str
+    Options: type[Section]
+    layout: Layout
+    needs: frozenset[Need]
+    scores: str
+
+    def describe(self, options: OptionsT_contra) -> str:
+        """Return the method as reports name it: what data must not be taken for is part of the name."""
+
+    def repeats_documents(self, options: OptionsT_contra) -> bool:
+        """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
+
+    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+        """Return the steps from the chunks to the drafts, in order; the last one drafts.
+
+        The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
+        """
+
+
+_PROMISED = ("name", "Options", "layout", "needs", "scores", "describe", "repeats_documents", "steps")
+
+
+def method_of(recipe: Recipe) -> Method[Any]:
+    """Return the recipe's method. Raises PluginError if another distribution's is none."""
+    name = recipe.compose.method
+    method = METHODS.load(name)
+    if lacking := [what for what in _PROMISED if not hasattr(method, what)]:
+        raise METHODS.broken(name, f"is no method: it has no {', '.join(lacking)}")
+    if method.name != name:
+        raise METHODS.broken(name, f"is called {method.name!r} by its own module; the entry point must have that name")
+    return cast("Method[Any]", method)
+
+
+def described(recipe: Recipe) -> str:
+    """Return the recipe's method as reports name it."""
+    return method_of(recipe).describe(recipe.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The nearest documents of some, best first: those of `queries[i]` are `documents[offsets[i]:offsets[i + 1]]`."""
+
+    queries: NDArray[np.int64]  # (q,) positions among the documents, as `documents`
+    offsets: NDArray[np.int64]  # (q + 1,)
+    documents: NDArray[np.int64]  # (m,) never the query itself
+    cosines: NDArray[np.float32]  # (m,) descending within a query
+
+    def lists(self) -> list[NDArray[np.int64]]:
+        """Return the neighbours of each query."""
+        return np.split(self.documents, self.offsets[1:-1])
+
+    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return neighbours and cosines as rows of equal length, shape (q, k), filled up with -1."""
+        counts = np.diff(self.offsets)
+        shape = (len(counts), int(counts.max(initial=0)))
+        documents, cosines = np.full(shape, -1, np.int64), np.full(shape, -1.0, np.float32)
+        filled = np.arange(shape[1]) < counts[:, None]
+        documents[filled], cosines[filled] = self.documents, self.cosines
+        return documents, cosines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """All n documents of the corpus that have chunks, and what the method needs of them."""
+
+    content_hashes: NDArray[np.uint64]  # (n,) what draws go by, so that file order and shards do not matter
+    tokens: NDArray[np.int64]  # (n,) with what parts a document from the next one
+    chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
+    chunk_tokens: NDArray[np.int64]  # (chunks,)
+    neighbours: Neighbours | None = None
+    keywords: pa.ListArray | None = None  # list<string> (n,)
+
+
+class Draft(NamedTuple):
+    """One sequence: documents in reading order; composing cuts it at T.
+
+    An interleaved draft names a document once for each of its parts, in order, and says how many chunks each part takes.
+    """
+
+    documents: NDArray[np.int64]  # (r,) positions
+    scores: NDArray[np.float32]  # (r,) cosines, NaN for none
+    chunks: NDArray[np.int64] | None = None  # (r,); None: each document whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafted:
+    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T."""
+
+    drafts: Sequence[Draft] = field(default_factory=list)
+    starved: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a method: drafts of at least so many tokens, at most so many of them (None: all there are)."""
+
+    target_tokens: int
+    sequences: int | None
+    seed: int
+
+
+def whole(documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> Draft:
+    """Return the draft of whole documents, shape (r,) each; without scores there are none."""
+    return Draft(documents, np.full(len(documents), np.nan, np.float32) if scores is None else scores)
+
+
+class NeighbourSearch(NamedTuple):
+    """Which documents' neighbours are wanted, and how many of each."""
+
+    fetch: int | None = None  # None: as many as fill a sequence
+    queries: int | None = None  # of so many documents, in random order; None: of all
+
+
+class DocumentMethod(ABC, Generic[OptionsT]):
+    """A method that puts documents, or parts of them, one after the other: it only says which, by `draft`."""
+
+    name: str
+    Options: type[Section] = Section
+    layout: Layout = Layout.CONCATENATED
+    needs: frozenset[Need] = frozenset()
+    scores: str = ""
+    version: int = 1  # to be raised whenever the same documents and options give other drafts
+
+    def describe(self, options: OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
+        """Return the name."""
+        return self.name
+
+    def repeats_documents(self, options: OptionsT) -> bool:  # noqa: ARG002
+        """Say that no document stands in two sequences."""
+        return False
+
+    def search(self, recipe: Recipe, options: OptionsT, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
+        """Return which neighbours the method needs: of every document as many as fill a sequence."""
+        return NeighbourSearch()
+
+    @abstractmethod
+    def draft(self, documents: Documents, options: OptionsT, request: Request) -> Drafted:
+        """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
+
+    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+        """Return the steps that give the method what it needs, and the one that drafts."""
+        from nextlong.methods.steps import document_steps  # what searches is not loaded to read a recipe
+
+        return document_steps(self, recipe, upstream, attempt=attempt)

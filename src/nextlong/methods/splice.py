@@ -1,0 +1,126 @@
+"""SPLiCe: a breadth-first tree of the documents most similar to one another (arXiv 2312.17296).
+
+In:  the nearest documents of every document, with cosines.
+Out: sequences of trees, flattened; no document stands in two of them.
+
+The paper's Algorithm 1: draw a root; while the example is short and the queue is not empty, take a document from the queue,
+append the k documents most similar to it that are not used yet, and queue them; order, concatenate, trim to L. k = 1
+makes a path of similar documents, a larger one a shallow and wide tree; the paper's default is k = 1 in the order in
+which documents were found (`identity`), beside which it tries the reverse and a random order.
+
+Ours: documents are found by this run's vectors instead of BM25 or Contriever; where a tree ends before T because all that
+it could reach is used, another root is drawn into the same sequence; and each document is asked for the k nearest that
+are *free* among its `_SEARCHED` nearest, so that a used one does not end a branch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
+from nextlong.recipe import Positive, Recipe, Section
+from nextlong.rng import rng_for, shuffled
+from nextlong.schemas import Layout
+
+Order = Literal["identity", "reverse", "random"]
+ORDERS: Final = get_args(Order)
+
+_SEARCHED = 32  # neighbours of a document, or four times k: later trees find the nearest used
+
+
+class Splice(Section):
+    """Options of `compose.method: splice`: a tree of similar documents."""
+
+    neighbours: Positive = Field(1, description="k: documents appended for each (the paper's default; it tries 1 to 3)")
+    order: Order = Field("identity", description="of the documents of a tree: as found | reverse | random")
+
+
+class SpliceMethod(DocumentMethod[Splice]):
+    """Structured Packing for Long Context."""
+
+    name = "splice"
+    Options = Splice
+    layout = Layout.CONCATENATED
+    needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
+    scores = "the document that they were found for"
+
+    def search(self, recipe: Recipe, options: Splice, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
+        """Return that every document is given enough neighbours that k of them are free."""
+        return NeighbourSearch(fetch=max(_SEARCHED, 4 * options.neighbours))
+
+    def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
+        """Return trees until nothing is left that fills a sequence."""
+        assert documents.neighbours is not None
+        roots = shuffled(documents.content_hashes, seed=request.seed, stage="splice")
+        near, cosines = documents.neighbours.table()
+        drafts: list[Draft] = []
+        for found in trees(roots, near, cosines, documents.tokens, k=options.neighbours, enough=request.target_tokens):
+            key = int(documents.content_hashes[found.documents[0]])
+            drafts.append(ordered(found, order=options.order, rng=rng_for(request.seed, "splice.order", key)))
+            if len(drafts) == request.sequences:
+                break
+        return Drafted(drafts=drafts)
+
+
+def trees(
+    roots: NDArray[np.int64],
+    neighbours: NDArray[np.int64],
+    cosines: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    k: int,
+    enough: int,
+) -> Iterator[Draft]:
+    """Yield lists of positions of at least `enough` tokens each, in the order in which documents were found.
+
+    `roots`, shape (n,), says in which order documents start trees; `neighbours` and `cosines`, shape (n, K), descending,
+    -1 where there are fewer; `tokens` (n,). What is left and does not reach `enough` is left out.
+    """
+    free = np.ones(len(tokens), np.bool_)
+    waiting = iter(roots.tolist())
+    while True:
+        found: list[int] = []
+        scores: list[float] = []
+        filled = 0
+        queue: deque[int] = deque()
+        while filled < enough:
+            if queue:
+                here = queue.popleft()
+                children = neighbours[here][neighbours[here] >= 0]
+                places = np.flatnonzero(free[children])[:k]
+                added: Sequence[tuple[int, float]] = list(
+                    zip(children[places].tolist(), cosines[here][places].tolist(), strict=True)
+                )
+            else:
+                root = next((root for root in waiting if free[root]), None)
+                if root is None:
+                    return
+                added = [(root, np.nan)]
+            for document, cosine in added:
+                if filled >= enough:
+                    break
+                free[document] = False
+                found.append(document)
+                scores.append(cosine)
+                queue.append(document)
+                filled += int(tokens[document])
+        yield Draft(np.array(found, np.int64), np.array(scores, np.float32))
+
+
+def ordered(tree: Draft, *, order: Order, rng: np.random.Generator) -> Draft:
+    """Return the documents of a tree in the asked order, each with its score."""
+    places = np.arange(len(tree.documents))
+    if order == "reverse":
+        places = places[::-1]
+    elif order == "random":
+        places = rng.permutation(places)
+    return Draft(tree.documents[places], tree.scores[places])
+
+
+METHOD = SpliceMethod()

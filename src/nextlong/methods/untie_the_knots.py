@@ -1,0 +1,106 @@
+"""Untie the Knots: the parts of documents shuffled across their window (UtK, arXiv 2409.04774).
+
+In:  the tokens of every document and of its chunks.
+Out: windows of documents in random order, whose parts stand interleaved, each document's in their order.
+
+The paper packs documents into windows as ever, cuts each document into parts, and shuffles the parts of a window, so that
+a model must find, far back, what a part goes on from. As its authors' released code does it: the parts of each document
+take random places among those of all and keep their order (`preserve_partial_order`), and the last part of the window's
+last document, which the window's end cuts, stays last.
+
+Ours: a part begins where a chunk does, not within a paragraph, so a smaller `chunk.max_chars` gives finer parts; and the
+knot tokens at the cuts and the backtracing task, both of which need tokens that no tokenizer has, are left out: these are
+plain data for the plain next-token loss, in which a joint stands between parts as it does between documents. The paper
+leaves some windows as they are (it shuffles 30 % or 80 % of them): set `share`, or mix with a run of `standard`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Request, whole
+from nextlong.methods.standard import stretches
+from nextlong.recipe import Section
+from nextlong.rng import rng_for, shuffled
+from nextlong.schemas import Layout
+
+
+class UntieTheKnots(Section):
+    """Options of `compose.method: untie_the_knots`: documents cut into parts, shuffled across the sequence."""
+
+    parts: Annotated[int, Field(ge=2)] = Field(3, description="of each document, cut at chunks; fewer if it has fewer")
+    cuts: Literal["random", "even"] = Field("random", description="where: at random chunks, or in parts of equal size")
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0,
+        description="of the sequences whose parts are shuffled (paper: 0.3 or 0.8); the others are left as standard's",
+    )
+
+
+class UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
+    """Parts of documents, interleaved."""
+
+    name = "untie_the_knots"
+    Options = UntieTheKnots
+    layout = Layout.INTERLEAVED
+
+    def draft(self, documents: Documents, options: UntieTheKnots, request: Request) -> Drafted:
+        """Return windows of whole documents, the parts of each shuffled."""
+        order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
+        windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
+        return Drafted(drafts=[_tangled(window, documents, options, request) for window in windows])
+
+
+def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheKnots, request: Request) -> Draft:
+    rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
+    chunks = np.diff(documents.chunk_offsets)[window]
+    chunks[-1] = _reached(window, documents, request.target_tokens)
+    if rng.random() >= options.share:
+        return Draft(*whole(window)[:2], chunks)
+    sizes = [cut(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
+    labels, taken = interleave(sizes, rng=rng)
+    return Draft(*whole(window[labels])[:2], taken)
+
+
+def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int) -> int:
+    """Return how many chunks of the window's last document it takes to reach T."""
+    first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
+    left = target_tokens - int(documents.tokens[window[:-1]].sum())
+    filled = np.cumsum(documents.chunk_tokens[first:stop])
+    reached: int = min(stop - first, int(np.searchsorted(filled, left)) + 1)
+    return reached
+
+
+def cut(chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the sizes, in chunks, of the parts of a document, at most `parts` of them and none empty."""
+    parts = min(parts, chunks)
+    if cuts == "even":
+        places = np.arange(1, parts) * chunks // parts
+    else:
+        places = np.sort(rng.choice(np.arange(1, chunks), parts - 1, replace=False)) if parts > 1 else np.arange(0)
+    ends = np.append(places, chunks)
+    sizes: NDArray[np.int64] = ends - np.insert(places, 0, 0)
+    return sizes
+
+
+def interleave(
+    sizes: list[NDArray[np.int64]], *, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which document each part is of, and its size, shape (parts,) both: shuffled, each document's in order.
+
+    Every interleaving is equally likely, but that the last part of the last document stays last.
+    """
+    counts = np.array([len(own) for own in sizes])
+    labels = np.repeat(np.arange(len(sizes)), counts)
+    labels[:-1] = rng.permutation(labels[:-1])
+    # The n-th time that a document comes up it is its n-th part.
+    back = np.argsort(labels, kind="stable")
+    taken = np.empty(len(labels), np.int64)
+    taken[back] = np.concatenate(sizes)
+    return labels, taken
+
+
+METHOD = UntieTheKnotsMethod()

@@ -1,0 +1,79 @@
+"""Delivered: the record that goes with an export to where it is put, so that it can be verified there by itself.
+
+In:  what was exported, and the files as they are sent. Out: `manifest.json`: the size and hash of every file, rows and tokens
+of every split, the settings, and the fingerprints of the run that it is of. It says what it should hash to itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import xxhash
+
+from nextlong.engine.step import Done, Finished
+from nextlong.export import steps as export_steps
+from nextlong.export.destination import ExportFile
+from nextlong.recipe import Recipe
+from nextlong.runs.card import public_recipe
+from nextlong.runs.opened import Run
+
+NAME: Final = "manifest.json"
+
+
+def manifest(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    done: Finished,
+    *,
+    name: str,
+    below: Mapping[str, str],
+    files: Sequence[ExportFile],
+) -> str:
+    """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
+    told = {
+        "format": name,
+        "nextlong": done["rows"].manifest["versions"]["nextlong"],
+        "runs": [_run(run) for run in runs],
+        "rows": done["rows"].manifest["fingerprint"],
+        "splits": {
+            split: _split(done[export_steps.step_name(name, split)], done["rows"], split) | {"folder": folder}
+            for split, folder in below.items()
+        },
+        "settings": recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
+        "recipe": public_recipe(recipe),
+        "files": {
+            file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=lambda file: file.name)
+        },
+    }
+    # Without a newline at the end: whatever is cut off, it is JSON no more.
+    return json.dumps(told | {"xxh3": fingerprint(told)}, indent=1, ensure_ascii=False)
+
+
+def fingerprint(told: Mapping[str, Any]) -> str:
+    """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
+    plain = {key: value for key, value in told.items() if key != "xxh3"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "name": run.path.name,
+        "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+        "sequences": len(run),
+        "target_tokens": run.recipe.sequence_tokens,
+    }
+
+
+def _split(step: Done, rows: Done, split: str) -> dict[str, Any]:
+    """Return what one split holds; of a format that adds tokens, as it counted them itself."""
+    counts = rows.counts[0][split]
+    counted = [part["tokens"] for part in step.counts if "tokens" in part]
+    tokens = sum(counted) if counted else counts["tokens"]
+    return {
+        "step": step.manifest["fingerprint"],
+        "config": step.manifest["config"],
+        **{key: counts[key] for key in ("rows", "sequences", "documents")},
+        "tokens": tokens,
+    }

@@ -1,0 +1,102 @@
+"""Prune: what no state of a run directory needs, and how it is removed.
+
+In:  a run directory, and the states that are to stay. Out: `Waste`, a folder each; then they are gone.
+A kept state needs the folders that its record names, and every export of its sequences, mixes in which they come first among
+them, unless that is a dropped state's. Records go before folders, and a folder is renamed before its files go: killed
+anywhere, every state that is still listed is whole, and what was left half removed goes at the next run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nextlong.artefacts import record
+from nextlong.artefacts.record import State
+from nextlong.engine import store
+from nextlong.errors import RunError
+from nextlong.runs.listed import bytes_of, inputs_of, manifest_of
+
+_LEFTOVERS = (".work-*", ".*.tmp")
+
+
+@dataclass(frozen=True)
+class Waste:
+    """A folder or file that no kept state needs, and what it is."""
+
+    path: Path
+    bytes: int
+    why: str
+
+
+def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[State], list[State]]:
+    """Return the states that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
+    record.find(run_dir)
+    there = record.states(run_dir)
+    known = [state.name for state in there]
+    for name in (*keep, *drop):
+        if name not in known:
+            raise RunError(f"{run_dir} has no state {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
+    kept = [state for state in there if (not keep or state.name in keep) and state.name not in drop]
+    if not kept:
+        raise RunError(f"this leaves {run_dir} without a state; delete the folder itself if nothing of it is needed")
+    return kept, [state for state in there if state not in kept]
+
+
+def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = ()) -> list[Waste]:
+    """Return what can go, in the order of the route."""
+    needed = _needed(run_dir, kept, dropped)
+    found = []
+    for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
+        if folder.name not in needed:
+            found.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
+            continue
+        left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
+        found += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
+    return found
+
+
+def _needed(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> set[str]:
+    named = {folder for state in kept for folder in state.steps.values()}
+    given_up = {folder for state in dropped for folder in state.steps.values()} - named
+    composed = {_fingerprint(state.steps["compose"]) for state in kept}
+    for folder in run_dir.glob("[0-9][0-9]-*"):
+        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
+            named.add(folder.name)
+    rows = {inputs_of(run_dir / folder).get("rows") for folder in named}
+    return named | {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
+
+
+def _fingerprint(folder: str) -> str:
+    return folder.rpartition("-")[2]
+
+
+def _why(folder: Path, dropped: Sequence[State]) -> str:
+    owners = [state.name for state in dropped if folder.name in state.steps.values()]
+    if owners:
+        return f"of {', '.join(owners)}"
+    return "of no state" if manifest_of(folder) else "not finished"
+
+
+def remove(run_dir: Path, kept: Sequence[State], dropped: Sequence[State], waste: Sequence[Waste]) -> None:
+    """Remove states, then folders; the caller holds the run directory's lock."""
+    with store.explained(run_dir):
+        if record.current(run_dir) in {state.name for state in dropped}:
+            record.stand_for(kept[-1])
+        for state in dropped:
+            store.remove_file(state.record)
+        for path in _set_aside(run_dir, waste):
+            shutil.rmtree(path)
+
+
+def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
+    """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
+    for one in waste:
+        if not one.path.is_dir():
+            one.path.unlink(missing_ok=True)
+            continue
+        aside = run_dir / f".work-pruned-{one.path.name}"
+        one.path.rename(aside)
+        yield aside

@@ -1,0 +1,190 @@
+"""The index, as steps: choose and train it, fill it shard by shard, tune it on the recipe's own queries.
+
+Where exact search is named there are none of them; where it is chosen, `index` says so and why, and the others have nothing
+to do. What `tune` measured and promises stands in its manifest; `verify`, reports and cards read it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe, Search
+from nextlong.search import choose, ivf, tune
+from nextlong.search.index import IndexFiles
+from nextlong.search.mine import chunk_queries, document_queries
+
+_PARTS = 32  # files at most, so that a cluster is found in a few of them: as many as shards, where these are few
+_TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
+
+QueriesOf = Callable[[Finished], Path]  # the file of the queries: METAS, or ids of documents
+
+
+def index_steps(recipe: Recipe, vectors: Step, queries: Step, *, k_of: Callable[[Finished], int]) -> list[Step]:
+    """Return the steps that build an index over `vectors` for `queries`, a step that drew chunks or documents; none for exact."""
+    if recipe.search.index == "exact":
+        return []
+    index = _index_step(recipe, vectors, queries, k_of)
+    lists = _lists_step(vectors, index)
+    return [index, lists, _tune_step(recipe, vectors, queries, index, lists, k_of)]
+
+
+def index_files(done: Finished, vectors: list[Path]) -> IndexFiles:
+    """Return what mining opens: the tuned index, or the vectors themselves."""
+    tuned = done["tune"].counts if "tune" in done else []
+    if not tuned:
+        return IndexFiles("exact", tuple(vectors))
+    (counts,) = tuned
+    return IndexFiles(
+        "ivf",
+        tuple(vectors),
+        template=done["index"].file(".template.faiss"),
+        lists=_stems(done),
+        probes=counts["probes"],
+        spare=counts["spare"],
+        recall=counts["recall"],
+    )
+
+
+def chosen_in_words(done: Finished) -> str:
+    """Return which search a finished run chose, and why; empty where it had no choice."""
+    if "index" not in done:
+        return ""
+    (counts,) = done["index"].counts
+    return f"{'exact' if is_exact(done) else promise_in_words(done)}; {counts['why']}"
+
+
+def promise_in_words(done: Finished) -> str:
+    """Return the approximate index of a finished run, and the recall that was measured; empty if its search is exact."""
+    if "tune" not in done or is_exact(done):
+        return ""
+    (built,), (tuned,) = done["index"].counts, done["tune"].counts
+    short = "" if tuned["recall"] >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
+    return (
+        f"{built['index']}, {min(tuned['probes'], built['clusters']):,} of {built['clusters']:,} clusters looked into, finds "
+        f"{tuned['recall_measured']:.1%} of the {tuned['k']:,} nearest (measured on {tuned['sample']:,} queries{short})"
+    )
+
+
+def exact_resources(recipe: Recipe, capacity: Capacity) -> Resources:
+    """Return what a task that searches needs: a GPU, where there is one and the recipe does not refuse it."""
+    if recipe.search.device == "cpu":
+        return Resources()
+    return Resources(gpus=1) if capacity.gpus else Resources()
+
+
+def _stems(done: Finished) -> tuple[Path, ...]:
+    return tuple(path.with_name(path.name.removesuffix(".bounds.npy")) for path in done["lists"].files(".bounds.npy"))
+
+
+def _index_step(recipe: Recipe, vectors: Step, drawn: Step, k_of: Callable[[Finished], int]) -> Step:
+    search = recipe.search
+    is_auto = search.index == "auto"
+
+    def tasks(done: Finished) -> list[Task]:
+        paths = _vectors_of(done)
+        queries, k = (_count_of(done), k_of(done)) if is_auto else (0, 0)
+        return [partial(choose_and_train, vectors=paths, search=search, queries=queries, k=k, seed=recipe.seed)]
+
+    config: dict[str, Any] = {"index": search.index, "seed": recipe.seed}
+    inputs = (vectors, drawn) if is_auto else (vectors,)
+    return Step("index", 1, config, inputs, tasks)
+
+
+def _lists_step(vectors: Step, index: Step) -> Step:
+    def tasks(done: Finished) -> list[Task]:
+        if is_exact(done):
+            return []
+        paths, template = _vectors_of(done), done["index"].file(".template.faiss")
+        bounds = np.linspace(0, len(paths), min(_PARTS, len(paths)) + 1).astype(int).tolist()
+        return [
+            partial(ivf.fill, template=template, vectors=paths[low:high], first_shard=low)
+            for low, high in pairwise(bounds)
+        ]
+
+    return Step("lists", 1, {}, (vectors, index), tasks)
+
+
+def _tune_step(
+    recipe: Recipe, vectors: Step, queries: Step, index: Step, lists: Step, k_of: Callable[[Finished], int]
+) -> Step:
+    config: dict[str, Any] = {"recall": recipe.search.recall, "seed": recipe.seed}
+
+    def tasks(done: Finished) -> list[Task]:
+        if is_exact(done):
+            return []
+        files = IndexFiles(
+            "ivf", tuple(_vectors_of(done)), template=done["index"].file(".template.faiss"), lists=_stems(done)
+        )
+        path, target = _queries_of(done), recipe.search.recall
+        return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
+
+    return Step("tune", 1, config, (vectors, queries, index, lists), tasks)
+
+
+def is_exact(done: Finished) -> bool:
+    """Say whether exact search was chosen."""
+    return bool(done["index"].counts[0]["index"] == "exact")
+
+
+def choose_and_train(
+    out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
+) -> dict[str, Any]:
+    """Choose between exact search and an index, if the recipe leaves it open, and train the index.
+
+    Writes `{out}.template.faiss` unless exact search is chosen. Raises RecipeError for an index that vectors like these
+    cannot have.
+    """
+    shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
+    count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
+    factory, why = search.index, "the recipe names it"
+    if factory == "auto":
+        factory, why = choose.choose(
+            choose.Load(count, queries, dimensions, k, choose.memory_bytes(), choose.has_gpu(search))
+        )
+    if factory != "exact" and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
+        factory, why = "exact", f"{count:,} vectors are too few to train {factory} on"
+    if factory == "exact":
+        return {"index": "exact", "why": why, "vectors": count}
+    factory = ivf.fitted(factory, vectors=count)
+    try:
+        trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
+    except RuntimeError as error:  # FAISS's only kind
+        raise RecipeError(
+            f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
+            f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
+        ) from None
+    return {"index": factory, "why": why, "vectors": count, **trained}
+
+
+def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> dict[str, Any]:
+    """Tune a filled index on the queries of METAS or of documents; writes nothing but its counts."""
+    del out
+    ids, exclude = _read_queries(queries)
+    return tune.tune(files, ids=ids, exclude=exclude, k=k, target=target, seed=seed)
+
+
+def _read_queries(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    drawn = np.load(path)
+    return document_queries(drawn) if drawn.dtype == np.int64 else chunk_queries(drawn)
+
+
+def _vectors_of(done: Finished) -> list[Path]:
+    return done["docvectors"].files(".docvectors.npy") if "docvectors" in done else done["embed"].files(".vectors.npy")
+
+
+def _queries_of(done: Finished) -> Path:
+    return done["documents"].file(".queries.npy") if "documents" in done else done["metas"].file(".metas.npy")
+
+
+def _count_of(done: Finished) -> int:
+    return done["documents"].total("drawn") if "documents" in done else done["metas"].total("meta_chunks")

@@ -1,0 +1,97 @@
+"""Tune: how many clusters a query must look into for the recall that the recipe asks for.
+
+In:  a filled IVF index, a random sample of the recipe's own queries, k.
+Out: probes and spare, and the recall measured with them against brute force.
+
+The recall of a query is the share of its k nearest, by exact search, that the index finds; equal cosines count whichever
+of them is found. What is promised is `target`; what is measured lies above it by two standard errors of the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.artefacts import lookup
+from nextlong.rng import rng_for
+from nextlong.search.exact import nearest
+from nextlong.search.index import IndexFiles, Neighbours
+from nextlong.search.ivf import Ivf
+
+_SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
+_SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
+
+
+class Tuned(NamedTuple):
+    """What a search with so many probes and so much spare finds."""
+
+    probes: int
+    spare: float
+    recall: float
+    error: float  # standard error of the recall
+
+
+def tune(
+    files: IndexFiles, *, ids: NDArray[np.int64], exclude: NDArray[np.int64], k: int, target: float, seed: int
+) -> dict[str, Any]:
+    """Return the cheapest of the settings tried that reach `target`, or the best there is, as counts for a manifest.
+
+    `ids` (n,) are the queries' own vectors, `exclude` (n, 2) what each leaves out.
+    """
+    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(_SAMPLE, len(ids)), replace=False))
+    queries_QD = lookup.vectors(ids[sample], files.vectors)
+    exclude = exclude[sample]
+    truth = nearest(queries_QD, files.vectors, k=k, exclude=exclude)
+    tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
+    return {
+        "probes": tuned.probes,
+        "spare": tuned.spare,
+        "recall": min(target, tuned.recall),
+        "recall_measured": round(tuned.recall, 4),
+        "recall_error": round(tuned.error, 4),
+        "sample": len(sample),
+        "k": k,
+    }
+
+
+def _search(
+    files: IndexFiles,
+    queries_QD: NDArray[np.float32],
+    exclude: NDArray[np.int64],
+    truth: Neighbours,
+    *,
+    k: int,
+    target: float,
+) -> Tuned:
+    """Double the probes until the recall is reached, then try between; more spare where codes are too rough."""
+    index = Ivf(replace(files, probes=1))
+    best = Tuned(1, 0.0, -1.0, 0.0)
+    for spare in (0.0,) if index.is_lossless else _SPARES:
+
+        def measured(probes: int, spare: float = spare) -> Tuned:
+            found, scores = Ivf(replace(files, probes=probes, spare=spare)).search(queries_QD, k, exclude=exclude)
+            recalls = recalls_of((found, scores), truth)
+            error = float(recalls.std() / max(1, len(recalls)) ** 0.5)
+            return Tuned(probes, spare, float(recalls.mean()), error)
+
+        probes = 1
+        while (tried := measured(probes)).recall - 2 * tried.error < target and probes < index.clusters:
+            probes = min(2 * probes, index.clusters)
+        best = max(best, tried, key=lambda setting: setting.recall)
+        if tried.recall - 2 * tried.error >= target:
+            between = measured(probes * 3 // 4) if probes > 3 else tried
+            return between if between.recall - 2 * between.error >= target else tried
+    return best
+
+
+def recalls_of(found: Neighbours, truth: Neighbours) -> NDArray[np.float64]:
+    """Return the recall of each query, shape (n,): found ids among the true ones, or as near as the farthest of them."""
+    recalls = []
+    for ids, scores, true_ids, true_scores in zip(*found, *truth, strict=True):
+        if len(true_ids):
+            hits = np.isin(ids, true_ids) | (scores >= true_scores[-1])
+            recalls.append(min(1.0, float(hits.sum()) / len(true_ids)))
+    return np.array(recalls or [1.0])

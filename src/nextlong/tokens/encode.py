@@ -1,0 +1,183 @@
+"""Encode: text → ids, exactly those of Hugging Face `tokenizers`, by fastokens where it gives them.
+
+In:  a `tokenizers.Tokenizer` (the reference) and texts.
+Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
+`encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
+
+fastokens is some forty times as fast, but takes the longer to load the larger the vocabulary is: a process turns to it once
+the reference has spent as much time on its texts. A wrong id is silent damage in a training set, hence:
+
+1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
+2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
+3.  The first texts and then every 256th are encoded both ways, and the differences are counted: whoever encodes refuses to
+    go on if there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import fastokens  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+# One thread, as everything in a worker; read when it first encodes.
+os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+
+# The long s and the Kelvin sign match a case-insensitive s and k; U+180E was a blank until Unicode 6.3.
+_DOUBTFUL: Final = "\u017f\u212a\u180e"
+_ALWAYS_CHECKED: Final = 16
+_CHECK_EVERY: Final = 256
+# The reference needs gigabytes for texts of many millions of characters, and panics on 10 million blanks in a row.
+_MAX_CHECKED_CHARS: Final = 2**17
+# fastokens loads 1,000 entries in some 6.5 ms, in which the reference encodes as many characters as this an entry.
+_CHARS_WORTH_AN_ENTRY: Final = 24
+
+_TRIED_ADDED_TOKENS: Final = 200
+# Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
+_AWKWARD: Final = (
+    "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
+    "\x0b", "\x1c", "\x00", "\x7f", "\u0085", "\u00a0", "\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u1680",
+    "1", "12", "1234567", "½", "²", "Ⅷ", "١٢", "१२३४", "１２３", "\U0001d7d8", "e\u0301", "\u0301", "a\u0323\u0302", "Å", "\u212b",
+    "\u1100\u1161", "각", "ﬁ", "ẞ", "İ", "ǆ", "क्ष", "שָׁלוֹם", "العربية", "東京", "ไทย", "\ue000", "\U000e0041", "\u0378",
+    "🤗", "👩\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "❤️", "\U0001fae8", "the", " The", "don", "x", "<", "|>", "</s>", "▁", "Ġ",
+    "!", "...", "#", "_", "==", "https://a.b/c?d=1",
+)  # fmt: skip
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Read a run's tokenizer.json as corpus text is encoded: nothing cut or padded, special tokens' names are text."""
+    tokenizer = for_corpus(Tokenizer.from_file(str(path)))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def for_corpus(tokenizer: Tokenizer) -> Tokenizer:
+    """Switch off what would make ids other than the text's: truncation, padding, and BPE dropout, which draws them anew."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+class TextEncoder:
+    """Encodes texts as the reference does.
+
+    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the checked
+    texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, engine: Literal["auto", "reference"] = "auto") -> None:
+        tokenizer.encode_special_tokens = True
+        self._reference = tokenizer
+        self._fast: fastokens.Tokenizer | None = None
+        self._is_settled = engine == "reference"
+        self._chars_before_loading = _CHARS_WORTH_AN_ENTRY * tokenizer.get_vocab_size()
+        self.count_anew()
+
+    @classmethod
+    def from_file(cls, path: Path, *, engine: Literal["auto", "reference"] = "auto") -> TextEncoder:
+        """Read a tokenizer.json as `read_tokenizer` does."""
+        return cls(read_tokenizer(path), engine=engine)
+
+    def count_anew(self) -> None:
+        """Set the count to zero: which texts are checked no longer depends on what was encoded before."""
+        self.mismatches = 0
+        self._checkable_texts = 0
+
+    def settle(self) -> Literal["fastokens", "reference"]:
+        """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
+        if not self._is_settled:
+            self._is_settled = True
+            self._fast = _load_fast(self._reference)
+        return "reference" if self._fast is None else "fastokens"
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return all ids, flat, and the number of ids of each text, shape (len(texts),)."""
+        if not self._is_settled and self._chars_before_loading <= 0:
+            self.settle()
+        if self._fast is None:
+            self._chars_before_loading -= sum(map(len, texts))
+            return _joined(_reference_ids(self._reference, text) for text in texts)
+        try:
+            ids, lengths = _encode_fast(self._fast, self._reference, texts)
+        except ValueError:  # a limit of its regular expressions, say
+            return _joined(_reference_ids(self._reference, text) for text in texts)
+        self._check(texts, ids, lengths)
+        return ids, lengths
+
+    def _check(self, texts: Sequence[str], ids: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
+        stops = np.cumsum(lengths)
+        for place, text in enumerate(texts):
+            number = self._checkable_texts + place
+            is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
+            if is_due and len(text) <= _MAX_CHECKED_CHARS:
+                own = ids[stops[place] - lengths[place] : stops[place]]
+                self.mismatches += not np.array_equal(own, _reference_ids(self._reference, text))
+        self._checkable_texts += len(texts)
+
+
+def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield some 70,000 characters on which a tokenizer that is not the reference is likely to differ from it."""
+    for piece in ("", *_AWKWARD):
+        yield piece
+        yield f"a{piece}1 {piece}'{piece} \n{piece}{piece}"
+        yield "".join(piece + other for other in _AWKWARD)
+    for char in " a1\n\té!東\u0301\x00🤗":
+        yield char * 1_000
+    yield "a " * 500
+    for first in (
+        *range(0x20, 0xD800, 0x400),
+        *range(0xE000, 0x20000, 0x400),
+    ):  # every 16th character, in a word and alone
+        yield "".join(
+            f"a{chr(code)} {chr(code)}" for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000
+        )
+    added = sorted({token.content for token in tokenizer.get_added_tokens_decoder().values()})
+    for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
+        yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
+
+
+def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
+    """Return fastokens' tokenizer, or None where it cannot load this one or gives other ids on the trial texts."""
+    texts = list(trial_texts(reference))
+    try:
+        fast = fastokens.Tokenizer.from_json_str(reference.to_str())
+        found = _encode_fast(fast, reference, texts)
+    except ValueError:  # what it knows nothing of
+        return None
+    true = _joined(_reference_ids(reference, text) for text in texts)
+    agrees = np.array_equal(found[0], true[0]) and np.array_equal(found[1], true[1])
+    return fast if agrees else None
+
+
+def _encode_fast(
+    fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    doubtful = [place for place, text in enumerate(texts) if any(char in text for char in _DOUBTFUL)]
+    given = list(texts)
+    for place in doubtful:
+        given[place] = ""
+    ids_bytes, offsets_bytes = fast.encode_batch_flat(given, add_special_tokens=False, split_special_tokens=True)
+    ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
+    if not doubtful:
+        return ids, np.diff(offsets)
+    parts = np.split(ids, offsets[1:-1])
+    for place in doubtful:
+        parts[place] = _reference_ids(reference, texts[place])
+    return _joined(parts)
+
+
+def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
+    # A batch of one: the path without offsets, and never a thread pool's worth of threads.
+    return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
+
+
+def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    parts = [np.empty(0, np.uint32), *all_ids]
+    return np.concatenate(parts), np.array([len(part) for part in parts[1:]], np.int64)

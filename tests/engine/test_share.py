@@ -1,0 +1,55 @@
+"""Array jobs: shares of one step, run by several processes, meet in the bytes of one run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from nextlong import array_jobs, pipeline
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+
+
+@pytest.fixture
+def recipe_file(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path / "run", "workers=1")
+    path = tmp_path / "my.yaml"
+    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True)))
+    return path
+
+
+def nextlong(*arguments):
+    code = "import sys; from nextlong.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.DEVNULL)
+
+
+def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run, hashes_of, tmp_path):
+    run_dir = tmp_path / "run"
+    assert main(["run", str(recipe_file), "--before", "embed"]) == 0
+    assert not list(run_dir.glob("*-embed-*"))
+    jobs = [nextlong("run", recipe_file, "--only-step", "embed", "--tasks", f"{share}/2") for share in (1, 2)]
+    assert [job.wait() for job in jobs] == [0, 0]
+    (folder,) = run_dir.glob("*-embed-*")
+    assert not (folder / "manifest.json").exists()
+    written = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npy")}
+    assert len(written) == len(list(folder.glob(".part-*.json"))) > 2
+    pipeline.run(recipe_for(run_dir))
+    assert hashes_of(run_dir) == hashes_of(shared_run)
+    assert written == {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npy")}
+    assert len(json.loads((folder / "manifest.json").read_text())["parts"]) == len(written)
+
+
+def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path / "run", "workers=1")
+    with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
+        array_jobs.run_share(recipe, "embed", part=(1, 2))
+    with pytest.raises(RunError, match=r"--only-step embedd is no step of this recipe; name one of .*embed"):
+        array_jobs.run_share(recipe, "embedd", part=(1, 2))
+
+
+@pytest.mark.parametrize("share", ["0/4", "5/4", "3", "a/b"])
+def test_a_share_that_is_none(recipe_file, share, capsys):
+    assert main(["run", str(recipe_file), "--only-step", "embed", "--tasks", share]) == 2
+    assert f"--tasks {share} is no share" in capsys.readouterr().err

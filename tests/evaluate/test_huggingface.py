@@ -1,0 +1,110 @@
+"""A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
+
+from dataclasses import replace
+
+import pytest
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.task import Sample
+
+pytestmark = pytest.mark.heavy
+TEXTS = [
+    "Harbour tide " * 90,
+    "Harbour tide " * 90 + "turns the storm",
+    "Oven dough crust. " * 40,
+    "Captain Moss said 12345 ",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64, batch_tokens=1))
+
+
+def sample(text, *, tokens=12, stop=None):
+    return Sample(text, ("x",), tokens, stop=stop)
+
+
+def by_generate(model, text, tokens=12):
+    import torch
+
+    ids = torch.tensor([model.input_ids(sample(text))])
+    out = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+    return model.hub_tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def test_answers_are_those_of_generate(model):
+    expected = [by_generate(model, text) for text in TEXTS]
+    assert len(set(expected)) > 1
+    one_by_one = [answer for text in TEXTS for answer in model.answers([sample(text)])]
+    assert one_by_one == expected
+    assert list(model.answers([sample(text) for text in TEXTS])) == expected  # a padded batch
+    assert list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]  # a shared prefix
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
+def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
+    other = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=chunk_tokens))
+    assert [*other.answers([sample(TEXTS[2])])] == [by_generate(model, TEXTS[2])]
+
+
+def test_what_prompts_share_is_read_once(model, monkeypatch):
+    read = []
+    forward = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda ids, cache, **inputs: read.append(ids.shape[1]) or forward(ids, cache, **inputs)
+    )
+    list(model.answers([sample(TEXTS[2], tokens=1)]))
+    read.clear()
+    list(model.answers([sample(TEXTS[0], tokens=1)]))
+    first = sum(read)
+    read.clear()
+    list(model.answers([sample(TEXTS[1], tokens=1)]))
+    assert sum(read) < first / 10
+
+
+def test_bos_stands_once(model):
+    plain = model.input_ids(sample("Harbour"))
+    assert plain[0] == 0
+    assert plain[1] != 0
+    assert model.input_ids(sample("<bos>Harbour")) == plain
+    assert model.input_ids(replace(sample("Harbour"), input_ids=tuple(plain[1:]))) == plain
+
+
+def test_answers_end_at_their_limit_and_at_a_stop(model):
+    (answer,) = model.answers([sample(TEXTS[3], tokens=30)])
+    assert answer == by_generate(model, TEXTS[3], tokens=30)
+    letter = answer[5]
+    (stopped,) = model.answers([sample(TEXTS[3], tokens=30, stop=letter)])
+    assert stopped == answer.split(letter)[0]
+
+
+def test_chat_needs_a_template(tiny_model, tmp_path):
+    with pytest.raises(EvaluateError, match="has no chat template; it is a base model"):
+        HuggingFaceModel(str(tiny_model), LoadOptions(prompt_format="chat"))
+
+
+def test_a_chat_template_is_used_and_counted(tiny_model, tmp_path):
+    import shutil
+
+    folder = tmp_path / "chat"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}USER: {{ messages[0].content }} BOT:{{ ' ' if add_generation_prompt }}"
+    )
+    model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
+    ids = model.input_ids(Sample("Harbour", ("x",), 5, answer_prefix=" Answer:"))
+    assert model.hub_tokenizer.decode(ids) == "<bos>USER: Harbour BOT: Answer:"
+    assert model.overhead == len(model.input_ids(Sample("a", (), 1))) - 1
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(EvaluateError, match=r"is no model: it has no config\.json"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
+    with pytest.raises(EvaluateError, match="is no model that transformers can read"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())

@@ -1,0 +1,209 @@
+"""A run: one file a task and length; killed and resumed it gives what an uninterrupted one does; bad input is told with its cure."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from answering_models import Oracle
+from evaluation_data import word_tokenizer
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import results
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import all_tasks
+
+TIMES = {"seconds"}
+
+
+def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
+    tasks = [all_tasks()[name] for name in names]
+    return Asked(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+
+
+def run(model, what):
+    sink = io.StringIO()
+    found = evaluate(lambda: model, what, progress=Progress(Console(file=sink, width=120)))
+    return found, sink.getvalue().splitlines()
+
+
+def content(folder):
+    """Return every finished file without what differs from run to run."""
+    return {
+        str(path.relative_to(folder)): {
+            key: value for key, value in json.loads(path.read_text()).items() if key not in TIMES
+        }
+        for path in sorted(folder.glob("*/*.json"))
+    }
+
+
+def test_a_run_writes_every_prompt_answer_reference_and_score(tmp_path):
+    found, lines = run(Oracle(word_tokenizer()), asked(tmp_path / "r", "json_kv", lengths=(8192, 16_384)))
+    assert [(one.task, one.length, one.score) for one in found.finished] == [
+        ("json_kv", 16_384, 100.0),
+        ("json_kv", 8192, 100.0),
+    ]
+    values = found.finished[1].values
+    assert (values["asked"], values["refused"], values["metric"], values["format"]) == (
+        4,
+        0,
+        "substring_exact_match",
+        1,
+    )
+    sample = values["samples"][0]
+    assert len(sample["prompt_sha256"]) == 64
+    assert sample["answer"] == sample["references"][0]
+    assert sample["scores"] == {"substring_exact_match": 1.0}
+    assert lines[0].startswith("[1/2] json_kv")
+
+
+def test_what_is_finished_is_kept(tmp_path):
+    model = Oracle(word_tokenizer())
+    run(model, asked(tmp_path / "r", "json_kv"))
+    before = len(model.asked)
+    _, lines = run(model, asked(tmp_path / "r", "json_kv"))
+    assert len(model.asked) == before
+    assert lines[0].endswith("kept")
+
+
+def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
+    class Failing(Oracle):
+        def answers(self, samples):
+            if len(self.asked) >= 6:
+                raise EvaluateError("the server is gone")
+            yield from super().answers(samples)
+
+    what = asked(tmp_path / "r", "json_kv", samples=8)
+    with pytest.raises(EvaluateError, match="gone"):
+        run(Failing(word_tokenizer()), what)
+    partial = tmp_path / "r/json_kv/8192.partial.jsonl"
+    partial.write_bytes(partial.read_bytes() + b'{"answer": "torn by a ki')
+    model = Oracle(word_tokenizer())
+    model.identity = lambda: {"kind": "test", "name": "Failing"}
+    _, lines = run(model, what)
+    assert len(model.asked) == 2
+    assert "goes on after 6 of 8" in lines[0]
+    whole = Oracle(word_tokenizer())
+    whole.identity = model.identity
+    run(whole, replace(what, out=tmp_path / "whole"))
+    assert content(tmp_path / "r") == content(tmp_path / "whole")
+    assert not partial.exists()
+
+
+def test_samples_over_the_length_are_refused_and_counted(tmp_path):
+    model = Oracle(word_tokenizer())
+    model.context = 8192
+    short = replace(
+        all_tasks()["json_kv"], make=lambda request: iter([*list(all_tasks()["json_kv"].make(request))[:2], None])
+    )
+    what = replace(asked(tmp_path / "r", "json_kv", samples=3), tasks=[short])
+    found, lines = run(model, what)
+    assert (found.finished[0].values["asked"], found.finished[0].values["refused"]) == (2, 1)
+    assert found.finished[0].values["samples"][2] == {"refused": True}
+    assert "1 refused: too long" in lines[0]
+
+
+def test_another_model_other_settings_and_another_version_are_told_apart(tmp_path):
+    out = tmp_path / "r"
+    run(Oracle(word_tokenizer()), asked(out, "json_kv"))
+    other = Oracle(word_tokenizer())
+    other.identity = lambda: {"kind": "test", "name": "other"}
+    with pytest.raises(EvaluateError, match=r"holds results of another model, Oracle"):
+        run(other, asked(out, "json_kv"))
+    with pytest.raises(EvaluateError, match=r"8192\.json was measured with other settings, samples or data; delete it"):
+        run(Oracle(word_tokenizer()), asked(out, "json_kv", samples=5))
+    for name in ("evaluation.json", "json_kv/8192.json"):
+        values = json.loads((out / name).read_text())
+        (out / name).write_text(json.dumps(values | {"format": 7, "nextlong": "9.9"}))
+        with pytest.raises(
+            EvaluateError,
+            match=r"has results of format 7 and this nextlong reads 1; .* the version that wrote it \(9\.9\)",
+        ):
+            results.read_results(out)
+        (out / name).write_text(json.dumps(values))
+
+
+def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(tmp_path):
+    model = Oracle(word_tokenizer())
+    model.context = 4096
+    with pytest.raises(EvaluateError, match=r"--lengths 8,192: the model's context is 4,096 tokens"):
+        run(model, asked(tmp_path / "r", "json_kv"))
+    with pytest.raises(EvaluateError, match=r"ruler/hotpotqa\.json .*is missing; it comes from HotpotQA"):
+        evaluate(
+            lambda: pytest.fail("loaded"), asked(tmp_path / "r", "qa_2"), progress=Progress(Console(file=io.StringIO()))
+        )
+    with pytest.raises(EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"):
+        run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_is_no_results_directory_is_told(tmp_path):
+    with pytest.raises(EvaluateError, match=r"has no evaluation\.json; give a folder that"):
+        results.read_results(tmp_path)
+    with pytest.raises(EvaluateError, match="is no folder"):
+        results.read_results(tmp_path / "none")
+
+
+def command(tiny_model, data_folder, out, *more):
+    what = [
+        "--tasks",
+        "niah_single_1,vt,needle,attention",
+        "--lengths",
+        "1k,2k",
+        "--samples",
+        "6",
+        "--batch-tokens",
+        "2048",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "nextlong",
+        "evaluate",
+        str(tiny_model),
+        *what,
+        "--data",
+        str(data_folder),
+        "--out",
+        str(out),
+        *more,
+    ]
+
+
+@pytest.mark.heavy
+def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp_path):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(results.__file__).parents[2]),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(tiny_model, data_folder, whole), check=True, env=environment, capture_output=True)
+    assert len(content(whole)) == 8
+    for place in ("niah_single_1/1024.partial.jsonl", "vt/2048.partial.jsonl"):
+        process = subprocess.Popen(command(tiny_model, data_folder, killed), env=environment, stdout=subprocess.DEVNULL)
+        while process.poll() is None and len(_lines(killed / place)) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert _lines(killed / place)
+    subprocess.run(command(tiny_model, data_folder, killed), check=True, env=environment, capture_output=True)
+    assert content(killed) == content(whole)
+    assert not list(killed.glob("*/*.partial.jsonl"))
+
+
+def _lines(path):
+    try:
+        return path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,146 @@
+"""A server with an OpenAI-compatible API, a real one on loopback: answered, failing half its requests, refusing, gone."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from answering_models import Oracle
+from evaluation_data import bpe_tokenizer
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.models.server import ServerModel, ServerOptions
+from nextlong.evaluate.task import Sample
+
+
+class Served:
+    """What the server was asked, and how it fails: `fails(number of the request)` gives a status, or None."""
+
+    def __init__(self):
+        self.asked, self.headers, self.lock = [], [], threading.Lock()
+        self.fails = lambda number: None
+        self.answer = lambda body: {"choices": [{"text": f"<{body['prompt'][-5:]}>"}]}
+
+
+@pytest.fixture
+def served():
+    state = Served()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with state.lock:
+                state.asked.append({**body, "path": self.path})
+                state.headers.append(dict(self.headers))
+                status = state.fails(len(state.asked))
+            if status == "drop":
+                self.close_connection = True
+                return
+            content = json.dumps({"error": {"message": "busy"}} if status else state.answer(body)).encode()
+            self.send_response(status or 200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_port}/v1"
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def model(served, **options):
+    return ServerModel(
+        "m", TextTokenizer(bpe_tokenizer()), ServerOptions(url=served.url, first_wait_s=0.001, **options)
+    )
+
+
+def samples(count):
+    return [Sample(f"prompt {number:05}", ("x",), 7, stop="\n") for number in range(count)]
+
+
+def test_answers_come_in_order(served):
+    assert list(model(served).answers(samples(20))) == [f"<{number:05}>" for number in range(20)]
+    one = next(body for body in served.asked if body["prompt"].endswith("00003"))
+    assert one == {
+        "model": "m",
+        "prompt": "prompt 00003",
+        "max_tokens": 7,
+        "temperature": 0,
+        "stop": ["\n"],
+        "path": "/v1/completions",
+    }
+
+
+def test_a_server_that_fails_half_its_requests_is_asked_again(served):
+    served.fails = lambda number: (503, None, "drop", None)[number % 4]
+    assert list(model(served, concurrency=3, max_attempts=30).answers(samples(30))) == [
+        f"<{number:05}>" for number in range(30)
+    ]
+    assert len(served.asked) > 45
+
+
+def test_chat(served):
+    served.answer = lambda body: {"choices": [{"message": {"content": "B\nand more"}}]}
+    chat = model(served, prompt_format="chat")
+    assert list(chat.answers([Sample("ask", ("x",), 7, " Answer:", stop="\n")])) == ["B"]
+    assert served.asked[0]["path"] == "/v1/chat/completions"
+    assert served.asked[0]["messages"] == [{"role": "user", "content": "ask Answer:"}]
+    assert chat.overhead > 0
+
+
+def test_the_key_comes_from_the_environment(served, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "abc")
+    list(model(served, api_key_env="MY_KEY").answers(samples(1)))
+    assert served.headers[0]["Authorization"] == "Bearer abc"
+
+
+def test_a_server_that_is_gone_is_told(served):
+    served.fails = lambda number: 503
+    with pytest.raises(
+        EvaluateError, match=r"did not answer in 3 attempts, the last with HTTP 503: busy; what is answered is kept"
+    ):
+        list(model(served, max_attempts=3).answers(samples(2)))
+
+
+def test_a_refusal_is_not_tried_again(served):
+    served.fails = lambda number: 404
+    with pytest.raises(EvaluateError, match="refused with HTTP 404: busy"):
+        list(model(served).answers(samples(1)))
+    assert len(served.asked) == 1
+
+
+def test_another_kind_of_answer_is_told(served):
+    served.answer = lambda body: {"data": []}
+    with pytest.raises(EvaluateError, match="answered with no completion"):
+        list(model(served).answers(samples(1)))
+
+
+def test_what_is_no_url_is_refused():
+    with pytest.raises(EvaluateError, match="give http://HOST:PORT/v1"):
+        ServerModel("m", TextTokenizer(bpe_tokenizer()), ServerOptions(url="localhost:8000"))
+
+
+def test_a_whole_run_over_a_server(served, tmp_path):
+    from rich.console import Console
+
+    from evaluation_data import word_tokenizer
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.progress import Progress
+    from nextlong.evaluate.run import Asked, evaluate
+    from nextlong.evaluate.task import all_tasks
+
+    oracle = Oracle(word_tokenizer())
+    served.answer = lambda body: {"choices": [{"text": oracle.read(body["prompt"])}]}
+    served.fails = lambda number: 429 if number % 2 else None
+    asking = ServerModel("m", oracle.tokenizer, ServerOptions(url=served.url, first_wait_s=0.001, max_attempts=20))
+    asked = Asked([all_tasks()["json_kv"]], [8192], tmp_path / "r", DataFiles(None), samples=6)
+    found = evaluate(lambda: asking, asked, progress=Progress(Console(quiet=True)))
+    assert found.score("json_kv", 8192) == 100.0

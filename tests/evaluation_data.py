@@ -1,0 +1,217 @@
+"""Data in the form of the benchmarks' files, made up; and tokenizers of three kinds."""
+
+import csv
+import json
+import random
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+NOUNS = [
+    "harbour",
+    "tide",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "storm",
+    "rope",
+    "deck",
+    "cargo",
+    "gull",
+    "wave",
+    "oven",
+    "dough",
+    "crust",
+    "rye",
+    "loaf",
+]
+VERBS = [
+    "carries",
+    "follows",
+    "crosses",
+    "watches",
+    "leaves",
+    "meets",
+    "covers",
+    "turns",
+    "holds",
+    "finds",
+    "calls",
+    "moves",
+]
+PLACES = ["Ostrava", "Lyon", "Cork", "Turin", "Malmo", "Ghent", "Porto", "Basel", "Graz", "Varna", "Split", "Bergen"]
+
+
+def sentences(draw, count):
+    """Return so many sentences of 6 to 16 words."""
+    made = []
+    for _ in range(count):
+        words = [draw.choice(VERBS if number % 3 == 1 else NOUNS) for number in range(draw.randint(6, 16))]
+        made.append(" ".join(words).capitalize() + draw.choice(["", ", said Dr. Moss", ", at 3.5 knots"]) + ".")
+    return made
+
+
+def write_data(folder):
+    """Write every file that the tasks read, but HELMET's own; return the folder."""
+    draw = random.Random(7)
+    write(folder / "ruler/PaulGrahamEssays.json", json.dumps({"text": "\n\n".join(sentences(draw, 3000))}))
+    write(folder / "ruler/english_words.json", json.dumps({str(n): f"word{n}" for n in range(30_000)}))
+    write(folder / "ruler/squad.json", json.dumps(squad(draw)))
+    write(folder / "ruler/hotpotqa.json", json.dumps(hotpotqa(draw)))
+    write(folder / "needle/haystack.txt", "\n".join(sentences(draw, 1500)))
+    write(folder / "icl/trec/train_5500.label", "".join(trec(draw, 60)))
+    write(folder / "icl/trec/TREC_10.label", "".join(trec(draw, 12)))
+    for name in ("train", "test"):
+        rows = labelled(draw, 90 if name == "train" else 12)
+        write_csv(folder / f"icl/banking77/{name}.csv", [{"text": text, "category": label} for text, label in rows])
+        write_csv(folder / f"icl/nlu/{name}.csv", [{"text": t, "scenario": s, "intent": "query"} for t, s in rows])
+    parts = ("train", "val", "test", "oos_train", "oos_val", "oos_test")
+    clinc = {part: [[t, "oos" if "oos" in part else s] for t, s in labelled(draw, 30)] for part in parts}
+    write(folder / "icl/clinc150/data_full.json", json.dumps(clinc))
+    write(folder / "longbench-v2/data.json", json.dumps(longbench(draw)))
+    for name in ("qa", "choice"):
+        lines = [json.dumps(infinite(draw, number, name)) for number in range(8)]
+        write(folder / f"infinitebench/longbook_{name}_eng.jsonl", "\n".join(lines) + "\n")
+    for name in ("train", "test"):
+        write(folder / f"narrativeqa/{name}.jsonl", "\n".join(json.dumps(narrative(draw)) for _ in range(6)) + "\n")
+    return folder
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_csv(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def fact(draw, number):
+    """Return a paragraph, a question that it answers, and the answer."""
+    name, place = f"{draw.choice(NOUNS).capitalize()} {number}", draw.choice(PLACES)
+    text = " ".join([*sentences(draw, 3), f"{name} lies in {place}.", *sentences(draw, 2)])
+    return text, f"Where does {name} lie?", place
+
+
+def squad(draw):
+    articles = []
+    for article in range(12):
+        paragraphs = []
+        for part in range(6):
+            text, question, answer = fact(draw, article * 10 + part)
+            asked = [
+                {"question": question, "answers": [{"text": answer}, {"text": answer}], "is_impossible": False},
+                {"question": "Why?", "answers": [], "is_impossible": True},
+            ]
+            paragraphs.append({"context": text, "qas": asked})
+        articles.append({"title": str(article), "paragraphs": paragraphs})
+    return {"data": articles}
+
+
+def hotpotqa(draw):
+    items = []
+    for number in range(20):
+        facts = [fact(draw, number * 10 + part) for part in range(10)]
+        context = [[f"Title {number}-{part}", text.split("  ")] for part, (text, _, _) in enumerate(facts)]
+        items.append({"question": facts[3][1], "answer": facts[3][2], "context": context})
+    return items
+
+
+def trec(draw, count):
+    kinds = ["DESC:manner", "DESC:def", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date"]
+    return [f"{kinds[n % 6]} {sentences(draw, 1)[0]}\n" for n in range(count)]
+
+
+def labelled(draw, count):
+    return [(sentences(draw, 1)[0], f"label-{n % 9}") for n in range(count)]
+
+
+def longbench(draw):
+    kinds = [("easy", "short"), ("hard", "medium"), ("hard", "long"), ("easy", "long")]
+    rows = []
+    for number, (difficulty, length) in enumerate(kinds * 2):
+        text, question, answer = fact(draw, number)
+        wrong = [place for place in PLACES if place != answer][:3]
+        letter = "ABCD"[number % 4]
+        choices = dict(zip([one for one in "ABCD" if one != letter], wrong, strict=True)) | {letter: answer}
+        story = "\n".join([text, *sentences(draw, 900 if length == "long" else 20)])
+        rows.append(
+            {"context": story, "question": question, "answer": letter, "difficulty": difficulty, "length": length}
+            | {f"choice_{one}": place for one, place in choices.items()}
+        )
+    return rows
+
+
+def infinite(draw, number, name):
+    text, question, answer = fact(draw, number)
+    row = {"id": number, "context": "\n".join([text, *sentences(draw, 800)]), "input": question, "answer": [answer]}
+    return row | ({"options": [answer, "Rome", "Oslo", "Kyiv"]} if name == "choice" else {"options": []})
+
+
+def narrative(draw):
+    text, question, answer = fact(draw, draw.randint(0, 99))
+    story = "\n".join([text, *sentences(draw, 300)])
+    return {
+        "document": {"text": story},
+        "question": {"text": question},
+        "answers": [{"text": answer}, {"text": f"in {answer}"}],
+    }
+
+
+def word_tokenizer():
+    """Return a tokenizer whose tokens are runs of letters and digits, and runs of punctuation; none is known."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def byte_tokenizer():
+    """Return a tokenizer whose tokens are bytes."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def bpe_tokenizer():
+    """Return a trained byte-level BPE that puts a BOS before a text, as Llama 3's does."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=900,
+        special_tokens=["<bos>", "<eos>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_TRAINING, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    return tokenizer
+
+
+def unigram_tokenizer():
+    """Return a trained Unigram with Metaspace, as SentencePiece's are."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(_TRAINING, trainer)
+    return tokenizer
+
+
+_TRAINING = [
+    *sentences(random.Random(1), 400),
+    "One of the special magic numbers for tidy-harbour is: 4839201. The grass is green. The sky is blue.",
+    "0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ -.,:;?!'()<>=\n",
+]
+TOKENIZERS = {"bytes": byte_tokenizer, "bpe": bpe_tokenizer, "unigram": unigram_tokenizer}

@@ -1,0 +1,102 @@
+"""SPLiCe: trees that can be followed by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.methods import splice
+from nextlong.methods.base import Documents, Draft, Neighbours, Request
+
+#       0      1      2      3      4      5      6
+NEAR = [(1, 2, 3), (0, 2, 4), (5, 1, 0), (6, 0, 1), (1, 5, 6), (2, 4, 6), (3, 5, 4)]
+COSINES = np.tile(np.array([0.75, 0.5, 0.25], np.float32), (7, 1))
+TENS = np.full(7, 10)
+
+
+def trees(k, enough, *, roots=range(7), near=NEAR, tokens=TENS):
+    found = splice.trees(np.array(roots), np.array(near), COSINES, np.array(tokens), k=k, enough=enough)
+    return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]
+
+
+def test_k_of_1_makes_a_path_of_the_nearest_that_is_free():
+    # 0, its nearest 1, of that the nearest that is free, 2. Then 3, 6, and of 6 not 3 but 5. 4 is left, too short.
+    found = trees(1, 30)
+    assert [documents for documents, _ in found] == [[0, 1, 2], [3, 6, 5]]
+    np.testing.assert_equal([scores for _, scores in found], [[np.nan, 0.75, 0.5], [np.nan, 0.75, 0.5]])
+
+
+def test_k_of_2_goes_breadth_first():
+    # 0; its 1 and 2; then of 1 only 4 is free; then of 2 only 5.
+    (found,) = trees(2, 50)
+    assert found[0] == [0, 1, 2, 4, 5]
+    np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25, 0.75])
+
+
+def test_a_tree_stops_where_it_is_full_and_leaves_the_rest_to_others():
+    # 2 would be appended for 0 as well, but 0 and 1 are enough; it is the next root, and finds 5.
+    assert [documents for documents, _ in trees(2, 20, roots=[0, 2, 3, 1, 4, 5, 6])] == [[0, 1], [2, 5], [3, 6]]
+
+
+def test_where_a_tree_ends_another_root_goes_on():
+    alone = [(-1, -1, -1)] * 7
+    found = trees(1, 25, near=alone)
+    assert [documents for documents, _ in found] == [[0, 1, 2], [3, 4, 5]]
+    assert np.isnan([scores for _, scores in found]).all()
+
+
+def test_tokens_say_when_it_is_enough():
+    assert [documents for documents, _ in trees(1, 30, tokens=[40, 5, 25, 1, 1, 1, 1])] == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize(("order", "expected"), [("identity", [4, 2, 9]), ("reverse", [9, 2, 4])])
+def test_the_order_of_a_tree(order, expected):
+    tree = Draft(np.array([4, 2, 9]), np.array([np.nan, 0.5, 0.25], np.float32))
+    found = splice.ordered(tree, order=order, rng=np.random.default_rng(0))
+    assert found.documents.tolist() == expected
+    score_of = dict(zip(tree.documents.tolist(), tree.scores.tolist(), strict=True))
+    np.testing.assert_equal(found.scores.tolist(), [score_of[document] for document in expected])
+
+
+def test_a_random_order_is_a_permutation_that_its_key_decides():
+    tree = Draft(np.arange(30), np.linspace(0, 1, 30, dtype=np.float32))
+    one, again, other = (splice.ordered(tree, order="random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert one.documents.tolist() == again.documents.tolist() != other.documents.tolist()
+    assert sorted(one.documents.tolist()) == list(range(30)) != one.documents.tolist()
+
+
+@given(
+    st.integers(1, 25),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 400),
+    st.integers(1, 3),
+    st.sampled_from(splice.ORDERS),
+)
+def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_matter(count, seed, enough, k, order):
+    rng = np.random.default_rng(seed)
+    cosines = rng.permutation(count * count).reshape(count, count).astype(np.float32)
+    hashes, tokens = rng.integers(0, 2**63, count).astype(np.uint64), rng.integers(0, 100, count)
+    sequences = []
+    for places in (np.arange(count), rng.permutation(count)):
+        near = np.argsort(-(cosines - np.diag(np.full(count, np.inf)))[np.ix_(places, places)], axis=1)[:, : count - 1]
+        own = np.take_along_axis(cosines[np.ix_(places, places)], near, axis=1)
+        documents = Documents(
+            content_hashes=hashes[places],
+            tokens=tokens[places],
+            chunk_offsets=np.arange(count + 1),
+            chunk_tokens=tokens[places],
+            neighbours=Neighbours(
+                queries=np.arange(count),
+                offsets=np.arange(count + 1) * (count - 1),
+                documents=near.ravel(),
+                cosines=own.ravel(),
+            ),
+        )
+        options = splice.Splice(neighbours=k, order=order)
+        drafts = splice.METHOD.draft(documents, options, Request(target_tokens=enough, sequences=None, seed=5)).drafts
+        used = np.concatenate([*(draft.documents for draft in drafts), np.empty(0, np.int64)]).tolist()
+        assert len(set(used)) == len(used)
+        assert all(documents.tokens[draft.documents].sum() >= enough for draft in drafts)
+        assert tokens.sum() - documents.tokens[used].sum() < enough
+        sequences.append([hashes[places][draft.documents].tolist() for draft in drafts])
+    assert sequences[0] == sequences[1]

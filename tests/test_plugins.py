@@ -1,0 +1,169 @@
+"""Methods that other distributions bring: a tiny package, sound or broken, found by its entry point."""
+
+import sys
+
+import pytest
+
+import nextlong
+from nextlong import plugins
+from nextlong.cli.main import main
+from nextlong.errors import PluginError, RecipeError
+from nextlong.recipe import METHODS, Recipe
+from nextlong.recipe.template import commented
+
+SOUND = '''
+"""Longest: the longest documents first."""
+
+from pydantic import Field
+
+from nextlong.methods.base import DocumentMethod, Drafted, whole
+from nextlong.methods.standard import stretches
+from nextlong.recipe import Section
+
+
+class Longest(Section):
+    """Options of `compose.method: longest`."""
+
+    least_tokens: int = Field(0, description="shorter documents are left out")
+
+
+class LongestMethod(DocumentMethod[Longest]):
+    name = "longest"
+    Options = Longest
+
+    def describe(self, options):
+        return f"longest (of at least {options.least_tokens} tokens)"
+
+    def draft(self, documents, options, request):
+        order = documents.tokens.argsort(kind="stable")[::-1]
+        order = order[documents.tokens[order] >= options.least_tokens]
+        pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
+        return Drafted(drafts=[whole(piece) for piece in pieces])
+
+
+METHOD = LongestMethod()
+'''
+PLAIN = {"run_dir": "r", "ingest": {"sources": [{"path": "a.jsonl"}]}, "tokenizer": {"train": 300}}
+
+
+@pytest.fixture
+def bring(tmp_path, monkeypatch):
+    """A function that installs a distribution with one module and one entry point, as pip leaves it."""
+
+    def install(source, *, name="longest", distribution="more-methods", module="more_methods"):
+        site = tmp_path / distribution
+        site.mkdir()
+        (site / f"{module}.py").write_text(source, encoding="utf-8")
+        info = site / f"{distribution.replace('-', '_')}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[nextlong.methods]\n{name} = {module}:METHOD\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    yield install
+    for module in ("more_methods", "other_methods"):
+        sys.modules.pop(module, None)
+
+
+def recipe(*overrides, **sections):
+    return Recipe.from_dict(PLAIN | sections, overrides=["compose.method=longest", *overrides])
+
+
+def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, tmp_path, capsys):
+    bring(SOUND)
+    asked = recipe_for(
+        tmp_path / "run", "compose.method=longest", "longest.least_tokens=100", "compose.sequences=3", "workers=1"
+    )
+    run = nextlong.run(asked)
+    assert len(run) == 3
+    lengths = [
+        [span.token_end - span.token_start for span in sequence.spans if span.role == "document"]
+        for sequence in run.sequences()
+    ]
+    assert all(lengths)
+    assert {sequence.method for sequence in run.sequences()} == {"longest"}
+    for words in (["stats"], ["peek"], ["verify"]):
+        assert main([*words, str(run.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "longest (of at least 100 tokens)" in shown
+    assert "no breach" in shown
+    assert nextlong.open(run.path).recipe == asked
+
+
+def test_its_options_are_a_section_of_the_recipe(bring):
+    bring(SOUND)
+    assert recipe("longest.least_tokens=7").options.least_tokens == 7
+    assert recipe().options.least_tokens == 0
+    with pytest.raises(RecipeError, match=r"unknown key 'longest.least_token'; did you mean 'least_tokens'\?"):
+        recipe("longest.least_token=7")
+    with pytest.raises(RecipeError, match="longest.least_tokens must be a valid integer"):
+        recipe("longest.least_tokens=many")
+    assert "  least_tokens: 0" in commented(recipe(), heading="")
+    assert "longest" in METHODS.names()
+
+
+def test_without_its_distribution_the_method_is_not_known():
+    with pytest.raises(
+        RecipeError, match=r"compose.method must be 'iclm', .* or 'untie_the_knots' \(it is 'longest'\)"
+    ):
+        recipe()
+    with pytest.raises(RecipeError, match="unknown key 'longest'"):
+        Recipe.from_dict(PLAIN | {"longest": {}})
+
+
+OWNER = "method 'longest' of the distribution more-methods 1.2"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("", "cannot be loaded: AttributeError: module 'more_methods' has no attribute 'METHOD'"),
+        ("METHOD = 3", "has None for its Options, which must be a class made from nextlong's Section"),
+        (
+            SOUND.replace("int = Field(0, description", "int = Field(description"),
+            "has no default for its option 'least_tokens'",
+        ),
+    ],
+)
+def test_a_broken_package_is_named(bring, source, told):
+    bring(source)
+    with pytest.raises(PluginError) as caught:
+        recipe()
+    assert str(caught.value).startswith(f"{OWNER} {told}")
+    assert str(caught.value).endswith("install a version of it that fits this nextlong, or uninstall it")
+    Recipe.from_dict(PLAIN)  # others are none the worse for it
+
+
+def test_what_is_no_method_is_named(bring, tmp_path):
+    bring("from nextlong.recipe import Section\nclass METHOD:\n    Options = Section\n")
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "a"}\n', encoding="utf-8")
+    asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(PluginError, match=f"{OWNER} is no method: it has no name, layout, needs"):
+        nextlong.run(asked)
+
+
+def test_a_name_that_two_bring_or_that_recipes_use(bring):
+    bring(SOUND, name="export")
+    with pytest.raises(
+        PluginError, match="method 'export' of the distribution more-methods 1.2 has a name that recipes use"
+    ):
+        Recipe.from_dict(PLAIN, overrides=["compose.method=export"])
+    bring(SOUND, name="export", distribution="other-methods", module="other_methods")
+    with pytest.raises(
+        PluginError, match="'export' is brought by more-methods 1.2 and other-methods 1.2; uninstall all"
+    ):
+        METHODS.load("export")
+
+
+def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(bring):
+    bring(SOUND, name="knn")
+    assert METHODS.built_in == ("iclm", "knn", "nextlong", "quest", "splice", "standard", "untie_the_knots")
+    assert METHODS.load("knn").name == "knn"
+    assert METHODS.origin("knn") == "nextlong"
+    assert isinstance(METHODS, plugins.Plugins)
+    with pytest.raises(KeyError):
+        METHODS.load("neither")

@@ -1,0 +1,158 @@
+"""Exports where they were put: sound as delivered, found out when altered, by their own record and by the run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from exported_runs import EOD, FORMATS, SEQUENCES, change_json
+from nextlong import pipeline
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+from nextlong.runs import export as runs_export
+from nextlong.runs.delivered import fingerprint
+from nextlong.verify.delivered import verify_delivered
+
+
+@pytest.fixture(scope="module")
+def delivered(exported_run, tmp_path_factory):
+    """The run, and every format delivered from it, divided and packed where it may be; read-only."""
+    folder = tmp_path_factory.mktemp("delivered")
+    run = Path(shutil.copytree(exported_run, folder / "run"))
+    asked = ["workers=1", "export.validation=0.3", f"export.megatron_eod='{EOD}'"]
+    runs_export.export([run], formats=FORMATS, overrides=[*asked, f"export.push={folder / 'there'}"])
+    return run, folder / "there"
+
+
+@pytest.fixture
+def there(delivered, tmp_path):
+    """A copy of what was delivered to damage."""
+    return Path(shutil.copytree(delivered[1], tmp_path / "there"))
+
+
+def breaches(folder, run=None):
+    return {outcome.check: outcome.examples for outcome in verify_delivered(folder, run) if outcome.breaches}
+
+
+def rehash(folder, name):
+    """Write a file's size and hash into the record, and the record's own, so that only what it says gives damage away."""
+    raw = (folder / name).read_bytes()
+    record = json.loads((folder / "manifest.json").read_text("utf-8"))
+    record["files"][name] = {"bytes": len(raw), "xxh3": xxhash.xxh3_128_hexdigest(raw)}
+    record["xxh3"] = fingerprint(record)
+    (folder / "manifest.json").write_text(json.dumps(record), "utf-8")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_passes_as_delivered_alone_and_against_its_run(delivered, name):
+    run, there = delivered
+    for made_by in (None, run):
+        outcomes = {outcome.check: outcome for outcome in verify_delivered(there / name, made_by)}
+        assert {check: outcome.examples for check, outcome in outcomes.items() if outcome.result != "pass"} == {}
+        assert list(outcomes) == ["record", "hashes", f"{name} train rows", f"{name} validation rows"]
+        assert sum(outcomes[f"{name} {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
+
+
+def test_the_record_tells_what_it_is_of(delivered):
+    run, there = delivered
+    record = json.loads((there / "parquet" / "manifest.json").read_text("utf-8"))
+    counts = runs_export.Run(run).steps["rows"].counts[0]
+    assert {split: own["rows"] for split, own in record["splits"].items()} == {
+        split: counts[split]["rows"] for split in ("train", "validation")
+    }
+    (told,) = record["runs"]
+    assert (told["name"], told["sequences"]) == ("run", SEQUENCES)
+    assert told["steps"]["compose"] == runs_export.Run(run).steps["compose"].manifest["fingerprint"]
+    assert record["settings"]["validation"] == 0.3
+    assert str(there.parent) not in json.dumps(record)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_truncated_and_every_flipped_file_is_found(there, name):
+    for path in sorted((there / name).rglob("*")):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        raw = path.read_bytes()
+        middle = len(raw) // 2
+        flipped = raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :]
+        for damaged in (raw[:-1], flipped, b""):
+            path.write_bytes(damaged)
+            assert breaches(there / name), path
+        path.unlink()
+        if path.name != "manifest.json":
+            assert any("is missing" in told for told in breaches(there / name)["hashes"]), path
+        path.write_bytes(raw)
+    assert breaches(there / name) == {}
+
+
+def test_a_file_too_many_is_found_but_a_licence_and_hidden_ones_may_lie_there(there):
+    folder = there / "parquet"
+    (folder / "LICENSE").write_text("all rights")
+    (folder / ".gitattributes").write_text("*")
+    assert breaches(folder) == {}
+    shutil.copy(folder / "train" / "part-00000.parquet", folder / "train" / "part-00001.parquet")
+    assert breaches(folder)["hashes"] == ["train/part-00001.parquet lies among the files, the record names it not"]
+
+
+def test_what_hashes_cannot_tell_the_counts_and_the_run_do(delivered, there):
+    folder, name = there / "parquet", "train/part-00000.parquet"
+    table = pq.read_table(folder / name)
+    pq.write_table(table.slice(1), folder / name)
+    rehash(folder, name)
+    assert breaches(folder)["parquet train rows"][0] == f"{len(table) - 1} rows, the record says {len(table)}"
+    rows = table.to_pylist()
+    rows[2]["input_ids"][7] += 1
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
+    rehash(folder, name)
+    assert breaches(folder) == {}
+    assert breaches(folder, delivered[0])["parquet train rows"][0].startswith("parquet train row 2: input_ids[7] is ")
+
+
+def test_an_altered_record_is_found(there):
+    path = there / "jsonl" / "manifest.json"
+    change_json(path, lambda record: record["splits"]["train"].update(rows=99))
+    assert "manifest.json has been altered" in breaches(there / "jsonl")["record"][0]
+    path.write_text("{}")
+    assert breaches(there / "jsonl")["record"][0].startswith("manifest.json is no record of an export")
+
+
+def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
+    folder, name = there / "megatron", "train/part-00000.bin"
+    ids = np.fromfile(folder / name, np.uint16)
+    ids[5] += 1
+    ids.tofile(folder / name)
+    rehash(folder, name)
+    assert "megatron train row 0: input_ids[5] is" in breaches(folder, delivered[0])["megatron train rows"][0]
+
+
+def test_another_run_is_refused(there, recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "other", "compose.sequences=2", "compose.target_tokens=512", "workers=1"))
+    with pytest.raises(RunError, match="this export is of the sequences compose-"):
+        list(verify_delivered(there / "mds", tmp_path / "other"))
+
+
+def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
+    assert main(["verify", str(delivered[1]), "--run", str(delivered[0])]) == 0
+    told = capsys.readouterr().out
+    assert all(f"{name}: {name} train rows" in told for name in FORMATS)
+
+
+def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
+    assert main(["verify", str(there / "mds"), "--run", str(delivered[0])]) == 0
+    told = capsys.readouterr().out
+    assert "mds train rows" in told
+    assert "no breach" in told
+    (there / "mds" / "README.md").write_text("# other words\n")
+    assert main(["verify", str(there / "mds"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["passed"]
+    assert main(["verify", str(delivered[0]), "--run", str(delivered[0])]) == 2
+    assert "is no folder that an export was put into" in " ".join(capsys.readouterr().err.split())
+    (step,) = delivered[0].glob("*-mds-validation-*")
+    assert main(["verify", str(step)]) == 2
+    assert "is a step of a run; verify that" in " ".join(capsys.readouterr().err.split())
