@@ -7,27 +7,8 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-NOUNS = [
-    "harbour",
-    "tide",
-    "anchor",
-    "sail",
-    "current",
-    "reef",
-    "vessel",
-    "captain",
-    "storm",
-    "rope",
-    "deck",
-    "cargo",
-    "gull",
-    "wave",
-    "oven",
-    "dough",
-    "crust",
-    "rye",
-    "loaf",
-]
+NOUNS = ["harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck", "cargo"]
+NOUNS += ["gull", "wave", "oven", "dough", "crust", "rye", "loaf"]
 VERBS = [
     "carries",
     "follows",
@@ -130,7 +111,7 @@ def trec(draw, count):
 
 
 def labelled(draw, count):
-    return [(sentences(draw, 1)[0], f"label-{n % 9}") for n in range(count)]
+    return [(" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}") for n in range(count)]
 
 
 def longbench(draw):

@@ -1,10 +1,13 @@
 """The dependency probe: its losses are those of plain forward passes, and it finds a dependence that was put there."""
 
+import io
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.probes import dependency
 
@@ -71,3 +74,48 @@ def test_gains_are_binned_by_distance():
     assert (near["from_tokens"], near["to_tokens"], near["chunks"]) == (64, 128, 2)
     assert near["gain_nats"] == pytest.approx(0.3)
     assert (far["from_tokens"], far["chunks"], far["gain_nats"]) == (4096, 1, 0.0)
+
+
+def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
+    import nextlong
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.probe import all_probes
+    from nextlong.evaluate.progress import Progress
+    from nextlong.evaluate.run import Asked, evaluate
+
+    run = nextlong.open(shared_run)
+    folder = save_model(tmp_path / "model", run.tokenizer)
+    probe = all_probes()["dependency"]
+    asked = Asked([probe], [8192], tmp_path / "results", DataFiles(None), samples=3, run=shared_run)
+    console = Console(file=io.StringIO())
+    found = evaluate(lambda: HuggingFaceModel(str(folder), LoadOptions()), asked, progress=Progress(console))
+    (result,) = found.finished
+    assert (result.task, result.length, result.values["asked"]) == ("dependency", None, 3)
+    assert result.values["scores"]["with_earlier_nats"] > 3  # random weights: about the log of the vocabulary
+    assert sum(part["chunks"] for part in result.values["by_distance"]) == len(result.values["chunks"])
+    metas = [sum(span.role == "meta" for span in run.sequence(number).spans) for number in range(3)]
+    assert len(result.values["chunks"]) == sum(metas) - 3
+
+
+def test_another_tokenizer_is_refused(shared_run, model):
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.task import Request
+
+    with pytest.raises(EvaluateError, match="the model's tokenizer is not that of"):
+        dependency.measure(model, Request(0, model.tokenizer, DataFiles(None)), shared_run)
+
+
+def save_model(folder, tokenizer):
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder

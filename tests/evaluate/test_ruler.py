@@ -1,4 +1,5 @@
-"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any tokenizer."""
+"""RULER: prompts as NVIDIA's generator makes them; an oracle scores 100 and a blind model 0, at every length and for any
+tokenizer."""
 
 import hashlib
 from itertools import islice

@@ -1,4 +1,5 @@
-"""A run: one file a task and length; killed and resumed it gives what an uninterrupted one does; bad input is told with its cure."""
+"""A run: one file a task and length; killed and resumed it gives what an uninterrupted one does; bad input is told with its
+cure."""
 
 import io
 import json
@@ -156,7 +157,7 @@ def test_what_is_no_results_directory_is_told(tmp_path):
 def command(tiny_model, data_folder, out, *more):
     what = [
         "--tasks",
-        "niah_single_1,vt,needle,attention",
+        "niah_single_1,fwe,needle,attention",
         "--lengths",
         "1k,2k",
         "--samples",
@@ -190,7 +191,7 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(tiny_model, data_folder, whole), check=True, env=environment, capture_output=True)
     assert len(content(whole)) == 8
-    for place in ("niah_single_1/1024.partial.jsonl", "vt/2048.partial.jsonl"):
+    for place in ("niah_single_1/1024.partial.jsonl", "fwe/2048.partial.jsonl"):
         process = subprocess.Popen(command(tiny_model, data_folder, killed), env=environment, stdout=subprocess.DEVNULL)
         while process.poll() is None and len(_lines(killed / place)) < 3:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Near-copies: shares against hand-written values, pairs against a plain loop."""
+"""Near-copies: shares against hand-written values, everything against the rule in plain Python."""
 
 import random
 
@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import plain_rule
+from invented import Corpus
 from nextlong.similarity.near_copies import find, similarities
-from nextlong.similarity.shingles import add_counts, shingles, weights_from
+from nextlong.similarity.shingles import add_counts, document_of, shingles, weights_from
 
-ALIKE = np.ones(1, np.float16)  # no shingle is common
+ALIKE = np.full(1, 1024, np.uint16)  # no shingle is common
 
 
 def distinct_words(count, prefix="w"):
@@ -18,7 +20,7 @@ def distinct_words(count, prefix="w"):
 
 
 def similarity(candidate, document, weights=ALIKE):
-    return float(similarities(shingles([candidate]), document=shingles([document]), weights=weights)[0])
+    return float(similarities(shingles([candidate]), document=document_of([document]), weights=weights)[0])
 
 
 def text_of(words):
@@ -31,7 +33,7 @@ def changed(words, places, draw):
 
 def found(texts, *, document="", weights=ALIKE, threshold=0.8):
     """Return which texts are copies of the document, and the pairs of the others."""
-    copies = find(shingles(texts), document=shingles([document]), weights=weights, threshold=threshold)
+    copies = find(shingles(texts), document=document_of([document]), weights=weights, threshold=threshold)
     return copies.of_document.tolist(), copies.pairs.tolist()
 
 
@@ -71,12 +73,22 @@ def test_a_chunk_is_a_copy_of_the_document_that_holds_it_and_not_the_other_way_r
     assert similarity(text_of(words), text_of(words[40:70])) < 0.4
 
 
-def test_a_document_may_be_given_in_several_texts():
+def test_a_run_across_the_border_of_two_chunks_of_the_document_counts():
     words = distinct_words(40)
-    document = shingles([text_of(words[:20]), text_of(words[20:])])
-    candidates = shingles([text_of(words[22:40]), "none of it is in there, not at all, not a word"])
-    copies = find(candidates, document=document, weights=ALIKE, threshold=0.8)
-    assert copies.of_document.tolist() == [True, False]
+    document = document_of([text_of(words[:20]) + " ", text_of(words[20:])])
+    candidates = shingles([text_of(words[12:28]), "none of it is in there, not at all, not a word"])
+    assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 0]
+
+
+def test_a_short_chunk_of_the_document_is_a_text_of_its_own():
+    document = document_of(["Chapter one\n", text_of(distinct_words(20)) + "\n", "The end"])
+    candidates = shingles(["the end", "chapter one", "w3 w4 w5", "chapter one the end"])
+    assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 1, 0, 0]
+
+
+def test_a_document_of_few_words_is_one_too():
+    candidates = shingles(["the end", "of", "of the end"])
+    assert similarities(candidates, document=document_of(["of ", "the end"]), weights=ALIKE).tolist() == [1, 1, 1]
 
 
 @settings(deadline=None)
@@ -173,33 +185,64 @@ def test_more_copies_than_are_compared_at_once():
     assert len(found(texts)[1]) == 150 * 149 // 2
 
 
+def against_the_rule(texts, chunks, weights, threshold):
+    copies = find(shingles(texts), document=document_of(chunks), weights=weights, threshold=threshold)
+    expected = plain_rule.found(texts, chunks, weights.tolist(), threshold)
+    assert (copies.of_document.tolist(), copies.pairs.tolist(), copies.by_passage.tolist()) == expected
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abc"), max_size=24), max_size=8),
-    st.lists(st.sampled_from("abc"), max_size=24),
+    st.lists(st.lists(st.sampled_from("abc"), max_size=24), max_size=3),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
     st.integers(0, 3),
 )
-def test_pairs_are_those_of_a_plain_loop(texts, document, threshold, common):
-    texts, document = [text_of(words) for words in texts], text_of(document)
-    weights = np.ones(1 << 4, np.float16)
-    weights[:common] = 0.25
-    copies = [similarity(text, document, weights) >= threshold for text in texts]
-    pairs = [
-        [a, b]
-        for b in range(len(texts))
-        for a in range(b)
-        if not copies[a]
-        and not copies[b]
-        and max(similarity(texts[a], texts[b], weights), similarity(texts[b], texts[a], weights)) >= threshold
-    ]
-    assert found(texts, document=document, weights=weights, threshold=threshold) == (copies, sorted(pairs))
+def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common):
+    weights = np.full(1 << 4, 1024, np.uint16)
+    weights[:common] = 256
+    against_the_rule(
+        [text_of(words) for words in texts], [text_of(words) + "\n" for words in chunks], weights, threshold
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9))
+def test_invented_texts_are_judged_by_the_rule(seed):
+    draw = random.Random(seed)
+    texts = Corpus(seed).documents
+    size = draw.choice([40, 200, 1000])
+    pieces = [text[first : first + size] for text in texts for first in range(0, len(text), size)]
+    weights = np.full(1 << 6, 1024, np.uint16)
+    weights[: draw.choice([0, 30])] = 37
+    text = draw.choice(texts)
+    chunks = [text[first : first + size] for first in range(0, len(text), size)]
+    sample = draw.sample(pieces, min(len(pieces), 12))
+    against_the_rule(sample, chunks, weights, draw.choice([0.3, 0.8, 0.95, 1.0]))
+
+
+@pytest.mark.parametrize(("length", "is_copy"), [(99, False), (100, True), (101, True)])
+def test_a_hundred_words_in_a_row_are_a_copy_however_common_and_however_little_of_the_text(length, is_copy):
+    passage = distinct_words(length, "stock")
+    weights = np.ones(1, np.uint16)
+    texts = [text_of([*distinct_words(150, prefix), *passage, *distinct_words(150, prefix + "z")]) for prefix in "ab"]
+    against_the_rule(texts, [text_of(distinct_words(30))], weights, 0.8)
+    assert found(texts, weights=weights)[1] == ([[0, 1]] if is_copy else [])
+    assert found(texts[:1], document=texts[1], weights=weights)[0] == [is_copy]
+
+
+def test_the_same_runs_in_another_order_are_no_passage():
+    words = distinct_words(160)
+    parts = [words[:40], words[40:80], words[80:120], words[120:]]
+    other = [word for part in reversed(parts) for word in [*part, "x"]]
+    texts = [text_of([*words, *distinct_words(400, prefix="a")]), text_of([*other, *distinct_words(400, prefix="b")])]
+    assert found(texts)[1] == []
 
 
 def test_shares_do_not_depend_on_the_texts_beside_them():
     draw = random.Random(5)
     words = distinct_words(300)
     texts = [text_of(changed(words, set(draw.sample(range(300), 40)), draw)) for _ in range(20)]
-    weights = np.array([1, 0.3, 0.07, 0.9], np.float16)
-    together = similarities(shingles(texts), document=shingles([text_of(words)]), weights=weights)
+    weights = np.array([1024, 300, 70, 900], np.uint16)
+    together = similarities(shingles(texts), document=document_of([text_of(words)]), weights=weights)
     assert together.tolist() == [similarity(text, text_of(words), weights) for text in texts]

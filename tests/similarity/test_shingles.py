@@ -8,8 +8,18 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+import plain_rule
+from invented import Corpus
 from nextlong.schemas import CHUNKS, DOCUMENTS
-from nextlong.similarity.shingles import ShingleStore, add_counts, shingle_shard, shingles, weigh_shingles, weights_from
+from nextlong.similarity.shingles import (
+    ShingleStore,
+    add_counts,
+    document_of,
+    shingle_shard,
+    shingles,
+    weigh_shingles,
+    weights_from,
+)
 
 LICENCE = [f"licence{number}" for number in range(90)]
 
@@ -33,14 +43,24 @@ def test_shingles_do_not_reach_into_the_next_text():
 )
 def test_a_text_of_few_words_is_one_shingle_that_only_the_same_words_have(other):
     found = shingles(["chapter one", other])
-    assert found.offsets.tolist()[:2] == [0, 3]
-    assert len(set(found.hashes[:3].tolist())) == 1
-    assert (found.hashes[0] in found.hashes[3:]) == (other == "Chapter one")
+    assert found.offsets.tolist()[:2] == [0, 1]
+    assert found.is_short[0]
+    assert (found.hashes[0] in found.hashes[1:]) == (other == "Chapter one")
+
+
+def test_a_document_is_compared_as_a_whole_and_by_its_short_chunks():
+    chunks = ["a b c d e f g\n", "h i j k l m n o p q\n", "r s t"]
+    document = document_of(chunks)
+    assert document.runs.tolist() == shingles(["".join(chunks)]).hashes.tolist()
+    assert document.wholes.tolist() == shingles([chunks[0], chunks[2]]).hashes.tolist()
+    assert document_of(["a ", "b"]).wholes.tolist() == shingles(["a", "b", "a b"]).hashes.tolist()
+    assert not len(document_of(["a ", "b"]).runs)
+    assert not len(document_of(["?!"]).wholes)
 
 
 def test_weights_fall_with_the_number_of_documents():
-    assert weights_from(np.array([0, 1, 16, 32, 10**6]), 1_000).tolist() == [1, 1, 1, 0.5, 2**-10]
-    assert weights_from(np.array([50, 100, 200]), 100_000).tolist() == [1, 1, 0.5]
+    assert weights_from(np.array([0, 1, 16, 17, 32, 10**6]), 1_000).tolist() == [1024, 1024, 1024, 963, 512, 1]
+    assert weights_from(np.array([50, 100, 200]), 100_000).tolist() == [1024, 1024, 512]
 
 
 def test_a_shingle_counts_once_a_text():
@@ -111,14 +131,22 @@ def test_sharding_does_not_change_the_weights(tmp_path):
     sampled, whole = weights_of_shards(tmp_path / "one", [texts])
     assert sampled == 60
     assert np.array_equal(whole, weights_of_shards(tmp_path / "four", [texts[40:], [""], texts[:7], texts[7:40]])[1])
-    licence = shingles([" ".join(LICENCE)]).hashes & np.uint32(len(whole) - 1)
-    assert whole[licence].max() == np.float16(16 / 60)
+    licence = shingles([" ".join(LICENCE)]).hashes & np.uint64(len(whole) - 1)
+    assert whole[licence].max() == 1024 * 16 // 60
 
 
 def test_a_document_of_several_chunks_counts_once(tmp_path):
     texts = [" ".join([*LICENCE, *LICENCE])] * 20
     _, weights = weights_of_shards(tmp_path / "cut", [texts], cut=20)
-    assert weights[shingles([" ".join(LICENCE)]).hashes & np.uint32(len(weights) - 1)].max() == np.float16(16 / 20)
+    assert weights[shingles([" ".join(LICENCE)]).hashes & np.uint64(len(weights) - 1)].max() == 1024 * 16 // 20
+
+
+def test_weights_are_those_of_the_rule(tmp_path):
+    texts = Corpus(5).documents
+    halves = [[text[: len(text) // 2], text[len(text) // 2 :]] for text in texts]
+    numbered = [[own for own in (text.strip(),) if own] for pair in halves for text in pair]
+    _, weights = weights_of_shards(tmp_path / "one", [[own[0] for own in numbered if own]])
+    assert weights.tolist() == plain_rule.weights_of([own for own in numbered if own], slots=len(weights))
 
 
 def test_a_sample_is_the_same_however_sharded(tmp_path):

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · train · peek · verify · stats · compare · sweep.
+"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep · train · evaluate.
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -20,7 +20,6 @@ from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.asked import add_recipe, write
-from nextlong.cli.run import run_and_tell
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
@@ -155,6 +154,8 @@ def _plan(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
+    from nextlong.cli.run import run_and_tell
+
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
     if share.is_asked(asked):

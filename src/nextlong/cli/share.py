@@ -12,7 +12,6 @@ import re
 
 from rich.console import Console
 
-from nextlong import array_jobs
 from nextlong.engine.progress import reporter_for
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
@@ -38,6 +37,8 @@ def is_asked(asked: argparse.Namespace) -> bool:
 
 def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
     """Carry out what the options ask for, and say what came of it."""
+    from nextlong import array_jobs
+
     if asked.before:
         array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console))
         console.print(f"done: all that {asked.before} needs", highlight=False)

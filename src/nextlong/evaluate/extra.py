@@ -14,4 +14,5 @@ def required(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-        raise EvaluateError(f"{missing} is not installed; say: pip install 'nextlong[evaluate]'") from None
+        extra = "short-text" if missing == "lm_eval" else "evaluate"
+        raise EvaluateError(f"{missing} is not installed; say: pip install 'nextlong[{extra}]'") from None

@@ -12,7 +12,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.models.huggingface import read_config
 from nextlong.evaluate.results import place_of
-from nextlong.evaluate.run import Asked, check, files_of, pairs
+from nextlong.evaluate.run import Asked, check, files_of, is_there, pairs
 
 if TYPE_CHECKING:
     from nextlong.evaluate.command import Settings
@@ -41,7 +41,7 @@ def show(settings: Settings, asked: Asked, console: Console) -> None:
 
 
 def _missing(asked: Asked, files: tuple[str, ...]) -> str:
-    gone = [name for name in files if not asked.data.has(name)]
+    gone = [name for name in files if not is_there(name, asked.data)]
     return f"missing: {', '.join(gone)}" if gone else ""
 
 

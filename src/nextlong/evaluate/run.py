@@ -71,7 +71,7 @@ def check(asked: Asked, *, context: int | None) -> None:
                 "(--context says otherwise, at your own risk)"
             )
         for name in files_of(task, length):
-            if not _has_stand_in(name, asked.data):
+            if not is_there(name, asked.data):
                 asked.data.path(name)
 
 
@@ -80,12 +80,13 @@ def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
     return task.needs(length or 0) if isinstance(task, Task) else ()
 
 
-def _has_stand_in(name: str, data: DataFiles) -> bool:
+def is_there(name: str, data: DataFiles) -> bool:
+    """Say whether a file, or what is read in its place, is there."""
     stand_ins = {
         "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
         "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
     }
-    return name in stand_ins and data.has(stand_ins[name])
+    return data.has(name) or (name in stand_ins and data.has(stand_ins[name]))
 
 
 def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:

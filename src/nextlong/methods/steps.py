@@ -102,7 +102,7 @@ def draft_step(
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
-    return Step("draft", 4, {**promises, **config}, inputs, tasks)
+    return Step("draft", 5, {**promises, **config}, inputs, tasks)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:

@@ -101,7 +101,9 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]]) -> list[str]:
+def explain(
+    error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]] = lambda: ()
+) -> list[str]:
     """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():

@@ -1,9 +1,10 @@
-"""Shingles: the runs of three words of every chunk, and how rare each run is; near-copies are measured with both.
+"""Shingles: the runs of three words of every chunk, and how much each run weighs; near-copies are measured with both.
 
-In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 32-bit number a run, memory-mapped afterwards, so that drafting reads no text;
-WEIGHTS, by the lowest 22 bits of a run's number. Two thirds of the bytes of the text, in one pass over it.
+In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped afterwards, so that drafting reads no text
+of candidates; WEIGHTS, by the lowest 22 bits of a run's number. 1.3 bytes a byte of text, in one pass over it.
 
-Runs that stand in many documents (licence notes, page footers) weigh little: `limit / documents`.
+Runs that stand in many documents (licence notes, page footers) weigh little: `limit / documents`. Weights are whole numbers,
+so that sums of them are exact and whoever adds them decides alike. The rule is docs/decisions/0005-near-copies.md.
 """
 
 from __future__ import annotations
@@ -21,30 +22,43 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
 from nextlong.artefacts.tokens import SHARDS_KEPT
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.similarity.words import bounds_of, hash_words, ngrams, runs_on
+from nextlong.similarity.words import U64, bounds_of, hash_words, ngrams, runs_on
 
-U32 = NDArray[np.uint32]
 Offsets = NDArray[np.int64]
+Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
 LEAST_WORDS: Final = 10  # of a text that may be a copy in part
 SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
-_SLOTS: Final = 1 << 22
+FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
+SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
-_COMMON_SHARE: Final = 0.001  # a shingle in more of the documents than this is stock, and weighs less
+_COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
-_LEAST_WEIGHT: Final = 2.0**-10  # above 0, so that a chunk of nothing but stock is a copy of the same stock
 
 
 class Shingles(NamedTuple):
     """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
-    A text of fewer than ten words is too short to have a share of its words changed: it is one shingle (repeated, so
-    that no text has fewer than three), equal to that of the same words and to nothing else.
+    A text of fewer than ten words is too short to have a share of its words changed: it has one number, that of its words
+    as a whole, which no run and no other text has. A text without words has none.
     """
 
-    hashes: U32
+    hashes: U64
     offsets: Offsets  # (m + 1,)
+
+    @property
+    def is_short(self) -> NDArray[np.bool_]:
+        """Which texts have fewer than ten words, but any, shape (m,)."""
+        short: NDArray[np.bool_] = np.diff(self.offsets) == 1
+        return short
+
+
+class Document(NamedTuple):
+    """A meta-document as candidates are compared with it."""
+
+    runs: U64  # of its whole text, in reading order: no chunk border parts them; none if it has fewer than ten words
+    wholes: U64  # the numbers of those of its chunks, and of itself, that have fewer than ten words
 
 
 def shingles(texts: Sequence[str]) -> Shingles:
@@ -53,32 +67,37 @@ def shingles(texts: Sequence[str]) -> Shingles:
     bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
     is_long = counts >= LEAST_WORDS
-    sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, np.where(counts > 0, SHINGLE_WORDS, 0))
-    of_long = np.repeat(is_long, sizes)
-    hashes = np.empty(len(of_long), np.uint32)
+    sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, counts > 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    hashes = np.empty(offsets[-1], np.uint64)
     runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
-    rolled = ngrams(words.hashes, SHINGLE_WORDS).astype(np.uint32)  # the lowest bits
-    hashes[of_long] = rolled[runs[: max(len(runs) - SHINGLE_WORDS + 1, 0)]]
-    short = [
-        ~ngrams(words.hashes[bounds[text] : bounds[text + 1]], int(counts[text])).astype(np.uint32)
-        for text in np.flatnonzero((counts > 0) & ~is_long)
-    ]
-    hashes[~of_long] = np.repeat(np.concatenate(short), SHINGLE_WORDS) if short else 0
-    return Shingles(hashes, np.concatenate([[0], np.cumsum(sizes)]))
+    rolled = ngrams(words.hashes, SHINGLE_WORDS)
+    hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
+    for count in range(1, LEAST_WORDS):
+        if len(those := np.flatnonzero(counts == count)):
+            hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
+    return Shingles(hashes, offsets)
+
+
+def document_of(chunk_texts: Sequence[str]) -> Document:
+    """Return a document of which these are the chunks, in order."""
+    chunks, whole = shingles(chunk_texts), shingles(["".join(chunk_texts)])
+    wholes = [chunks.hashes[chunks.offsets[:-1][chunks.is_short]], whole.hashes[: int(whole.is_short[0])]]
+    return Document(whole.hashes[int(whole.is_short[0]) :], np.concatenate(wholes))
 
 
 def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> dict[str, Any]:
-    """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint32, and `{out}.offsets.npy`, (chunks + 1,)."""
+    """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
-        write_header(sink, np.dtype(np.uint32), 0)
+        write_header(sink, np.dtype(np.uint64), 0)
         for batch in iter_chunk_texts(documents, chunks):
             found = shingles(batch.texts)
             sink.write(found.hashes.data)
             sizes.append(np.diff(found.offsets))
         offsets = np.cumsum(np.concatenate(sizes))
         sink.seek(0)
-        write_header(sink, np.dtype(np.uint32), int(offsets[-1]))
+        write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
     return {"shingles": int(offsets[-1])}
 
@@ -88,18 +107,18 @@ class ShingleStore:
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
         self._paths = list(zip(hashes, offsets, strict=True))
-        self._open: dict[int, tuple[U32, Offsets]] = {}
+        self._open: dict[int, tuple[U64, Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
         places = zip(schemas.shard_of(chunk_ids).tolist(), schemas.row_of(chunk_ids).tolist(), strict=True)
-        pieces = [np.empty(0, np.uint32)]
+        pieces = [np.empty(0, np.uint64)]
         for shard, row in places:
             hashes, offsets = self.shard(shard)
             pieces.append(hashes[offsets[row] : offsets[row + 1]])
         return Shingles(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
 
-    def shard(self, number: int) -> tuple[U32, Offsets]:
+    def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard."""
         found = self._open.get(number)
         if found is None:
@@ -113,49 +132,61 @@ class ShingleStore:
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
 ) -> dict[str, Any]:
-    """Weigh shingles by how many of a sample of the documents hold them; writes `{out}.weights.npy`, float16 (2^22,).
+    """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
     `share` of the documents are sampled, by hash of their content: min(1, SAMPLED_CHARS / characters of the corpus).
     `hashes`: of each document row's content, a file a shard.
     """
-    counts = np.zeros(_SLOTS, np.uint32)
-    sampled = 0
+    counts = np.zeros(SLOTS, np.uint32)
+    counted = [np.empty(0, np.int64)]
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
         doc_rows = read_chunks(chunk_path)["doc_row"]
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
         keys = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles")
         chosen = keys <= threshold_for(share)
-        own, offsets = store.shard(shard)
-        starts, stops = offsets[firsts][chosen], offsets[np.append(firsts[1:], len(doc_rows))][chosen]
-        _count_documents(counts, own, starts, stops)
-        sampled += int(chosen.sum())
+        _count_documents(counts, store.shard(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
+        counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
+    sampled = sum(map(len, counted))
     weights = weights_from(counts, sampled)
     np.save(f"{out}.weights.npy", weights)
-    return {"common_slots": int((weights < 1).sum()), "sampled": sampled}
+    np.save(f"{out}.counted.npy", np.concatenate(counted))
+    return {"common_slots": int((weights < FULL_WEIGHT).sum()), "sampled": sampled}
 
 
-def _count_documents(counts: NDArray[Any], hashes: U32, starts: Offsets, stops: Offsets) -> None:
-    """Count the documents hashes[starts[i]:stops[i]], some at a time."""
-    if not len(starts):
+def _count_documents(
+    counts: NDArray[np.uint32], shard: tuple[U64, Offsets], first_chunks: Offsets, last_chunks: Offsets
+) -> None:
+    """Count documents of the chunks [first_chunks[i], last_chunks[i]) of a shard, some at a time."""
+    hashes, offsets = shard
+    if not len(first_chunks):
         return
-    ends = np.cumsum(stops - starts)
+    sizes = np.diff(offsets)
+    ends = np.cumsum(offsets[last_chunks] - offsets[first_chunks])
     parts = np.searchsorted(ends, np.arange(0, ends[-1], _COUNTED_AT_ONCE))
-    for first, last in pairwise([*np.unique(parts).tolist(), len(starts)]):
-        pieces = [hashes[a:b] for a, b in zip(starts[first:last].tolist(), stops[first:last].tolist(), strict=True)]
+    for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):
+        pieces = []
+        for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
+            piece, own = hashes[offsets[a] : offsets[b]], sizes[a:b]
+            pieces.append(piece[np.repeat(own != 1, own)] if (own == 1).any() else piece)  # a short chunk has no runs
         add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
 
 
-def add_counts(counts: NDArray[Any], found: Shingles) -> None:
-    """Add to `counts`, integers (2^k,), in place: one to the slot of each shingle of each text, once a text."""
+def add_counts(counts: NDArray[np.uint32], found: Shingles) -> None:
+    """Add to `counts`, shape (2^k,), in place: one to the slot of each shingle of each text, once a text."""
     texts = np.repeat(np.arange(len(found.offsets) - 1, dtype=np.uint64), np.diff(found.offsets))
-    slots = (found.hashes & np.uint32(len(counts) - 1)).astype(np.uint64)
-    keys = np.sort(texts << np.uint64(32) | slots)
+    keys = np.sort(texts << np.uint64(32) | found.hashes & np.uint64(len(counts) - 1))
     once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(0xFFFFFFFF)
-    np.add.at(counts, once.astype(np.int64), counts.dtype.type(1))
+    np.add.at(counts, once.astype(np.int64), np.uint32(1))
 
 
-def weights_from(counts: NDArray[Any], sampled: int) -> NDArray[np.float16]:
-    """Return the weights of shingles by slot, (2^k,) in (0, 1], of which `counts` of `sampled` documents hold one."""
-    limit = max(_COMMON_LEAST, sampled * _COMMON_SHARE)
-    weights: NDArray[np.float16] = np.clip(limit / np.maximum(counts, 1), _LEAST_WEIGHT, 1.0).astype(np.float16)
+def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
+    """Return the weights of shingles by slot, (2^k,) in 1 … 1024, of which `counts` of `sampled` documents have one.
+
+    1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them.
+    """
+    limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)  # in thousandths of a document
+    weights = np.full(len(counts), FULL_WEIGHT, np.uint16)
+    common = np.flatnonzero(counts > limit // _COMMON_SHARE)
+    weights[common] = np.maximum(FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
     return weights

@@ -17,7 +17,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
 
-    return Step("shingles", 2, {}, (ingest, chunk), tasks)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -37,7 +37,7 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
         ]
 
     config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
-    return Step("weights", 2, config, (ingest, chunk, shingles), tasks)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks)
 
 
 def shingle_store(done: Finished) -> ShingleStore:

@@ -27,7 +27,11 @@ _SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x
 
 
 class Words(NamedTuple):
-    """The words of a text, lower-cased runs of letters and digits: hash and place (characters) of each, shape (w,)."""
+    """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,).
+
+    Every letter is lower-cased by itself: İ, whose lower case is two code points, stays as it is, and a Σ at the end of a
+    word is the σ that it is within one.
+    """
 
     hashes: U64
     starts: Offsets
@@ -38,9 +42,7 @@ def hash_words(text: str) -> Words:
     """Return the words of a text; equal words have equal hashes, on any machine."""
     pieces, start = [], 0
     while start < len(text):
-        end = start + _PIECE_CHARS
-        if end < len(text):
-            end = max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1 or end
+        end = _piece_end(text, start)
         pieces.append(_hash_piece(text[start:end], start))
         start = end
     if not pieces:
@@ -48,12 +50,25 @@ def hash_words(text: str) -> Words:
     return Words(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
+def _piece_end(text: str, start: int) -> int:
+    """Return where a piece from `start` on ends: in no word, however long that is."""
+    end = start + _PIECE_CHARS
+    if end >= len(text):
+        return len(text)
+    blank = max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1
+    if blank:
+        return blank
+    while end < len(text) and text[end].isalnum():
+        end += 1
+    return end
+
+
 def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
     """Hash words as polynomials modulo 2^64, all at once: differences of prefix sums, shifted back to power 0."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     letters = _letters().take(codes)
     starts, ends = _word_bounds(codes, letters != 0)
-    up, down = _powers()
+    up, down = _powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
     sums = np.zeros(len(letters) + 1, np.uint64)
     np.cumsum(letters, out=sums[1:])
@@ -86,10 +101,10 @@ def _letters() -> U64:
     return np.where(folded > 0, _mix(folded * np.uint64(_BASE)), np.uint64(0))
 
 
-@lru_cache(maxsize=1)
-def _powers() -> tuple[U64, U64]:
-    """Return the powers 0, 1, 2 … of the base and of its inverse, modulo 2^64."""
-    up, down = np.full((2, _PIECE_CHARS), np.uint64(_BASE))
+@lru_cache(maxsize=2)  # that of a piece, and the last of a longer word
+def _powers(count: int) -> tuple[U64, U64]:
+    """Return the powers 0, 1, 2 … of the base and of its inverse, modulo 2^64, shape (count,) each."""
+    up, down = np.full((2, count), np.uint64(_BASE))
     down[:] = _BASE_INVERSE
     up[0] = down[0] = 1
     return np.multiply.accumulate(up), np.multiply.accumulate(down)

@@ -146,15 +146,18 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
 
 def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
     # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
-    for shard, texts in enumerate((["a", "b", "a", "c", "c", "d"], ["e", "f", "g", "h"])):
-        found = shingles([" ".join(f"{text}{number}" for number in range(20)) for text in texts])
+    for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
+        texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
+        columns = [["".join(texts)], [shard], ["s"], ["i"]]
+        mined["documents"][shard] = write(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
+        found = shingles(texts)
         np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
         np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)
     store = ShingleStore(
         hashes=[tmp_path / f"{shard}.shingles.npy" for shard in range(2)],
         offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
     )
-    np.save(tmp_path / "w.npy", np.ones(1 << 10, np.float16))
+    np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
     given = settings(near_copies=0.8) | {"measure": (store, tmp_path / "w.npy")}
     counts = draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
@@ -162,4 +165,9 @@ def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
     assert first["near_copies"] == [3, 4]
     assert second["chunk_id"] == [2, 1, 3, 1, SECOND + 3, 4]
     assert second["near_copies"] == []
-    assert counts == {"drafts": 2, "dropped": {DropReason.TOO_LONG: 0}, "near_copies": 2 + 1}
+    assert counts == {
+        "drafts": 2,
+        "dropped": {DropReason.TOO_LONG: 0},
+        "near_copies": 2 + 1,
+        "repeated_passages": 0,
+    }

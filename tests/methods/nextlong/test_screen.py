@@ -5,9 +5,9 @@ import pytest
 
 from nextlong.methods.nextlong.offers import Candidates
 from nextlong.methods.nextlong.screen import screen
-from nextlong.similarity.shingles import ShingleStore, shingles
+from nextlong.similarity.shingles import ShingleStore, document_of, shingles
 
-WEIGHTS = np.ones(1 << 16, np.float16)
+WEIGHTS = np.full(1 << 16, 1024, np.uint16)
 
 
 def words(number, *, count=40, changed=0):
@@ -20,13 +20,13 @@ def words(number, *, count=40, changed=0):
 
 @pytest.fixture
 def stored(tmp_path):
-    """A function of texts that returns the store of their shingles, one chunk a text."""
+    """A function of texts that returns them, and the store of their shingles, one chunk a text."""
 
     def store(texts):
         found = shingles(texts)
         np.save(tmp_path / "h.npy", found.hashes)
         np.save(tmp_path / "o.npy", found.offsets)
-        return ShingleStore(hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"])
+        return texts, ShingleStore(hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"])
 
     return store
 
@@ -51,7 +51,9 @@ def take(length):
 
 def screened(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
-    found = screen(np.arange(chunks), offered, take(length), shingles=store, weights=WEIGHTS, threshold=0.8)
+    texts, shingles = store
+    document = document_of(texts[:chunks])
+    found = screen(offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8)
     return [ids[:length].tolist() for ids, length in zip(found.offers.ids, found.prefixes, strict=True)], found
 
 
@@ -116,3 +118,13 @@ def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
     drafted, found = screened(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
     assert drafted == [[]]
     assert found.near_copies == 30
+
+
+def test_what_falls_out_for_a_passage_alone_is_counted(stored):
+    passage = words(7, count=100)
+    texts = [words(0, count=200) + " " + passage, passage + " " + words(1, count=200), words(2)]
+    texts += [words(number, count=300) + " " + words(8, count=120) for number in (3, 4)]
+    drafted, found = screened(stored(texts), offers([1, 2, 3, 4]), length=3)
+    assert drafted == [[2, 3, 4]]
+    assert found.pairs.tolist() == [[3, 4]]
+    assert (found.near_copies, found.by_passage) == (2, 2)

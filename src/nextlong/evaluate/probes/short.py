@@ -51,6 +51,10 @@ def harness_results(
     model: HuggingFaceModel, tasks: list[str], *, limit: int | None, include: Path | None = None
 ) -> dict[str, dict[str, float]]:
     """Return lm-eval's acc and acc_norm of each task, as shares; `include` is a folder of further task definitions."""
+    if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
+        raise EvaluateError(
+            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
+        )
     lm_eval = required("lm_eval")
     harness = required("lm_eval.models.huggingface").HFLM(
         pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -20,6 +20,7 @@ from nextlong.evaluate.extra import required
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.report import paper
 from nextlong.evaluate.results import Results
+from nextlong.evaluate.task import Task
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
@@ -67,13 +68,19 @@ def _drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
     figure_class = required("matplotlib.figure").Figure
     # The same results give the same bytes: ids without chance, no date; text stays text.
     with matplotlib.rc_context(
-        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False}
+        {
+            "svg.hashsalt": "nextlong",
+            "svg.fonttype": "none",
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
     ):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
         if not draw(figure):
             return None
         svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
     text = svg.getvalue()
     return text[text.index("<svg") :], png.getvalue()
@@ -204,32 +211,33 @@ def _needle(figure: Any, one: Results) -> bool:
 
 
 def _icl(figure: Any, results: Sequence[Results]) -> bool:
-    axes = figure.subplots()
-    drawn = False
-    for number, one in enumerate(results):
-        for place, task in enumerate(paper.tasks_of("ICL")):
-            points = sorted(
-                (sample["details"]["shots"], result.score)
-                for result in one.finished
-                if result.task == task.name
-                for sample in [next(line for line in result.values["samples"] if not line.get("refused"))]
-            )
-            if points:
-                drawn = True
-                name = f"{one.name}, {task.name}" if len(results) > 1 else task.name
-                line_style = ("-", "--", ":", "-.", (0, (1, 1)))[number % 5]
-                axes.plot(
-                    *zip(*points, strict=True),
-                    marker="o",
-                    markersize=4,
-                    label=name,
-                    linestyle=line_style,
-                    color=_COLOURS[place],
-                )
-    axes.set(xlabel="shots", ylabel="accuracy, percent", ylim=(-2, 102))
-    if drawn:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return drawn
+    """Draw a panel a data set and a line a model (paper, Figure 4)."""
+    tasks = [task for task in paper.tasks_of("ICL") if any(_shots_and_scores(one, task.name) for one in results)]
+    if not tasks:
+        return False
+    figure.set_size_inches(2.3 * len(tasks) + 1, 3.0)
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        for number, one in enumerate(results):
+            _line(axes, _shots_and_scores(one, task.name), one.name, number)
+        axes.set(title=task.name, xlabel="shots", xscale="log", ylim=(-2, 102))
+        ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})[::2]
+        axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
+        axes.minorticks_off()
+    panels[0].set_ylabel("accuracy, percent")
+    _legend(figure, panels[0], results)
+    return True
+
+
+def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
+    """Return (shots, score) of a task at each length; imported results hold no samples that say the shots."""
+    found = []
+    for result in one.finished:
+        if result.task != task:
+            continue
+        shots = [sample["details"]["shots"] for sample in result.values["samples"] if not sample.get("refused")]
+        found += [(float(shown), result.score) for shown in shots[:1]]
+    return sorted(found)
 
 
 def _attention(figure: Any, results: Sequence[Results]) -> bool:
@@ -242,12 +250,13 @@ def _attention(figure: Any, results: Sequence[Results]) -> bool:
         return False
     axes = figure.subplots()
     bars = axes.bar([name for name, _, _ in rows], [share for _, share, _ in rows], color=_COLOURS[5], width=0.55)
-    axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
+    axes.bar_label(bars, fmt="%.2f", label_type="center", fontsize=9)
     axes.set_ylabel("attention on the first third, percent")
     if any(score is not None for _, _, score in rows):
         right = axes.twinx()
         _line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], "LongQA", 1)
-        right.set_ylabel("LongQA, percent")
+        right.set_ylabel("LongQA, percent", color=_COLOURS[1])
+        right.spines.right.set_visible(True)
     return True
 
 
@@ -266,6 +275,7 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
             drawn = True
     axes.axhline(0, color="#57606a", linewidth=0.8)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
     axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats a token")
     _legend(figure, axes, results)
     return drawn
@@ -280,10 +290,13 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     axes = figure.subplots()
     ordered = sorted((int(found[2]), one) for found, one in named)
     lengths = paper.lengths_of(results)
+    tasks = {category: own for category in paper.CATEGORIES if (own := paper.shared_tasks(results, category))}
+    if not tasks:
+        return False
     for number, length in enumerate(lengths):
-        _line(axes, [(value, _over_categories(one, length)) for value, one in ordered], short(length), number)
-    means = [(value, _mean(_over_categories(one, length) for length in lengths)) for value, one in ordered]
-    _line(axes, means, "mean", len(lengths))
+        _line(axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number)
+    means = [(value, _mean(_over_categories(one, length, tasks) for length in lengths)) for value, one in ordered]
+    axes.plot(*zip(*means, strict=True), "k--", label="mean", linewidth=1.6)
     axes.set_xscale("log", base=2)
     axes.set_xticks([value for value, _ in ordered], [f"{value:,}" for value, _ in ordered])
     axes.minorticks_off()
@@ -292,8 +305,8 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-def _over_categories(one: Results, length: int) -> float | None:
-    return _mean(paper.category_score(one, category, length) for category in paper.CATEGORIES)
+def _over_categories(one: Results, length: int, tasks: Mapping[str, Sequence[Task]]) -> float | None:
+    return _mean(paper.category_score(one, category, length, own) for category, own in tasks.items())
 
 
 def _mean(values: Any) -> float | None:

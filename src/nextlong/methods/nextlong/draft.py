@@ -27,7 +27,7 @@ from nextlong.methods.nextlong.screen import Screened, screen
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.metas import chunk_ids_of
-from nextlong.similarity.shingles import ShingleStore
+from nextlong.similarity.shingles import ShingleStore, Weights, document_of
 from nextlong.tokens.encode import TextEncoder
 
 
@@ -94,8 +94,8 @@ def draft_block(
     `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
     """
     drawn = np.load(metas)[first:last]
-    corpus = Corpus(tuple(documents), tuple(chunks))
-    own_tokens = np.array(_count_tokens(drawn, corpus, tokenizer), np.int64)
+    texts = _texts(drawn, Corpus(tuple(documents), tuple(chunks)))
+    own_tokens = np.array(_count_tokens(drawn, texts, tokenizer), np.int64)
     fits = own_tokens < rules.target_tokens
     neighbourhoods = (
         retrieved
@@ -103,23 +103,28 @@ def draft_block(
         if is_in
     )
     screening = None if measure is None else (measure[0], np.load(measure[1]))
-    near_copies = 0
+    firsts = np.cumsum(drawn["chunks"]) - drawn["chunks"]
+    near_copies = by_passage = 0
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
-        for meta, tokens, retrieved in zip(drawn[fits], own_tokens[fits].tolist(), neighbourhoods, strict=True):
-            found = _draft(meta, tokens, retrieved, chunks, vectors, screening, rules)
+        for place, retrieved in zip(np.flatnonzero(fits).tolist(), neighbourhoods, strict=True):
+            meta, first_text = drawn[place], int(firsts[place])
+            own_texts = texts[first_text : first_text + int(meta["chunks"])]
+            found = _draft(meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, screening, rules)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
             near_copies += found.near_copies
-    counted = {} if measure is None else {"near_copies": near_copies}
+            by_passage += found.by_passage
+    counted = {} if measure is None else {"near_copies": near_copies, "repeated_passages": by_passage}
     return {"drafts": int(fits.sum()), "dropped": {DropReason.TOO_LONG: int((~fits).sum())}} | counted
 
 
 def _draft(
     meta: NDArray[Any],
     own_tokens: int,
+    texts: Sequence[str],
     retrieved: Candidates,
     chunks: Sequence[Path],
     vectors: Sequence[Path],
-    screening: tuple[ShingleStore, NDArray[np.float16]] | None,
+    screening: tuple[ShingleStore, Weights] | None,
     rules: DraftRules,
 ) -> Screened:
     """Return what a meta-document is offered, and the prefixes drafted of it."""
@@ -138,16 +143,25 @@ def _draft(
     draft = partial(rules.prefixes, meta, target_chars)
     if screening is None or rules.near_copies is None:
         return Screened(offers, draft(offers), np.empty((0, 2), np.int64))
-    shingles, weights = screening
-    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    return screen(own, offers, draft, shingles=shingles, weights=weights, threshold=rules.near_copies)
+    return screen(
+        offers,
+        draft,
+        document=document_of(texts),
+        shingles=screening[0],
+        weights=screening[1],
+        threshold=rules.near_copies,
+    )
 
 
-def _count_tokens(drawn: NDArray[Any], corpus: Corpus, tokenizer: Path) -> list[int]:
-    """Return how many tokens each drawn document has."""
+def _texts(drawn: NDArray[Any], corpus: Corpus) -> list[str]:
+    """Return the text of every chunk of the drawn documents."""
+    return corpus.texts(chunk_ids_of(drawn)).tolist() if len(drawn) else []
+
+
+def _count_tokens(drawn: NDArray[Any], texts: Sequence[str], tokenizer: Path) -> list[int]:
+    """Return how many tokens each drawn document has; `texts` are those of all their chunks."""
     if not len(drawn):
         return []
-    texts = corpus.texts(chunk_ids_of(drawn)).tolist()
     counts = _encoder(tokenizer).encode_batch(texts)[1]
     of_document: list[int] = np.add.reduceat(counts, np.cumsum(drawn["chunks"]) - drawn["chunks"]).tolist()
     return of_document

@@ -1,6 +1,6 @@
 """Screen: find the near-copies among what meta-chunks are offered.
 
-In:  the offers of a meta-document, and how to draft from them.
+In:  a meta-document, its offers, and how to draft from them.
 Out: the offers without the candidates that repeat the meta-document, the drafted prefixes, and which chunks in these repeat
      each other. Near-copies teach nothing: they are false negatives, or the same negative again.
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong.methods.nextlong.offers import Candidates
 from nextlong.similarity.near_copies import find
-from nextlong.similarity.shingles import ShingleStore
+from nextlong.similarity.shingles import Document, ShingleStore, Weights
 
 _EXAMINED = 1.125  # times the prefix that a draft of unscreened lists takes …
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
@@ -37,19 +37,20 @@ class Screened(NamedTuple):
     prefixes: list[int]
     pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
     near_copies: int = 0  # distinct chunks that are passed over
+    by_passage: int = 0  # … of these, for nothing but 100 words in a row
 
 
 def screen(
-    own: Ids,
     offers: Candidates,
     draft: Callable[[Candidates], list[int]],
     *,
+    document: Document,
     shingles: ShingleStore,
-    weights: NDArray[np.float16],
+    weights: Weights,
     threshold: float,
 ) -> Screened:
-    """Return the screened offers of the meta-document of the chunks `own`; near-copies share `threshold` of their words."""
-    drafted, document = draft(offers), shingles.of(own)
+    """Return the screened offers of a meta-document; near-copies share `threshold` of their words."""
+    drafted = draft(offers)
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
         walked = _walked(offers.ids, drafted, examined)
@@ -67,7 +68,8 @@ def screen(
     pairs = walked[found.pairs]
     pairs = pairs[np.isin(pairs, reached).all(axis=1)]
     passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
-    return Screened(kept, prefixes, pairs, len(passed_over))
+    by_passage = np.intersect1d(passed_over, walked[found.by_passage])
+    return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage))
 
 
 def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:

@@ -154,7 +154,7 @@ for _name, _read, _shots_at, _files in (
     ("trec_fine", partial(read_trec, level="fine"), _shots(400, 800, 1600, 3200, 6400), (_TREC_TRAIN, _TREC_TEST)),
     ("nlu", read_nlu, _shots(510, 1020, 2040, 4080, 8296), (_NLU_TRAIN, _NLU_TEST)),
     ("banking77", read_banking77, _shots(360, 720, 1450, 2900, 5900), (_BANKING_TRAIN, _BANKING_TEST)),
-    ("clinic150", read_clinc150, _shots(440, 880, 1750, 3525, 7050), (_CLINC,)),
+    ("clinc150", read_clinc150, _shots(440, 880, 1750, 3525, 7050), (_CLINC,)),
 ):
     register(
         Task(
