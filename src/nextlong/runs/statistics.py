@@ -26,7 +26,7 @@ def statistics_step(run: Run) -> Step:
 
 
 def measure_to(out: Path, *, named: str) -> Counts:
-    """Measure the run that `named` opens, and write `{out}.statistics.json`."""
+    """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), card_statistics.statistics(stats.measure(run)))
     return {"sequences": len(run)}
