@@ -259,7 +259,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
     ):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
-        assert err == f"error: {new}/x cannot be written: {new} is no folder; create it, or choose another place\n"
+        assert err == f"error: {new}/x cannot be written: {new} is not a folder; create it, or choose another place\n"
     assert not new.exists()
     assert not (folder / "run/states/position=head.json").exists()
 
@@ -294,7 +294,7 @@ def test_errors_are_one_line_however_long(call, tmp_path):
 def test_brackets_in_a_message_are_no_markup(call, tmp_path):
     code, _, err = call("peek", tmp_path / "[red]x[/]")
     assert code == 2
-    assert "[red]x[/] is no folder" in err
+    assert "[red]x[/] is not a folder" in err
 
 
 def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):

@@ -105,7 +105,7 @@ def hash_of(file: InputFile) -> str | None:
     try:
         found = store.hash_file(Path(path))
     except OSError as error:
-        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); give yourself leave to read it") from None
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     check_unchanged(file)
     return found
 
