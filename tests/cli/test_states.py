@@ -60,20 +60,8 @@ def test_list_says_what_tells_states_apart(three, call):
     code, out, _ = call("list", three)
     assert code == 0
     heading, *rows, told = out.splitlines()
-    assert heading.split() == [
-        "state",
-        "differs",
-        "in",
-        "sequences",
-        "of",
-        "tokens",
-        "exports",
-        "size",
-        "of",
-        "it",
-        "alone",
-        "age",
-    ]
+    assert heading.split("  ")[0] == "state"
+    assert " ".join(heading.split()) == "state differs in sequences of tokens exports size only its own age"
     assert [row.split()[0] for row in rows] == NAMES
     assert "export.formats=torchtitan" in rows[1]
     assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
