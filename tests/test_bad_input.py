@@ -362,8 +362,8 @@ def test_peek_of_what_is_no_run(kept):
     assert err == (
         f"error: {kept.folder} holds no finished run; `nextlong run RECIPE` makes one (its run_dir is what to open)\n"
     )
-    assert "is no folder" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
-    assert "is no folder" in kept.call("peek", kept.folder / "nowhere")[2]
+    assert "is not a folder" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
+    assert "is not a folder" in kept.call("peek", kept.folder / "nowhere")[2]
 
 
 def test_a_sequence_that_does_not_exist(kept):

@@ -250,7 +250,10 @@ def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
 
 def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_run, tmp_path, capsys):
     message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path)
-    assert f"ingest.sources reach into run_dir={own_run} ({own_run}/01-ingest-" in message
+    assert f"run_dir={own_run} lies inside ingest.sources[0].path='{own_run.parent}'" in message
+    (folder,) = own_run.glob("*-jsonl-*")
+    message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path)
+    assert f"ingest.sources reach into run_dir={own_run} ({folder}/" in message
     assert "give it a folder elsewhere" in message
 
 

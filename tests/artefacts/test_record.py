@@ -39,5 +39,5 @@ def test_a_run_of_an_earlier_version_is_told_what_to_do(own_run):
 @pytest.mark.parametrize("text", ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'])
 def test_a_record_that_is_none(own_run, text):
     (own_run / "states" / "base.json").write_text(text)
-    with pytest.raises(RunError, match=r"base\.json is no record of a state"):
+    with pytest.raises(RunError, match=r"base\.json is not the record of a state"):
         nextlong.open(own_run)

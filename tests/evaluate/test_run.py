@@ -150,7 +150,7 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
 def test_what_is_no_results_directory_is_told(tmp_path):
     with pytest.raises(EvaluateError, match=r"has no evaluation\.json; give a folder that"):
         results.read_results(tmp_path)
-    with pytest.raises(EvaluateError, match="is no folder"):
+    with pytest.raises(EvaluateError, match="is not a folder"):
         results.read_results(tmp_path / "none")
 
 

@@ -62,7 +62,7 @@ def test_a_link_to_nothing_is_named_where_it_would_be_read(tmp_path):
     (tmp_path / "notes").symlink_to(tmp_path / "gone")
     assert names_of(tmp_path) == ["a.jsonl"]
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone")
-    with pytest.raises(CorpusError, match=r"b\.jsonl is no regular file but a link to nothing; mend or remove it"):
+    with pytest.raises(CorpusError, match=r"b\.jsonl is not a regular file but a link to nothing; mend or remove it"):
         names_of(tmp_path)
 
 
@@ -75,15 +75,15 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, capsys, asked):
     for command in ("plan", "run"):
         assert main([command, str(recipe)]) == 2
         err = capsys.readouterr().err
-        assert err.endswith("x.jsonl is no regular file but a pipe; write what it gives into a file first\n")
+        assert err.endswith("x.jsonl is not a regular file but a pipe; write what it gives into a file first\n")
 
 
 def test_sockets_and_devices_are_refused(tmp_path):
     with socket.socket(socket.AF_UNIX) as own:
         own.bind(str(tmp_path / "s.jsonl"))
-        with pytest.raises(CorpusError, match="no regular file but a socket"):
+        with pytest.raises(CorpusError, match="not a regular file but a socket"):
             names_of(tmp_path / "s.jsonl")
-    with pytest.raises(CorpusError, match="no regular file but a device"):
+    with pytest.raises(CorpusError, match="not a regular file but a device"):
         list_files(Source(path="/dev/zero", format="text"), where="here")
 
 

@@ -156,7 +156,7 @@ def test_run_returns_the_opened_run_each_time(folder):
 
 @pytest.mark.parametrize("name", ["nowhere", "corpus.jsonl"])
 def test_no_folder(folder, name):
-    with pytest.raises(RunError, match=rf"{name} is no folder; `nextlong run RECIPE` makes one"):
+    with pytest.raises(RunError, match=rf"{name} is not a folder; `nextlong run RECIPE` makes one"):
         nextlong.open(folder / name)
 
 
@@ -167,7 +167,11 @@ def test_a_folder_without_a_finished_run(folder):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "run.json is damaged"), ("[]", "is no record of a run"), ('{"recipe": {}}', "earlier version of nextlong")],
+    [
+        ("{", "run.json is damaged"),
+        ("[]", "is not the record of a run"),
+        ('{"recipe": {}}', "earlier version of nextlong"),
+    ],
 )
 def test_a_record_that_is_none(tmp_path, text, message):
     (tmp_path / "run.json").write_text(text)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nextlong
 from nextlong import errors
 from nextlong.engine import store
 
@@ -110,9 +111,10 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
 def test_a_run_that_has_changed_since(train_recipe, own_run, quiet):
     recipe = train_recipe({"data.runs": [str(own_run)]})
     train(recipe, quiet)
-    record = store.read_json(own_run / "run.json")
+    path = nextlong.open(own_run).record
+    record = store.read_json(path)
     record["sequences_per_part"] = [max(0, take - 1) for take in record["sequences_per_part"]]
-    store.write_json(own_run / "run.json", record)
+    store.write_json(path, record)
     with pytest.raises(errors.RunError, match="what is trained on has changed since .* choose another `out`"):
         train(recipe, quiet)
 

@@ -426,7 +426,7 @@ def test_no_finished_run_is_the_users_mistake(tmp_path):
     with pytest.raises(RunError, match="holds no finished run"):
         list(verify(tmp_path))
     (tmp_path / "run.json").write_text("[1]")
-    with pytest.raises(RunError, match="is no record of a run"):
+    with pytest.raises(RunError, match="is not the record of a run"):
         list(verify(tmp_path))
 
 

@@ -84,7 +84,7 @@ def current(run_dir: Path) -> str | None:
             f"(nextlong run {run_dir / RECIPE_FILE}): what has not changed is kept"
         )
     if not isinstance(plain, dict) or not isinstance(plain.get("state"), str):
-        raise RunError(f"{path} is no record of a run; name the run_dir of a recipe")
+        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe")
     return str(plain["state"])
 
 
@@ -103,7 +103,7 @@ def find(named: str | Path) -> State:
     run_dir, name = split_name(named)
     stands_for = current(run_dir)
     if stands_for is None:
-        there = "holds no finished run" if run_dir.is_dir() else "is no folder"
+        there = "holds no finished run" if run_dir.is_dir() else "is not a folder"
         raise RunError(f"{run_dir} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
     path = _path(run_dir, name or stands_for)
     if not path.is_file():
@@ -120,7 +120,7 @@ def _read(path: Path) -> State:
     plain = store.read_json(path)
     keys = {"recipe": dict, "steps": dict, "sequences_per_part": list, "made": str}
     if not isinstance(plain, dict) or any(not isinstance(plain.get(key), kind) for key, kind in keys.items()):
-        raise RunError(f"{path} is no record of a state; delete this file and run its recipe again")
+        raise RunError(f"{path} is not the record of a state; delete this file and run its recipe again")
     return State(path.stem, path, *(plain[key] for key in keys))
 
 

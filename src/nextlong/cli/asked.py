@@ -32,4 +32,6 @@ def write(path: Path, text: str) -> None:
 
 def check_folder_of(path: Path) -> None:
     if not path.parent.is_dir():
-        raise NextlongError(f"{path} cannot be written: {path.parent} is no folder; create it, or choose another place")
+        raise NextlongError(
+            f"{path} cannot be written: {path.parent} is not a folder; create it, or choose another place"
+        )

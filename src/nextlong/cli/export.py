@@ -68,4 +68,4 @@ def _proportion(word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise NextlongError(f"--mix: {word!r} is no number; write the proportions as 1,2") from None
+        raise NextlongError(f"--mix: {word!r} is not a number; write the proportions as 1,2") from None

@@ -54,5 +54,5 @@ def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
 def _share(asked: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)/(\d+)", asked)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise NextlongError(f"--tasks {asked} is no share; write K/N, such as 3/64: the third of 64, counted from 1")
+        raise NextlongError(f"--tasks {asked} is not a share; write K/N, such as 3/64: the third of 64, counted from 1")
     return int(found[1]), int(found[2])

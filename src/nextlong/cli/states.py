@@ -50,7 +50,7 @@ def _list(asked: argparse.Namespace) -> None:
     console = PipeConsole()
     _show(listed, console)
     current = next((one.name for one in listed if one.is_current), None)
-    told = [f"{run_dir} alone stands for {current}; name another as {run_dir}@NAME"] if len(listed) > 1 else []
+    told = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
     if waste := prune.find_waste(run_dir, prune.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
         told.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
@@ -74,7 +74,7 @@ def _show(listed: Sequence[Listed], console: Console) -> None:
     ]
     table = tables.table()
     for place, heading in enumerate(
-        ("state", "differs in", "sequences", "of tokens", "exports", "size", "of it alone", "age")
+        ("state", "differs in", "sequences", "of tokens", "exports", "size", "only its own", "age")
     ):
         table.add_column(heading, justify="left" if place in (0, 1, 4) else "right", overflow="fold")
     for row in rows:

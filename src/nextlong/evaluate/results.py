@@ -107,7 +107,7 @@ def read_results(folder: Path) -> Results:
     """Read a results directory. Raises EvaluateError if it is none."""
     index = folder / INDEX
     if not index.is_file():
-        there = "has no " + INDEX if folder.is_dir() else "is no folder"
+        there = "has no " + INDEX if folder.is_dir() else "is not a folder"
         raise EvaluateError(f"{folder} {there}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
     record = store.read_json(index)
     check_format(record, index)

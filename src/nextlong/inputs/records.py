@@ -122,7 +122,7 @@ def _explained(file: InputFile) -> Iterator[None]:
             f"{file.path} has vanished since it was listed; put it back, or run again without it"
         ) from None
     except PermissionError as error:
-        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); give yourself leave to read it") from None
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())

@@ -105,7 +105,7 @@ def hash_of(file: InputFile) -> str | None:
     try:
         found = store.hash_file(Path(path))
     except OSError as error:
-        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); give yourself leave to read it") from None
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     check_unchanged(file)
     return found
 
@@ -173,6 +173,11 @@ def recognise_inputs(
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
+    own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
+    if own_outputs:
+        raise RunError(
+            f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
+        )
     recognised, changes = inputs_remembered.recognise(recipe.ingest.sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""

@@ -100,7 +100,7 @@ def check_regular(fs: Any, path: str, info: Mapping[str, Any], *, where: str) ->
     mode = info.get("mode")
     if file_systems.is_local(fs) and mode is not None and not stat.S_ISREG(mode):
         cure = "mend or remove it" if stat.S_ISLNK(mode) else "write what it gives into a file first"
-        raise CorpusError(f"{where}: {path} is no regular file but {_kind(mode)}; {cure}")
+        raise CorpusError(f"{where}: {path} is not a regular file but {_kind(mode)}; {cure}")
 
 
 def _kind(mode: int) -> str:

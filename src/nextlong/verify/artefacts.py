@@ -43,7 +43,7 @@ def _locate(named: Path) -> tuple[Path, Path]:
     except FileNotFoundError:
         return named, index
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
+        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
     return named, named / "states" / f"{state}.json"
 
 
@@ -65,7 +65,7 @@ class Artefacts:
             self.takes: list[int] = record["sequences_per_part"]
             self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{index} is no record of a run ({error!r}); `nextlong run` writes it anew") from None
+            raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
 
     def files(self, step: str, suffix: str) -> list[Path]:
         """Return a step's files, none if the run has no such step."""

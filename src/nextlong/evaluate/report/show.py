@@ -41,7 +41,9 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
         if output.suffix not in _SUFFIXES:
             raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which say how it is written")
         if not output.parent.is_dir():
-            raise EvaluateError(f"--output {output}: {output.parent} is no folder; create it, or choose another place")
+            raise EvaluateError(
+                f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
+            )
     results = [read_results(folder) for folder in folders]
     _refuse_same_names(results)
     found = list(all_tables(results))
