@@ -10,6 +10,7 @@ small part. The rates are those of one core (`bench/search.py` measures them), s
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def seconds(load: Load) -> tuple[float, float]:
 
 def looked_into(load: Load) -> float:
     """Return about which share of the vectors a query meets at a recall of 0.95: the more it wants of them, the more."""
-    return min(1.0, _SPREAD * (load.k / max(1, load.vectors)) ** 0.5)
+    return min(1.0, _SPREAD * math.sqrt(load.k / max(1, load.vectors)))
 
 
 def build_seconds(load: Load) -> tuple[float, float]:
