@@ -10,6 +10,7 @@ small part. The rates are those of one core (`bench/search.py` measures them), s
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,9 @@ _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 _BUILD = 3.0  # k-means and assigning take so much longer than their products alone
 _PASSES = 8 * 40  # k-means: iterations times vectors a cluster
-LOOKED_INTO = 1 / 24  # of all vectors, at a recall of 0.95
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 _FOUND_S = 8e-7  # … and each neighbour
+_SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximation must take less than half, since it is one
 _LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
 
@@ -64,8 +65,13 @@ def seconds(load: Load) -> tuple[float, float]:
     keeping = load.queries * load.k * _FOUND_S
     exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
     train, fill = build_seconds(load)
-    search = pairs / _FLOP_PER_S * LOOKED_INTO + load.queries * _QUERY_S + keeping
+    search = pairs / _FLOP_PER_S * looked_into(load) + load.queries * _QUERY_S + keeping
     return exact, train + fill + search
+
+
+def looked_into(load: Load) -> float:
+    """Return about which share of the vectors a query meets at a recall of 0.95: the more it wants of them, the more."""
+    return min(1.0, _SPREAD * math.sqrt(load.k / max(1, load.vectors)))
 
 
 def build_seconds(load: Load) -> tuple[float, float]:

@@ -303,7 +303,7 @@ def _index_works(recipe: Recipe, load: choose.Load, workers: int) -> tuple[float
     train, fill = choose.build_seconds(load)
     code_bytes = load.dimensions * (2 if index.endswith("Flat") else 1)
     tuned = choose.seconds(replace(load, queries=_TUNED_QUERIES, has_gpu=False))[0]
-    return choose.LOOKED_INTO, {
+    return choose.looked_into(load), {
         "index": Work(train, 4.0 * load.dimensions * load.vectors**0.5),
         "lists": Work(fill, load.vectors * (code_bytes + 8), lanes=workers),
         "tune": Work(tuned, 0.0),
