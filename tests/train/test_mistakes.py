@@ -107,13 +107,14 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
         train(train_recipe(), quiet)
 
 
-def test_a_run_that_has_changed_since(train_recipe, own_run, quiet):
+def test_a_run_that_has_changed_since(train_recipe, recipe_for, own_run, quiet):
+    """Its recipe was run again, with another seed."""
+    from nextlong import pipeline
+
     recipe = train_recipe({"data.runs": [str(own_run)]})
     train(recipe, quiet)
-    record = store.read_json(own_run / "run.json")
-    record["sequences_per_part"] = [max(0, take - 1) for take in record["sequences_per_part"]]
-    store.write_json(own_run / "run.json", record)
-    with pytest.raises(errors.RunError, match="what is trained on has changed since .* choose another `out`"):
+    pipeline.run(recipe_for(own_run, "compose.seed=5"))
+    with pytest.raises(errors.RunError, match="what is trained on has changed since .*choose another `out`"):
         train(recipe, quiet)
 
 
