@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import nextlong
 from nextlong import errors
 from nextlong.engine import store
 
@@ -108,14 +107,15 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
         train(train_recipe(), quiet)
 
 
-def test_a_run_that_has_changed_since(train_recipe, own_run, quiet):
+@pytest.mark.filterwarnings("ignore:.*holds 2 states:UserWarning")
+def test_a_run_that_has_changed_since(train_recipe, recipe_for, own_run, quiet):
+    """Its recipe was run again, with another seed."""
+    from nextlong import pipeline
+
     recipe = train_recipe({"data.runs": [str(own_run)]})
     train(recipe, quiet)
-    path = nextlong.open(own_run).record
-    record = store.read_json(path)
-    record["sequences_per_part"] = [max(0, take - 1) for take in record["sequences_per_part"]]
-    store.write_json(path, record)
-    with pytest.raises(errors.RunError, match="what is trained on has changed since .* choose another `out`"):
+    pipeline.run(recipe_for(own_run, "compose.seed=5"))
+    with pytest.raises(errors.RunError, match="what is trained on has changed since .*choose another `out`"):
         train(recipe, quiet)
 
 
