@@ -77,9 +77,9 @@ def test_an_oracle_scores_all_and_a_blind_model_nothing(name, length, kind, data
 def test_the_length_is_used(name, data):
     """The context is the largest that fits, so that a longer question is a longer context."""
     tokenizer = TextTokenizer(TOKENIZERS["bpe"]())
-    for length in (6000, 12_000):
+    for length in (12_000, 24_000):
         (sample,) = made(name, data, tokenizer.backend, length=length, samples=1)
-        assert tokenizer.count(sample.text) + sample.max_new_tokens > 0.8 * length
+        assert tokenizer.count(sample.text) + sample.max_new_tokens > 0.75 * length
 
 
 def test_essays_are_repeated_where_they_are_too_short(tmp_path):

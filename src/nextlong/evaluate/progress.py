@@ -53,6 +53,8 @@ class Progress:
         return f"[{self._number}/{self._total}] {task:<18}{size}"
 
     def _tell(self, line: str) -> None:
+        if self._console.is_terminal:
+            line = line.ljust(len(self._name) + 30)  # over the moving line
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
