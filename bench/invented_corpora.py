@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from invented import breaches, in_this_process, recipe_of, run_and_verify, write_tokenizer
+from invented import breaches, recipe_of, run_and_verify, write_tokenizer
 
 
 def main() -> None:
@@ -46,8 +46,7 @@ def tried(folder: Path, tokenizer: Path, seed: int) -> tuple[int, list[str]]:
     """Return how many negatives were checked in the run of a seed, and what was found wrong."""
     own = folder / str(seed)
     try:
-        with in_this_process():
-            outcomes = run_and_verify(recipe_of(seed, own, tokenizer))
+        outcomes = run_and_verify(recipe_of(seed, own, tokenizer))
     except Exception as error:
         return 0, [f"{type(error).__name__}: {error}"]
     finally:

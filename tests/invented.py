@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +146,7 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
     (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return {
         "run_dir": str(folder / "run"),
+        "executor": "serial",  # a corpus of a few pages is done before a worker has started
         "ingest": {
             "sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}],
             "shard_mb": draw.choice((0.005, 0.02, 1.0)),
@@ -188,33 +188,6 @@ def write_tokenizer(path: Path) -> Path:
     tokenizer.train_from_iterator((text for seed in range(3) for text in Corpus(seed).documents), trainer)
     tokenizer.save(str(path))
     return path
-
-
-class SerialExecutor:
-    """Tasks one after the other, in this process: a corpus of a few pages is done before a worker has started."""
-
-    workers = 1
-
-    def map(self, call: Callable[..., Any], arguments: Any, *, lanes: int | None = None) -> Iterator[Any]:
-        """Yield `call(*a)` for each of `arguments`, in order."""
-        return (call(*own) for own in arguments)
-
-    def __enter__(self) -> SerialExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def in_this_process() -> Iterator[None]:
-    """Let runs do their tasks in this process."""
-    executor_for = pipeline.executor_for
-    pipeline.executor_for = lambda *_, **__: SerialExecutor()
-    try:
-        yield
-    finally:
-        pipeline.executor_for = executor_for
 
 
 def run_and_verify(plain: dict[str, Any]) -> list[Outcome]:

@@ -5,9 +5,9 @@ bench/invented_corpora.py runs a thousand.
 
 import pytest
 
-from invented import breaches, in_this_process, recipe_of, run_and_verify, write_tokenizer
+from invented import breaches, recipe_of, run_and_verify, write_tokenizer
 
-CORPORA = 40
+CORPORA = 30
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +18,10 @@ def tokenizer(tmp_path_factory):
 @pytest.mark.parametrize("first", range(0, CORPORA, 10))
 def test_invented_corpora_pass(first, tokenizer, tmp_path):
     found, negatives = {}, 0
-    with in_this_process():
-        for seed in range(first, first + 10):
-            outcomes = run_and_verify(recipe_of(seed, tmp_path / str(seed), tokenizer))
-            negatives += sum(own.checked for own in outcomes if own.check == "near-copies among negatives")
-            if wrong := breaches(outcomes):
-                found[seed] = wrong
+    for seed in range(first, first + 10):
+        outcomes = run_and_verify(recipe_of(seed, tmp_path / str(seed), tokenizer))
+        negatives += sum(own.checked for own in outcomes if own.check == "near-copies among negatives")
+        if wrong := breaches(outcomes):
+            found[seed] = wrong
     assert found == {}
     assert negatives > 50
