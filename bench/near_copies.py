@@ -27,9 +27,17 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.similarity.near_copies import similarities
-from nextlong.similarity.shingles import LEAST_WORDS, Shingles, add_counts, shingles, weights_from
+from nextlong.similarity.shingles import (
+    LEAST_WORDS,
+    SLOTS,
+    Document,
+    Weights,
+    add_counts,
+    document_of,
+    shingles,
+    weights_from,
+)
 
-SLOTS = 1 << 22
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 ALIGNED_CHUNKS = 600  # of each kind of pair; an alignment takes milliseconds
 Pair = tuple[int, int]
@@ -71,7 +79,7 @@ def read(path: Path) -> list[dict[str, str]]:
         return [orjson.loads(line) for line in lines.read().splitlines()]
 
 
-def weights_of(texts: Sequence[str]) -> NDArray[np.float16]:
+def weights_of(texts: Sequence[str]) -> Weights:
     """Return the weights of shingles as the stages would measure them on these documents."""
     counts = np.zeros(SLOTS, np.uint32)
     for start in range(0, len(texts), 256):
@@ -79,7 +87,7 @@ def weights_of(texts: Sequence[str]) -> NDArray[np.float16]:
     return weights_from(counts, len(texts))
 
 
-def print_planted(texts: Sequence[str], weights: NDArray[np.float16], threshold: float) -> None:
+def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> None:
     """Change a share of the words of every chunk, one by one or as one passage, and look for its document in it."""
     draw = random.Random(0)
     vocabulary = [word for text in texts for word in re.findall(r"\w+", text)]
@@ -96,7 +104,7 @@ def print_planted(texts: Sequence[str], weights: NDArray[np.float16], threshold:
         for text in texts:
             changed = [change(text[a:b], share, how, vocabulary, draw) for a, b in chunk_text(text)]
             changed = [chunk for chunk in changed if len(words_of(chunk)) >= LEAST_WORDS]
-            found += similarities(shingles(changed), document=shingles([text]), weights=weights).tolist()
+            found += similarities(shingles(changed), document=document_of([text]), weights=weights).tolist()
         caught = np.mean(np.array(found) >= threshold)
         print(
             f"| {share:.0%} of the words, {'one by one' if how == 'words' else 'one passage'} | {len(found):,} | {caught:.2%} "
@@ -163,7 +171,7 @@ def print_pairs(
     texts: Sequence[str],
     same: list[Pair],
     others: dict[str, list[Pair]],
-    weights: NDArray[np.float16],
+    weights: Weights,
     options: argparse.Namespace,
 ) -> None:
     """Print for each kind of pair how many chunks are flagged, and how the alignment judges a sample of them."""
@@ -195,12 +203,12 @@ def print_pairs(
     print()
 
 
-def judged(pair: Pair, texts: Sequence[str], weights: NDArray[np.float16]) -> list[tuple[Pair, str, float]]:
+def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pair, str, float]]:
     """Return (pair, chunk, similarity) for the chunks of the pair's first text, compared with the second."""
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
     chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= LEAST_WORDS]
-    other: Shingles = shingles([texts[pair[1]]])
+    other: Document = document_of([texts[pair[1]]])
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]
 

@@ -144,16 +144,17 @@ def test_a_missing_text_column(bench):
 
 def test_one_document_has_no_negatives(bench):
     text = "\n".join(ordinary())
-    message = bench.refusal(jsonl([text]), compose__target_tokens=100_000)
-    assert message.startswith("compose.target_tokens=100,000 but the longest sequence that this corpus gives is ")
+    message = bench.refusal(jsonl([text]), compose__target_tokens=10_600)
+    assert message.startswith("compose.target_tokens=10,600 but the longest sequence that this corpus gives is ")
     assert message.endswith(
-        "(1 dropped: too few negatives to reach target_tokens); add documents or "
+        "(1 of 1 documents have compose.min_meta_chunks=2 chunks or more; 1 dropped: too few negatives to reach "
+        "target_tokens); add documents or "
         "lower it, or raise mine.near_copies=0.8 (null keeps them all)"
     )
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
-    message = bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"]))
+    message = bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"]), compose__target_tokens=3)
     assert message == (
         "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
         "lower either, or add longer documents"
@@ -161,16 +162,16 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
 
 
 def test_all_documents_are_one_and_the_same(bench):
-    message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=4096)
+    message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=240)
     assert "the longest sequence that this corpus gives is" in message
-    assert "(1 dropped: " in message
+    assert "; 1 dropped: " in message
 
 
 def test_a_corpus_too_small_for_the_target(bench):
-    message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=100_000)
-    assert message.startswith("compose.target_tokens=100,000 but the longest sequence that this corpus gives is ")
+    message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
+    assert message.startswith("compose.target_tokens=590 but the longest sequence that this corpus gives is ")
     longest = int(message.partition("gives is ")[2].partition(" tokens")[0].replace(",", ""))
-    assert 100 < longest < 2000
+    assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
     assert "embed: kept" in out

@@ -21,7 +21,10 @@ def refused(capsys, *arguments):
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
         (["m", "n", "--tasks", "vt"], "n stands behind the model; one model is evaluated at a time"),
-        (["m", "--tasks", "qa_1"], "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's"),
+        (
+            ["m", "--tasks", "qa_1"],
+            "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
+        ),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is no folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is no folder"),
@@ -36,7 +39,9 @@ def test_a_mistake_is_told_with_its_cure(arguments, told, capsys, monkeypatch, t
 
 def test_helmets_results_become_a_table(tmp_path, capsys):
     arguments = {"datasets": "kilt_nq", "input_max_length": 8192, "model_name_or_path": "org/m-8B"}
-    (tmp_path / "x.json").write_text(json.dumps({"args": arguments, "averaged_metrics": {"substring_exact_match": 51.5}, "data": []}))
+    (tmp_path / "x.json").write_text(
+        json.dumps({"args": arguments, "averaged_metrics": {"substring_exact_match": 51.5}, "data": []})
+    )
     assert main(["evaluate", "import", str(tmp_path / "x.json"), "--out", str(tmp_path / "results")]) == 0
     assert main(["evaluate", "report", str(tmp_path / "results"), "-o", str(tmp_path / "table.md")]) == 0
     assert "| nq | 51.50 |" in (tmp_path / "table.md").read_text()
@@ -47,10 +52,22 @@ def test_helmets_results_become_a_table(tmp_path, capsys):
 def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     capsys.readouterr()
-    arguments = ["evaluate", str(tmp_path / "model"), "--tasks", "vt,qa_1", "--lengths", "1k,2k", "--samples", "10", "--dry-run"]
+    arguments = [
+        "evaluate",
+        str(tmp_path / "model"),
+        "--tasks",
+        "vt,qa_1",
+        "--lengths",
+        "1k,2k",
+        "--samples",
+        "10",
+        "--dry-run",
+    ]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
     assert "to read: 61,440 tokens at most" in said.out

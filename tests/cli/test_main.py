@@ -140,8 +140,9 @@ def test_run_tells_what_it_made(call, folder):
     code, out, err = call("run", folder / "r.yaml")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[:14] == [f"{name}: kept" for name in nextlong.open(folder / "run").steps]
-    told = dict(line.split(":", 1) for line in lines[14:])
+    steps = nextlong.open(folder / "run").steps
+    assert sorted(lines[: len(steps)]) == sorted(f"{name}: kept" for name in steps)
+    told = dict(line.split(":", 1) for line in lines[len(steps) :])
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"
     assert told["look"].strip() == f"nextlong peek {folder}/run"
@@ -173,7 +174,7 @@ def test_plan_prints_a_table(call, folder):
     code, out, err = call("plan", folder / "r.yaml")
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == ["step", "state", "time", "disk", "memory"]
-    assert out.count(" done, ") == 14
+    assert out.count(" done, ") == len(nextlong.open(folder / "run").steps.keys() - {"statistics"})
 
 
 def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):
@@ -203,7 +204,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
             ["--by", "sequences"],
             "--by sequences without --mix: there are no proportions to count; say --mix 1,2 or leave it out",
         ),
-        (["--to", "parkett"], "--to parkett: export.formats.0 must be 'parquet'"),
+        (["--to", "parkett"], "--to parkett: export.formats: there is no format 'parkett'; did you mean 'parquet'?"),
         (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
     ],
 )

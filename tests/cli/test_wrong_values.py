@@ -54,7 +54,11 @@ def test_every_key_of_a_recipe_with_every_wrong_value(plain, tmp_path, capsys):
             assert err.startswith("error: "), (key, value)
             assert "Traceback" not in err
             where = [str(part) for part in key if isinstance(part, str)]
-            assert any(told in err for told in (where[-1], where[0], "none.jsonl", "shorten it")), (key, value, err)
+            assert any(told in err for told in (where[-1], where[0], "none.jsonl", "shorten it", "holds a NUL")), (
+                key,
+                value,
+                err,
+            )
             tried += 1
     assert tried > 80 * len(VALUES)
     assert not (tmp_path / "run").exists()

@@ -237,7 +237,13 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     there = tmp_path / "there"
     asked = {"formats": ["parquet"], "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"]}
     done = export([own_run], **asked)
-    assert sorted(path.name for path in there.iterdir()) == [".nextlong-push.json", "README.md", "train", "validation"]
+    assert sorted(path.name for path in there.iterdir()) == [
+        ".nextlong-push.json",
+        "README.md",
+        "manifest.json",
+        "train",
+        "validation",
+    ]
     for name, split in (("parquet", "train"), ("parquet-validation", "validation")):
         files = done[name].files(".parquet")
         assert files

@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of, record_of
+from nextlong import pipeline
+from nextlong.artefacts import record
 from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.checks import verify
 from nextlong.verify.files import check_files
 from nextlong.verify.sequences import check_sequences
 
@@ -340,3 +343,18 @@ def test_exports_that_others_took_the_place_of_are_still_verified(run):
     change_parquet(plain, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
     assert f"{plain.name} row 2: input_ids[7] is 600" in breaches(run)[f"{plain.name} rows"][0]
     assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(Artefacts(run))[1].examples)
+
+
+def test_the_exports_of_every_state_are_verified_with_the_run(run, recipe_for):
+    sizes = ["compose.sequences=3", "compose.target_tokens=256", "compose.min_meta_chunks=2", "export.formats=[mds]"]
+    other = record.find(run).name
+    pipeline.run(recipe_for(run, *sizes, "workers=1"))
+    outcomes = {outcome.check: outcome for outcome in verify(run, sample=0)}
+    assert {check: outcome.examples for check, outcome in outcomes.items() if outcome.breaches} == {}
+    assert outcomes["mds rows"].checked == 3
+    assert outcomes[f"{other}: parquet rows"].checked == SEQUENCES
+    folder = run / record.find(f"{run}@{other}").steps["parquet"]
+    change_parquet(folder, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
+    found = {outcome.check: outcome.examples for outcome in verify(run, sample=0) if outcome.breaches}
+    assert found.keys() == {f"{other}: hashes", f"{other}: parquet rows"}
+    assert "parquet row 2: input_ids[7] is 600" in found[f"{other}: parquet rows"][0]

@@ -18,10 +18,10 @@ STOP = {0: 3, 1: 5, -1: -1}
 def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
     settings = {("compose", "target_tokens"): target_tokens}
     return SimpleNamespace(
-        extra_tokens=0,
         method="standard",
         layout=layout,
         strategy="top",
+        extra_tokens=0,
         setting=lambda section, key, default=None: settings.get((section, key), default),
         special_ids=special or {JOINT: [9], BOS: [], EOS: []},
     )

@@ -41,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error_console.print("[bold red]error:[/] ", end="")
         error_console.print(str(error), markup=False)
         return _USER_MISTAKE
+    except ValueError as error:
+        if "embedded null" not in str(error):
+            raise
+        error_console.print("[bold red]error:[/] ", end="")
+        error_console.print("a path of the recipe or the command holds a NUL, which no file system takes; correct it")
+        return _USER_MISTAKE
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

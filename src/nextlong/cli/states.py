@@ -103,7 +103,9 @@ def _prune(asked: argparse.Namespace) -> None:
         kept, dropped = prune.choose(run_dir, keep=asked.keep, drop=asked.drop)
         waste = prune.find_waste(run_dir, kept, dropped)
         if not waste and not dropped:
-            console.print(f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False)
+            console.print(
+                f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False, soft_wrap=True
+            )
             return
         _show_waste(waste, console)
         told = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"

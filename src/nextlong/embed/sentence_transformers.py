@@ -124,11 +124,11 @@ def count_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
-def is_installed() -> bool:
-    """Say whether the library is there; it is not imported, which takes seconds."""
+def is_installed(module: str = "sentence_transformers") -> bool:
+    """Say whether the library, or a module of another, is there; it is not imported, which takes seconds."""
     try:
-        return importlib.util.find_spec("sentence_transformers") is not None
-    except ModuleNotFoundError:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
         return False
 
 
@@ -148,19 +148,12 @@ def count_cpus() -> int:
 def check_backend(name: str, backend: str) -> None:
     """Raise EncoderError if a package that the backend needs is not installed."""
     modules, package = _BACKENDS.get(backend, ((), ""))
-    missing = [module for module in modules if not _is_installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if missing:
         raise EncoderError(
             f"encoder.sentence_transformers.backend={backend} of {name} needs {' and '.join(missing)}; pip install "
             f"'{package}', or take backend: torch"
         )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even what it is a part of
-        return False
 
 
 def _load(name: str, options: recipe.SentenceTransformers, *, dtype: str | None) -> tuple[Any, str]:

@@ -50,7 +50,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def check_plain(value: Any, *, origin: str, key: str = "") -> None:
-    """Raise RecipeError for a string that no file can hold (half a surrogate pair, NUL) or a number that counts nothing."""
+    """Raise RecipeError for a string that no file can hold (half a surrogate pair) or a number that counts nothing."""
     if isinstance(value, Mapping):
         for inner, below in value.items():
             check_plain(str(inner), origin=origin, key=f"{key}.{inner}".removeprefix("."))
@@ -58,10 +58,10 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
     elif isinstance(value, list | tuple):
         for place, below in enumerate(value):
             check_plain(below, origin=origin, key=f"{key}.{place}")
-    elif isinstance(value, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+    elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
         told = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
-        raise RecipeError(f"{where} holds {told}, which is no text (half a surrogate pair, or NUL); correct it")
+        raise RecipeError(f"{where} holds {told}, half of a surrogate pair and no text; correct it")
     elif (isinstance(value, int) and abs(value) >= _MOST) or (
         isinstance(value, float) and _MOST_FRACTIONAL < abs(value) < inf
     ):

@@ -91,7 +91,8 @@ def _yield(stats: Stats) -> Rows:
     parts += [(f"dropped: {reason}", count) for reason, count in told.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
     if stats.near_copies is not None:
-        rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts"))
+        passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
+        rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
     contaminated = stats.contaminated or {}
     return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
 

@@ -21,13 +21,12 @@ _SUFFIX = ".statistics.json"
 
 def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
-    named = run.path if run.record.parent == run.path else run.record
     config = {"sequences": run.recipe.compose.sequences}
-    return Step(NAME, 1, config, read_steps(run.steps), lambda _: [partial(measure_to, named=named)])
+    return Step(NAME, 1, config, read_steps(run.steps), lambda _: [partial(measure_to, named=run.state.named)])
 
 
-def measure_to(out: Path, *, named: Path) -> Counts:
-    """Measure the run that `named` opens, and write `{out}.statistics.json`."""
+def measure_to(out: Path, *, named: str) -> Counts:
+    """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), card_statistics.statistics(stats.measure(run)))
     return {"sequences": len(run)}

@@ -100,7 +100,8 @@ class Stats:
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
     `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
-    `contaminated` says how many chunks each evaluation file had left out.
+    `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
+    each evaluation file had left out.
     """
 
     run: str
@@ -127,6 +128,7 @@ class Stats:
     own_document_negatives: int | None
     repeated_chunks: int
     near_copies: int | None
+    repeated_passages: int | None
     contaminated: dict[str, int] | None
     meta_share: float | None
     tokens_by_role: dict[str, int]
@@ -219,7 +221,8 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         reuse=_reuse(run, counting),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
-        near_copies=_near_copies(run),
+        near_copies=_counted(run, "near_copies"),
+        repeated_passages=_counted(run, "repeated_passages"),
         contaminated=_contaminated(run),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
@@ -248,10 +251,8 @@ def _yield(run: Run) -> Yield:
     )
 
 
-def _near_copies(run: Run) -> int | None:
-    counted = [
-        counts["near_copies"] for step in run.steps.values() for counts in step.counts if "near_copies" in counts
-    ]
+def _counted(run: Run, name: str) -> int | None:
+    counted = [counts[name] for step in run.steps.values() for counts in step.counts if name in counts]
     return sum(counted) if counted else None
 
 

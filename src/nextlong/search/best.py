@@ -91,14 +91,15 @@ class Best:
         wide = self._k + _TIES
         scores = self._scores[queries]
         order = np.argpartition(scores, -wide, axis=1)[:, -wide:]
-        self._raise(scores, queries)
-        crowded = np.flatnonzero((scores >= self._least[queries]).sum(axis=1) > wide)
-        for row in crowded.tolist():
+        best = np.take_along_axis(scores, order, axis=1)
+        self._raise(best, queries)
+        for row in np.flatnonzero(best.min(axis=1) >= self._least[queries, 0]).tolist():
             places = np.flatnonzero(scores[row] >= self._least[queries[row]])
-            (exact,) = self._decisive(queries[row : row + 1], [places])
-            order[row] = places[np.lexsort((self._ids[queries[row], places], -exact))[:wide]]
+            (decisive,) = self._decisive(queries[row : row + 1], [places])
+            order[row] = places[np.lexsort((self._ids[queries[row], places], -decisive))[:wide]]
+            best[row] = scores[row, order[row]]
         self._scores[queries] = -np.inf
-        self._scores[queries, :wide] = np.take_along_axis(scores, order, axis=1)
+        self._scores[queries, :wide] = best
         self._ids[queries, :wide] = np.take_along_axis(self._ids[queries], order, axis=1)
         self._held[queries] = wide
 
@@ -109,8 +110,8 @@ class Best:
 
 
 def room(k: int) -> int:
-    """Return how many scores may reach a query between two prunings: the k best of a block, and ties, at least."""
-    return max(k + _TIES, _LEAST_ROOM)
+    """Return how many scores may reach a query between two prunings: a block's k best, and ties, at least."""
+    return max(2 * (k + _TIES), _LEAST_ROOM)
 
 
 def cells(k: int) -> int:

@@ -211,8 +211,9 @@ def _equal(numbers: U64) -> Pairs:
 
 def _among(pairs: Pairs, kept: Bools) -> Pairs:
     """Return those pairs of which both are kept, once each, ascending."""
-    both: Pairs = np.unique(np.sort(pairs[kept[pairs].all(axis=1)], axis=1), axis=0)
-    return both
+    pairs = pairs[kept[pairs].all(axis=1)]
+    keys = np.unique(pairs.min(axis=1, initial=len(kept)) * len(kept) + pairs.max(axis=1, initial=0))
+    return np.stack(np.divmod(keys, max(1, len(kept))), axis=1)
 
 
 def _word_weights(texts: Shingles, weights: Weights) -> NDArray[np.uint16]:

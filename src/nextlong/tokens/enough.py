@@ -6,6 +6,7 @@ of a corpus that is small beside one sequence is read whole, which takes well un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from nextlong.recipe import Recipe
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
+_MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # the heads of so many documents are tokenized
 _TRAINED_ENTRIES: Final = 4096  # of a tokenizer that is yet to be trained; the real one makes fewer tokens
 _MARGIN: Final = 1.1  # by which the estimate may be short
@@ -26,7 +28,10 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
     asked = recipe.sequence_tokens
     sources = recipe.ingest.sources
-    text_bytes = sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True))
+    text_bytes = sum(
+        min(estimate_text_bytes(own, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
+        for own, source in zip(files, sources, strict=True)
+    )
     if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe):
         return
     looks = look_at(recipe, files)

@@ -70,7 +70,7 @@ def _draw_distances(axis: Any, measured: list[dict[str, Any]]) -> None:
         )
     axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axis.set(title="Held-out meta-chunks, by distance", xlabel="tokens since the meta-chunk before")
-    axis.legend(frameon=False)
+    axis.legend(framealpha=0.9, edgecolor="none")
 
 
 def _columns(rows: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:

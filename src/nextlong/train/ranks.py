@@ -5,6 +5,7 @@ The numbers do not depend on how many there are: each step reads the same rows, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ def accelerator_for(recipe: TrainRecipe) -> Any:
     if AcceleratorState._shared_state:  # of an earlier training in this process
         AcceleratorState._reset_state()
         GradientState._reset_state()
+    _refuse_shared_rows()
     has_gpu = torch.accelerator.is_available()
     sharding = None
     if recipe.memory.shard == "fsdp2":
@@ -38,18 +40,21 @@ def accelerator_for(recipe: TrainRecipe) -> Any:
         mixed_precision="bf16" if recipe.training.precision == "bf16" else "no",
         fsdp_plugin=sharding,
     )
-    if getattr(accelerator.state, "parallelism_config", None) is not None:
-        parallel = accelerator.state.parallelism_config
-        if parallel.cp_size > 1 or parallel.sp_size > 1:
-            raise RecipeError(
-                "accelerate was launched with context or sequence parallelism, which drops the document mask in silence; launch "
-                "without it, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
-            )
     if sharding is not None and accelerator.num_processes == 1:
         raise RecipeError(
             "memory.shard=fsdp2 shares weights among ranks, and there is one; use torchrun, or set it to none"
         )
     return accelerator
+
+
+def _refuse_shared_rows() -> None:
+    """Raise RecipeError if `accelerate launch` was told to share rows among ranks."""
+    shared = [kind for kind in ("CP", "SP") if int(os.environ.get(f"PARALLELISM_CONFIG_{kind}_SIZE", "1")) > 1]
+    if shared:
+        raise RecipeError(
+            f"accelerate was launched with parallelism_config_{shared[0].lower()}_size above 1, which drops the document mask in "
+            "silence; launch without it, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong or megatron"
+        )
 
 
 def optimizer_for(model: Any, recipe: TrainRecipe) -> torch.optim.Optimizer:

@@ -221,7 +221,7 @@ class TrainRecipe(Section):
         try:
             return cls.model_validate(merge(data, overrides))
         except ValidationError as error:
-            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls))) from None
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls, methods=tuple))) from None
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""

@@ -160,11 +160,12 @@ def _finish(engine: loop.Engine) -> None:
         with checkpoint.explained(final):
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir()
-            before = bare.config.dtype
-            bare.config.dtype = dtype
             rounded = {name: tensor.to(dtype) for name, tensor in weights.items()}
             checkpoint.write_model(work, model=bare, weights=rounded, tokenizer=engine.tokenizer)
-            bare.config.dtype = before
+            config = store.read_json(
+                work / "config.json"
+            )  # save_pretrained wrote the precision of the weights in memory
+            store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
             shutil.rmtree(final, ignore_errors=True)
             work.replace(final)
     engine.accelerator.wait_for_everyone()

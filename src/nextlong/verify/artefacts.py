@@ -53,6 +53,7 @@ class Artefacts:
     def __init__(self, named: Path) -> None:
         """Read the record and the manifests. Raises RunError if there is no finished run."""
         self.path, index = _locate(named.expanduser())
+        self.record = index
         if not index.is_file():
             raise RunError(
                 f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "

@@ -1,9 +1,12 @@
 """Besides: exports of this data set that its record names no more, because a later one of the same format took their place.
 
-In:  the run directory. Out: their steps, and the rows that each export was written from, by fingerprint.
+In:  the run directory. Out: their steps, and the rows that each export was written from, by fingerprint; the states of the
+directory that hold other sequences.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.step import Step, open_step
@@ -32,6 +35,23 @@ def rows_of_data_set(run: Artefacts) -> dict[str, Step]:
         if is_ours and config.get("sequences") == [asked] and not config.get("others"):
             found[step.manifest["fingerprint"]] = step
     return run.rows_steps | found
+
+
+def other_states(run: Artefacts) -> list[tuple[str, Artefacts]]:
+    """Return the run directory's other states, by name, each set of sequences once and none that this run has itself."""
+    seen = {_sequences_of(run)}
+    found = []
+    for record in sorted((run.path / "states").glob("[!.]*.json")):
+        state = Artefacts(Path(f"{run.path}@{record.stem}"))
+        if _sequences_of(state) not in seen:
+            seen.add(_sequences_of(state))
+            found.append((record.stem, state))
+    return found
+
+
+def _sequences_of(run: Artefacts) -> tuple[str, ...]:
+    compose = run.steps.get("compose")
+    return ("" if compose is None else str(compose.manifest["fingerprint"]), *map(str, run.takes))
 
 
 def is_export(step: Step) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.besides import other_states
 from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
@@ -32,6 +35,7 @@ def verify(
     next. Raises RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
     """
     run = Artefacts(run_dir)
+    whole = run.path == run_dir.expanduser()  # the run directory, not one state of it
     starting("hashes")
     yield from check_files(run)
     checks: dict[str, Callable[[], list[Outcome]]] = {
@@ -47,6 +51,15 @@ def verify(
     for name, check in checks.items():
         starting(name)
         yield from _guarded(name, check)
+    for name, state in other_states(run) if whole else ():
+        starting(f"exports of {name}")
+        for outcome in _guarded("exports", partial(_check_other, state, run)):
+            yield replace(outcome, check=f"{name}: {outcome.check}")
+
+
+def _check_other(state: Artefacts, run: Artefacts) -> list[Outcome]:
+    """Check another state's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
+    return [*check_files(state, known={step.folder for step in run.steps.values()}), *check_exports(state)]
 
 
 def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -222,7 +222,8 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
     lanes = min(workers, shards)
     capacity = pipeline.capacity_here(recipe)
     resources = embedding_resources(recipe.encoder, capacity)
-    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), shards)
+    tasks = workers if recipe.encoder.kind == "sentence-transformers" else shards  # a shard is many slices
+    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), tasks)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
     growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
     terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
-from nextlong.embed.base import load_encoder
+from nextlong.embed.choose import choose_execution
 from nextlong.embed.sentence_transformers import is_installed
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile
@@ -182,11 +182,8 @@ def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> tuple[float | Non
     few = few[: _MEASURED_CHUNKS[recipe.encoder.kind]]
     if recipe.encoder.kind == "lsa":
         return _measure_lsa(recipe, few)
-    encoder = load_encoder(recipe.encoder)
-    encoder.encode(few[:1])  # the first call pays for setting up
-    began = time.perf_counter()  # a GPU's time is no processor's
-    encoder.encode(few)
-    return (time.perf_counter() - began) / max(1, len(few)), no_fit, encoder.dimensions
+    execution, dimensions = choose_execution(recipe.encoder.name, recipe.encoder.sentence_transformers, few)
+    return execution.threads / execution.chunks_per_second, no_fit, dimensions
 
 
 def _measure_lsa(recipe: Recipe, few: Sequence[str]) -> tuple[float, tuple[float, float, int, int], int]:

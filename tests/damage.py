@@ -1,0 +1,62 @@
+"""Damage: alter the files of a finished run, their hashes in order, so that only what they say can give it away."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from exported_runs import change_json, folder_of, record_of
+
+
+def files(run, step, suffix):
+    return sorted(path for path in folder_of(run, step).iterdir() if path.name.endswith(suffix))
+
+
+def rehash(path):
+    """Write the file's size and hash into its manifest, so that only what it says can give the damage away."""
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    (part,) = (part for part in manifest["parts"] if path.name in part["files"])
+    raw = path.read_bytes()
+    part["files"][path.name] |= {"bytes": len(raw), "xxh3": xxhash.xxh3_128_hexdigest(raw)}
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def read_batches(path):
+    with pa.ipc.open_file(path.read_bytes()) as reader:
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)], reader.schema
+
+
+def change_rows(path, change):
+    """Rewrite an Arrow file: `change` gets all rows as dictionaries and alters them in place."""
+    batches, schema = read_batches(path)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    change(rows)
+    with pa.ipc.new_file(path, schema) as writer:
+        for row in rows:
+            writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schema))
+    rehash(path)
+
+
+def change_array(path, change):
+    values = np.load(path).copy()
+    change(values)
+    np.save(path, values)
+    rehash(path)
+
+
+def change_recipe(run, section, key, value):
+    change_json(record_of(run), lambda record: record["recipe"][section].update({key: value}))
+
+
+def first_sequence(run):
+    return read_batches(files(run, "compose", ".sequences.arrow")[0])[0][0].to_pylist()[0]
+
+
+def change_sequence(run, change):
+    """Alter the first sequence; `change` gets its lists."""
+    change_rows(files(run, "compose", ".sequences.arrow")[0], lambda rows: change(rows[0]))
+
+
+def spans_of(row, role):
+    return [span for span, own in enumerate(row["role"]) if own == role]

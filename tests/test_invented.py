@@ -1,0 +1,28 @@
+"""Corpora that nobody has seen, through the whole pipeline: verify passes every run, without a margin, and finds what is planted.
+
+bench/invented_corpora.py runs a thousand.
+"""
+
+import pytest
+
+from invented import breaches, in_this_process, recipe_of, run_and_verify, write_tokenizer
+
+CORPORA = 40
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("invented") / "tokenizer.json")
+
+
+@pytest.mark.parametrize("first", range(0, CORPORA, 10))
+def test_invented_corpora_pass(first, tokenizer, tmp_path):
+    found, negatives = {}, 0
+    with in_this_process():
+        for seed in range(first, first + 10):
+            outcomes = run_and_verify(recipe_of(seed, tmp_path / str(seed), tokenizer))
+            negatives += sum(own.checked for own in outcomes if own.check == "near-copies among negatives")
+            if wrong := breaches(outcomes):
+                found[seed] = wrong
+    assert found == {}
+    assert negatives > 50

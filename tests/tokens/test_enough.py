@@ -1,0 +1,147 @@
+"""A run looks first: what cannot be is refused before the first step, and nothing else is."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+import nextlong
+from nextlong.cli.main import main
+from nextlong.inputs.remembered import input_files
+from nextlong.tokens.enough import check_enough
+
+HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
+
+
+def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(recipe_for, tmp_path, capsys):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(recipe_for(tmp_path / "run", "compose.target_tokens=2000000").dump())
+    assert main(["run", str(recipe)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        "error: no sequence can be made: compose.target_tokens=2,000,000, but all documents together are about "
+    )
+    assert err.endswith(" tokens; add documents or lower it\n")
+    assert not list((tmp_path / "run").glob("[0-9]*"))
+
+
+def test_what_can_be_made_is_not_refused(recipe_for, tmp_path):
+    for tokens in (64, 2048, 30_000):
+        recipe = recipe_for(tmp_path, f"compose.target_tokens={tokens}")
+        check_enough(recipe, input_files(recipe))
+
+
+def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat")
+    check_enough(recipe, input_files(recipe))
+    recipe = recipe_for(
+        tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat", "compose.method=knn"
+    )
+    with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
+        check_enough(recipe, input_files(recipe))
+
+
+def test_caps_count(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
+    with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
+        check_enough(recipe, input_files(recipe))
+
+
+def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):
+    """In a process that cannot import them; the sources and the tokenizer, which are far away, are replaced by near ones."""
+    script = (
+        "import sys\n"
+        f"HEAVY = {HEAVY}\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in HEAVY:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from nextlong.cli.main import main\n"
+        "code = main(sys.argv[1:])\n"
+        "assert not {name.partition('.')[0] for name in sys.modules} & set(HEAVY)\n"
+        "sys.exit(code)\n"
+    )
+    sets = [f"ingest.sources={json.dumps([{'path': str(small_corpus)}])}", "compose.target_tokens=2048"]
+    sets += [
+        "tokenizer.source=null",
+        "tokenizer.train=512",
+        "tokenizer.bos=null",
+        "tokenizer.eos=null",
+        "chunk.max_chars=256",
+    ]
+    options = [part for one in sets for part in ("--set", one)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, "plan", "--preset", "paper-128k", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (embed,) = (line for line in done.stdout.splitlines() if line.startswith("embed "))
+    assert "needs its package" in embed
+    assert (
+        "before `nextlong run`: encoder.model=sentence-transformers:jinaai/jina-embeddings-v3 needs the package"
+        in done.stdout
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["r.yaml", "--preset", "paper-128k"]])
+def test_a_plan_is_of_a_recipe_or_of_a_preset(arguments, capsys):
+    assert main(["plan", *arguments]) == 2
+    assert "plan needs a recipe or a preset, one of the two" in capsys.readouterr().err
+
+
+# reasons
+
+
+def run(recipe, tmp_path, capsys):
+    (tmp_path / "r.yaml").write_text(recipe.dump())
+    code = main(["run", str(tmp_path / "r.yaml")])
+    out, err = capsys.readouterr()
+    return code, next((line for line in out.splitlines() if line.startswith("sequences:")), ""), err
+
+
+def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run", "compose.sequences=all", "compose.max_uses=1")
+    code, told, _ = run(recipe, tmp_path, capsys)
+    assert code == 0
+    assert "(160 of 260 documents have compose.min_meta_chunks=2 chunks or more; " in told
+    assert "dropped: too few negatives to reach target_tokens; " in told
+    assert "chunks were used compose.max_uses=1 times and no more)" in told
+
+
+@pytest.mark.parametrize("method", ["standard", "knn", "iclm"])
+def test_fewer_than_asked_is_never_without_a_reason(recipe_for, tmp_path, capsys, method):
+    recipe = recipe_for(
+        tmp_path / "run", f"compose.method={method}", "compose.sequences=5000", "compose.target_tokens=4096"
+    )
+    code, told, _ = run(recipe, tmp_path, capsys)
+    assert code == 0
+    assert ", fewer than compose.sequences=5,000 (260 documents gave " in told
+    assert "()" not in told
+
+
+def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(tmp_path, capsys):
+    draw = random.Random(1)
+    paragraphs = [" ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)]
+    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=4)) for number in range(3000)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = nextlong.Recipe.from_dict(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "workers": 2,
+            "ingest": {"sources": [{"path": str(tmp_path / "c.jsonl")}]},
+            "chunk": {"max_chars": 256},
+            "encoder": {"lsa": {"dimensions": 16}},
+            "tokenizer": {"train": 512},
+            "compose": {"sequences": 12, "target_tokens": 4096},
+        }
+    )
+    code, _, err = run(recipe, tmp_path, capsys)
+    assert code == 2
+    assert "3,000 of 3,000 documents have compose.min_meta_chunks=2 chunks or more; 184 of them were drawn; " in err
+    assert "dropped: too few negatives to reach target_tokens" in err
