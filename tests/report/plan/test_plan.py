@@ -151,7 +151,7 @@ def test_times_are_told_in_the_unit_that_fits(seconds, told):
 RATES = sample.Rates(
     read_s_per_byte=1e-8, chunk_s_per_char=1e-8, encode_s_per_chunk=1e-3, fit_base_s=0.5, fit_s_per_chunk=1e-3,
     fit_terms=900, fit_measured_chunks=1024, dimensions=8, search_s_per_pair=1e-9, tokenize_s_per_char=1e-7,
-    words_s_per_char=2e-8, chars_per_token=4.0,
+    words_s_per_char=2e-8, chars_per_token=4.0, encode_unknown="",
 )  # fmt: skip
 
 
