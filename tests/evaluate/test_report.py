@@ -15,10 +15,10 @@ from nextlong.evaluate.task import all_tasks
 LENGTHS = (8192, 16_384, 32_768, 65_536, 131_072)
 
 
-def write_results(folder, scores, *, label):
+def write_results(folder, scores, *, label, cosine=None):
     """Write results in which a category's tasks all have its score less the number of the length."""
     folder.mkdir(parents=True)
-    index = {"format": 1, "nextlong": "0", "model": {"name": "m", "label": label}}
+    index = {"format": 1, "nextlong": "0", "model": {"name": "m", "label": label, "negatives_cosine": cosine}}
     (folder / "evaluation.json").write_text(json.dumps(index))
     for task in all_tasks().values():
         for number, length in enumerate(LENGTHS):
@@ -100,6 +100,19 @@ def test_a_setting_in_the_labels_makes_curves(tmp_path):
     made = {figure.name: figure for figure in figures.all_figures([results.read_results(folder) for folder in folders])}
     assert "chunk.max_chars" in made["by-setting"].svg
     assert made["by-setting"].png.startswith(b"\x89PNG")
+
+
+@pytest.mark.heavy
+def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
+    from nextlong.evaluate.report import figures
+
+    kinds = {"top": 0.7, "random-retrieved": 0.5, "random-corpus": 0.1}
+    folders = [write_results(tmp_path / kind, SCORES, label=kind, cosine=cosine) for kind, cosine in kinds.items()]
+    made = {
+        figure.name: figure.svg for figure in figures.all_figures([results.read_results(folder) for folder in folders])
+    }
+    assert "median cosine of the negatives" in made["similarity"]
+    assert "0.70" in made["similarity"]
 
 
 def test_wrong_outputs_and_labels_are_told(two, tmp_path):

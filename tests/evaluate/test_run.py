@@ -76,6 +76,17 @@ def test_what_is_finished_is_kept(tmp_path):
     assert lines[0].endswith("kept")
 
 
+def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
+    model = Oracle(word_tokenizer())
+    run(model, asked(tmp_path / "r", "json_kv", label="first", negatives_cosine=0.5))
+    before = len(model.asked)
+    found, _ = run(model, asked(tmp_path / "r", "json_kv"))
+    assert (found.name, found.model["negatives_cosine"]) == ("first", 0.5)
+    found, _ = run(model, asked(tmp_path / "r", "json_kv", label="second"))
+    assert found.name == "second"
+    assert len(model.asked) == before
+
+
 def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     class Failing(Oracle):
         def answers(self, samples):

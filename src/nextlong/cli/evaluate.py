@@ -61,6 +61,9 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
     what.add_argument("--data", type=Path, metavar="FOLDER", help="your copies of the benchmarks' files")
     what.add_argument("--run", type=Path, metavar="RUN", help="dependency: the run whose sequences are read")
+    what.add_argument(
+        "--trained-on", type=Path, metavar="RUN", help="the run that the model was trained on, for reports"
+    )
     what.add_argument("--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL)")
     what.add_argument("--label", metavar="NAME", help="what reports call the model")
     what.add_argument(
@@ -154,6 +157,7 @@ def _settings(asked: argparse.Namespace) -> Settings:
         seed=asked.seed,
         data=asked.data,
         run=asked.run,
+        trained_on=asked.trained_on,
         out=asked.out or Path(f"evaluation-{Path(asked.model.rstrip('/')).name}"),
         label=asked.label,
         context=asked.context,

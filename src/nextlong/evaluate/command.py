@@ -34,6 +34,7 @@ class Settings:
     seed: int = 42
     data: Path | None = None
     run: Path | None = None
+    trained_on: Path | None = None
     label: str | None = None
     context: int | None = None
     tokenizer: str | None = None
@@ -57,12 +58,23 @@ def measure(settings: Settings, *, console: Console) -> None:
         seed=settings.seed,
         label=settings.label,
         run=settings.run,
+        negatives_cosine=_negatives_cosine(settings.trained_on),
     )
     if settings.purpose == "plan":
         plan.show(settings, asked, console)
         return
     found = evaluate(lambda: opened(settings), asked, progress=Progress(console))
     show.tables([found], console)
+
+
+def _negatives_cosine(run_dir: Path | None) -> float | None:
+    """Return the median cosine of a run's negatives to their meta-chunks; None of a run without negatives, or of no run."""
+    if run_dir is None:
+        return None
+    from nextlong.runs import opened, stats
+
+    similarity = stats.measure(opened.Run(run_dir)).similarity
+    return None if similarity is None else similarity.p50
 
 
 def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:

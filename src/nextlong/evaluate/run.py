@@ -26,7 +26,11 @@ from nextlong.evaluate.task import JSON, Request, Sample, Task
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for. `samples` is the most a task; None for what its benchmark defines."""
+    """What is asked for.
+
+    `samples` is the most a task, None for what its benchmark defines. `label` and `negatives_cosine` (of the run that the model was
+    trained on) are for reports alone.
+    """
 
     tasks: Sequence[Task | Probe]
     lengths: Sequence[int]
@@ -36,6 +40,7 @@ class Asked:
     seed: int = 42
     label: str | None = None
     run: Path | None = None
+    negatives_cosine: float | None = None
 
 
 def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
@@ -106,18 +111,18 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
 
 
 def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
-    index = asked.out / results.INDEX
+    index, about = asked.out / results.INDEX, {"label": asked.label, "negatives_cosine": asked.negatives_cosine}
     if index.is_file():
         before = store.read_json(index)
         results.check_format(before, index)
-        if {**before["model"], "label": None} != {**identity, "label": None}:
+        if {key: value for key, value in before["model"].items() if key not in about} != identity:
             raise EvaluateError(
-                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked "
-                f"in another way; give "
-                "another --out, or delete the folder"
+                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked in "
+                "another way; give another --out, or delete the folder"
             )
+        about = {key: before["model"].get(key) if value is None else value for key, value in about.items()}
     store.write_json(
-        index, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": {**identity, "label": asked.label}}
+        index, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": {**identity, **about}}
     )
 
 

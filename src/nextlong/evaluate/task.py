@@ -114,8 +114,8 @@ def register(task: Task) -> Task:
 
 
 def all_tasks() -> dict[str, Task]:
-    """Return every task by name, in the order of the report."""
+    """Return every task by name, in the order of the report, whichever was imported first."""
     from nextlong.evaluate import tasks
 
     tasks.load()
-    return dict(_TASKS)
+    return {task.name: task for task in sorted(_TASKS.values(), key=lambda task: tasks.place_of(task.score.__module__))}

@@ -48,6 +48,7 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
         ("icl-by-shots", "In-context learning by shots", lambda figure: _icl(figure, results)),
         ("attention-longqa", "Attention on the first third, and LongQA", lambda figure: _attention(figure, results)),
         ("dependence", "Gain from earlier meta-chunks by distance", lambda figure: _dependence(figure, results)),
+        ("similarity", "Similarity of the negatives, and score", lambda figure: _similarity(figure, results)),
         ("by-setting", "Average score by a setting of the data", lambda figure: _by_setting(figure, results)),
     ]
     for one in results:
@@ -244,20 +245,38 @@ def _attention(figure: Any, results: Sequence[Results]) -> bool:
     rows = []
     for one in results:
         shares = [result.score for result in one.finished if result.task == "attention"]
-        if shares:
-            rows.append((one.name, fmean(shares), _mean_measured(one, "LongQA", paper.lengths_of([one]))))
+        rows += [(one.name, fmean(shares), _mean_measured(one, "LongQA", paper.lengths_of([one])))] if shares else []
+    return _bars_and_line(figure, rows, bars="attention on the first third, percent", line="LongQA, percent")
+
+
+def _similarity(figure: Any, results: Sequence[Results]) -> bool:
+    """Draw the negatives' similarity of each model's data, and its score (paper, Figure 7)."""
+    tasks, lengths = _measured_tasks(results), paper.lengths_of(results)
+    rows = []
+    for one in results:
+        if (cosine := one.model.get("negatives_cosine")) is not None:
+            score = _mean(_over_categories(one, length, tasks) for length in lengths)
+            rows.append((one.name, float(cosine), score))
+    return _bars_and_line(figure, rows, bars="median cosine of the negatives", line="mean over task types, percent")
+
+
+def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]], *, bars: str, line: str) -> bool:
     if not rows:
         return False
     axes = figure.subplots()
-    bars = axes.bar([name for name, _, _ in rows], [share for _, share, _ in rows], color=_COLOURS[5], width=0.55)
-    axes.bar_label(bars, fmt="%.2f", label_type="center", fontsize=9)
-    axes.set_ylabel("attention on the first third, percent")
+    drawn = axes.bar([name for name, _, _ in rows], [height for _, height, _ in rows], color=_COLOURS[5], width=0.55)
+    axes.bar_label(drawn, fmt="%.2f", label_type="center", fontsize=9)
+    axes.set_ylabel(bars)
     if any(score is not None for _, _, score in rows):
         right = axes.twinx()
-        _line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], "LongQA", 1)
-        right.set_ylabel("LongQA, percent", color=_COLOURS[1])
+        _line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
+        right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
+
+
+def _measured_tasks(results: Sequence[Results]) -> dict[str, list[Task]]:
+    return {category: own for category in paper.CATEGORIES if (own := paper.shared_tasks(results, category))}
 
 
 def _dependence(figure: Any, results: Sequence[Results]) -> bool:
@@ -290,7 +309,7 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     axes = figure.subplots()
     ordered = sorted((int(found[2]), one) for found, one in named)
     lengths = paper.lengths_of(results)
-    tasks = {category: own for category in paper.CATEGORIES if (own := paper.shared_tasks(results, category))}
+    tasks = _measured_tasks(results)
     if not tasks:
         return False
     for number, length in enumerate(lengths):
