@@ -1,5 +1,7 @@
 # make demo   environment + the main job on documents that every Python carries
 # make test   environment + linters, types, layers, tests
+# make train-demo      a tiny Llama from scratch on the demo's data
+# make evaluate-demo   a tiny model through the benchmarks
 # make bench  CORPUS="a.jsonl.zst b.jsonl.zst" TOKENIZER=tokenizer.json   nextlong against bench/handwritten.py
 
 PYTHON ?= python3
@@ -7,14 +9,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo train-demo evaluate-demo test lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
 	$(BIN)/nextlong demo
 
+# The short recipe's sequences of 4,096 tokens train in a minute or two on two cores.
+train-demo: demo $(VENV)/.models
+	$(BIN)/nextlong run nextlong-demo/demo.yaml --set run_dir=nextlong-demo/short --set compose.target_tokens=4096 --set compose.sequences=all
+	test -e nextlong-demo/train.yaml || $(BIN)/nextlong train init nextlong-demo/train.yaml --data nextlong-demo/short --preset tiny
+	$(BIN)/nextlong train nextlong-demo/train.yaml
+
+evaluate-demo: $(VENV)/.models
+	$(BIN)/python -m nextlong.evaluate.demo
+
+# Two processes: most tests wait for processes that they start.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -38,9 +50,15 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.core
 
+# Torch first and by exact version: anything else would bring another build along.
+$(VENV)/.models: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) --editable '.[evaluate,train]'
+	@touch $@ $(VENV)/.core
+
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .bench nextlong-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench nextlong-demo nextlong-evaluate-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
