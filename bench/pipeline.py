@@ -25,9 +25,9 @@ from routes import Order, Route, run_handwritten, run_nextlong
 ROWS: Mapping[str, frozenset[str]] = {
     "read, chunk": frozenset({"read", "ingest", "select", "chunk"}),
     "embed (TF-IDF, SVD)": frozenset({"tfidf", "svd", "encoder", "embed"}),
-    "search": frozenset({"search", "metas", "mine"}),
+    "search": frozenset({"search", "meta_documents", "mine"}),
     "draft, tokenize, compose": frozenset(
-        {"tokenize", "tokenizer", "shingles", "weights", "draft", "refer", "tokens", "compose"}
+        {"tokenize", "tokenizer", "shingles", "weights", "draft", "named_chunks", "tokens", "compose"}
     ),
     "write": frozenset({"write", "rows", "parquet"}),
 }

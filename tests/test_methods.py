@@ -75,7 +75,9 @@ def test_untied_documents_stand_in_parts_that_keep_their_order(one_run):
 
 def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
     run = one_run("compose.method=iclm", "compose.sequences=6", "iclm.max_similarity=null")
-    vectors = [np.load(path).astype(np.float32) for path in run.steps["docvectors"].files(".docvectors.npy")]
+    vectors = [
+        np.load(path).astype(np.float32) for path in run.steps["document_vectors"].files(".document_vectors.npy")
+    ]
     docs = np.load(run.steps["documents"].file(".docs.npy"))
     chunk_docs = {int(first): place for place, first in enumerate(docs["first_chunk"])}
     known = 0
@@ -190,4 +192,4 @@ def test_steps_of_a_method_are_its_own():
         return [step.name for step in pipeline.route(recipe, input_files(recipe))]
 
     assert "embed" not in names("standard") + names("quest")
-    assert {"docvectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))
+    assert {"document_vectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))

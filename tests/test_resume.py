@@ -24,9 +24,9 @@ from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed", "index", "lists", "tune", "mine",
+    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
     "shingles", "weights",
-    "draft", "refer", "tokens", "compose",
+    "draft", "named_chunks", "tokens", "compose",
     "rows", "parquet", "jsonl",
 ]  # fmt: skip
 
@@ -168,9 +168,9 @@ def test_second_run_touches_no_file(recipe_for, own_run):
     [
         (["workers=1", "export.formats=[jsonl]"], []),
         (["export.row_group_mb=1"], ["parquet"]),
-        (["compose.sequences=11"], ["metas", *SEARCH, *STEPS[STEPS.index("draft") :]]),
+        (["compose.sequences=11"], ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]]),
         (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
-        (["compose.target_tokens=1024"], ["draft", "refer", "tokens", "compose", "rows", "parquet", "jsonl"]),
+        (["compose.target_tokens=1024"], ["draft", "named_chunks", "tokens", "compose", "rows", "parquet", "jsonl"]),
         (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
         (["encoder.lsa.dimensions=8"], ["encoder", "embed", *SEARCH, *STEPS[STEPS.index("draft") :]]),
     ],

@@ -31,9 +31,9 @@ def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for
         f"compose: 12 of 40 sequences from 46 documents; 34 {DROPPED}; drawing 116 of 160",
         f"compose: 12 of 40 sequences from 92 documents; 80 {DROPPED}; drawing 160 of 160",
     ]
-    assert (done["compose"].total("sequences"), done["metas"].total("drawn")) == (12, 160)
+    assert (done["compose"].total("sequences"), done["meta_documents"].total("drawn")) == (12, 160)
     labels = [line.partition(":")[0] for line in lines]
-    assert [labels.count(name) for name in ("ingest", "embed", "metas", "draft", "rows", "parquet")] == [
+    assert [labels.count(name) for name in ("ingest", "embed", "meta_documents", "draft", "rows", "parquet")] == [
         1,
         1,
         3,
@@ -54,7 +54,7 @@ def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, run_dir
     assert [line for line in lines if "documents" in line] == [
         f"compose: 110 of 122 sequences from 133 documents; 23 {DROPPED}; trying more of those drawn"
     ]
-    assert done["refer"].total("drafts") == done["draft"].total("drafts") == 160
+    assert done["named_chunks"].total("drafts") == done["draft"].total("drafts") == 160
     assert done["compose"].total("sequences") == 120
 
 

@@ -77,7 +77,7 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     recipe = recipe_for(tmp_path / "run", write(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
     done = pipeline.run(recipe)
     told = dict(summary.lines(recipe, done))["documents"]
-    assert done["neardup"].total("near_duplicates") >= len(rows)
+    assert done["near_duplicates"].total("near_duplicates") >= len(rows)
     assert "near-duplicates" in told
     kept = done["chunk"].total("documents")
     assert told.startswith(f"{kept:,} kept of {2 * len(rows):,}")
@@ -135,7 +135,7 @@ def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
     first = pipeline.run(recipe)
     evaluation.write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
     second = pipeline.run(recipe)
-    assert first["evalgrams"].folder != second["evalgrams"].folder
+    assert first["eval_ngrams"].folder != second["eval_ngrams"].folder
     assert first["contaminated"].total("contaminated") == 4
     assert second["contaminated"].total("contaminated") == 0
 

@@ -1,11 +1,11 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
-ingest → select → chunk → encoder → embed → mine → draft → refer → tokens → compose → rows → files of each format
-                      ├→ metas ──────────────┘  ↑      ↑
-                      ├→ shingles → weights ────┘      │
-                      └→ tokenizer (and E) ────────────┘
+ingest → select → chunk → encoder → embed → index → mine → draft → named_chunks → tokens → compose → rows → files of each format
+                     ├→ meta_documents ────────────┘        ↑             ↑
+                     ├→ shingles → weights ─────────────────┘             │
+                     └→ tokenizer (and E) ────────────────────────────────┘
 
-Before `ingest` stands `lines` where a large file is read in parts.
+Before `ingest` stands `line_counts` where a large file is read in parts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
 from nextlong.search.choose import has_driver
 from nextlong.tokens.enough import check_enough
-from nextlong.tokens.steps import refer_step, tokenizer_step, tokens_step
+from nextlong.tokens.steps import named_chunks_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
 
 # What every worker needs, imported once by the server that workers are forked from.
@@ -188,10 +188,10 @@ def route(
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
-    refer = refer_step(recipe, chunk, draft, attempt=attempt)
-    tokens = tokens_step(recipe, ingest, chunk, tokenizer, refer)
-    compose = compose_step(recipe, chunk, tokenizer, draft, refer, tokens)
-    writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, refer, tokens, compose))
+    named = named_chunks_step(recipe, chunk, draft, attempt=attempt)
+    tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
+    compose = compose_step(recipe, chunk, tokenizer, draft, named, tokens)
+    writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
         *lines,
         ingest,
@@ -201,7 +201,7 @@ def route(
         *cleaning,
         tokenizer,
         *drafted,
-        refer,
+        named,
         tokens,
         compose,
         *writing,

@@ -63,7 +63,7 @@ def test_large_file_in_parts_gives_the_documents_of_the_whole_one(tmp_path, text
         row.update({key: row[key].replace(".gz", "") for key in row.keys() & {"source_id", "file"}})
     names, tasks, parted, parted_rejects = ingested(tmp_path / "parts", parts, sources=parts)
     text_bytes = sum(len(row["text"]) for row in documents)
-    assert names == ["lines", "ingest", "select"]
+    assert names == ["line_counts", "ingest", "select"]
     assert text_bytes // 1000 <= tasks <= text_bytes // 1000 + 2
     assert (parted, parted_rejects) == (documents, rejects)
 
@@ -80,4 +80,4 @@ def test_parts_are_counted_in_text(tmp_path):
     rows = [{"text": "ten bytes.", "other": "x" * 990} for _ in range(300)]
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
     names, tasks, documents, _ = ingested(tmp_path / "in", {"a.jsonl": content}, sources=["a.jsonl"])
-    assert (names, tasks, len(documents)) == (["lines", "ingest", "select"], 3, 300)
+    assert (names, tasks, len(documents)) == (["line_counts", "ingest", "select"], 3, 300)

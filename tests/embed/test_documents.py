@@ -20,7 +20,7 @@ def write_shard(folder, doc_rows, ends, vectors):
 
 
 def read(out):
-    return np.load(f"{out}.docvectors.npy")
+    return np.load(f"{out}.document_vectors.npy")
 
 
 def test_one_vector_for_each_document_with_chunks(tmp_path):

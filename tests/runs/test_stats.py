@@ -36,7 +36,7 @@ def sequences(run):
 
 def test_yield(run, measured):
     told = measured.yields
-    (drawn,) = run.steps["metas"].counts
+    (drawn,) = run.steps["meta_documents"].counts
     assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
     assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
     assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())

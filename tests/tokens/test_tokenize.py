@@ -215,7 +215,7 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
 
 
 def test_differences_stop_the_run_and_name_the_shards(recipe_for, tmp_path):
-    inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "refer")]
+    inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "named_chunks")]
     step = tokens_step(recipe_for(tmp_path), *inputs)
     parts = [{"counts": {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Done("tokens", tmp_path, {"parts": parts[:1]}))

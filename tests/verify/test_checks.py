@@ -123,7 +123,7 @@ def test_chunks_with_a_gap(run):
 def test_a_changed_token(run):
     chunk = first_sequence(run)["chunk_id"][spans_of(first_sequence(run), META)[0]]
     shard, row = chunk >> SHARD_BITS, chunk & ROW_MASK
-    place = np.searchsorted(np.load(files(run, "refer", ".rows.npy")[shard]), row)
+    place = np.searchsorted(np.load(files(run, "named_chunks", ".rows.npy")[shard]), row)
     at = np.load(files(run, "tokens", ".offsets.npy")[shard])[place] + 2
 
     def alter(ids):

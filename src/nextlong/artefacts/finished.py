@@ -20,7 +20,7 @@ def token_store(done: Finished) -> TokenStore:
     """Return the tokens of a finished run."""
     tokens = done["tokens"]
     return TokenStore(
-        rows=done["refer"].files(".rows.npy"), offsets=tokens.files(".offsets.npy"), ids=tokens.files(".ids.npy")
+        rows=done["named_chunks"].files(".rows.npy"), offsets=tokens.files(".offsets.npy"), ids=tokens.files(".ids.npy")
     )
 
 

@@ -36,7 +36,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         rules = Rules(
             joint_tokens=len(special.joint), bos_tokens=len(special.bos), eos_tokens=len(special.eos), **config
         )
-        drafts, (counts,) = done["draft"].files(".drafts.arrow"), done["refer"].counts
+        drafts, (counts,) = done["draft"].files(".drafts.arrow"), done["named_chunks"].counts
         common: dict[str, Any] = {
             "tokens": token_store(done),
             "chunks": chunks_of(done).files(".chunks.arrow"),
@@ -67,14 +67,14 @@ def _may_give_more(done: Finished) -> bool:
     drawn, draft = _drawn(done), done["draft"]
     return (
         drawn["drawn"] < drawn["eligible"]
-        or done["refer"].total("drafts") < draft.total("drafts")
+        or done["named_chunks"].total("drafts") < draft.total("drafts")
         or any(counts.get("limited") or counts.get("starved") for counts in draft.counts)
     )
 
 
 def _drawn(done: Finished) -> dict[str, Any]:
     """Return how many documents were drawn of how many."""
-    (counts,) = done["metas" if "metas" in done else "documents"].counts
+    (counts,) = done["meta_documents" if "meta_documents" in done else "documents"].counts
     return counts
 
 
@@ -109,8 +109,8 @@ def gives_nothing(done: Finished) -> bool:
 def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
     """Return what a corpus has for sequences and what became of it; never empty."""
     documents, told = done["chunk"].total("documents"), []
-    if "metas" in done:
-        (counts,) = done["metas"].counts
+    if "meta_documents" in done:
+        (counts,) = done["meta_documents"].counts
         told.append(
             f"{counts['eligible']:,} of {documents:,} documents have compose.min_meta_chunks="
             f"{recipe.compose.min_meta_chunks} chunks or more"

@@ -57,7 +57,7 @@ def lines_steps(splits: Splits) -> list[Step]:
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    return [Step("lines", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
+    return [Step("line_counts", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
 
 
 def _count(_: Path, *, part: Part) -> Counts:
@@ -190,7 +190,7 @@ def neardup_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> S
             )
         ]
 
-    return Step("neardup", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
+    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
@@ -210,12 +210,12 @@ def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps between the chunks and the cleaned chunks; none if there is no evaluation file."""
     if not recipe.decontaminate.files:
         return []
-    evalgrams = _evalgrams_step(recipe)
-    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, evalgrams)
-    return [evalgrams, contaminated, _clean_step(chunk, contaminated)]
+    eval_ngrams = _eval_ngrams_step(recipe)
+    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, eval_ngrams)
+    return [eval_ngrams, contaminated, _clean_step(chunk, contaminated)]
 
 
-def _evalgrams_step(recipe: Recipe) -> Step:
+def _eval_ngrams_step(recipe: Recipe) -> Step:
     """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
     files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
 
@@ -223,7 +223,7 @@ def _evalgrams_step(recipe: Recipe) -> Step:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    return Step("evalgrams", 1, config, (), tasks)
+    return Step("eval_ngrams", 1, config, (), tasks)
 
 
 def _content_hash(file: str) -> str:
@@ -237,18 +237,18 @@ def _content_hash(file: str) -> str:
         raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; mend it or remove it") from None
 
 
-def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, evalgrams: Step) -> Step:
+def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
     """CHUNKS → which of them share a run of words with an evaluation file."""
 
     def tasks(done: Finished) -> list[Task]:
-        heads, grams = (done["evalgrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
+        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
         shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
         return [
             partial(contaminated_shard, documents=documents, chunks=chunks, heads=heads, grams=grams, files=files)
             for documents, chunks in shards
         ]
 
-    return Step("contaminated", 1, {}, (ingest, chunk, evalgrams), tasks)
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks)
 
 
 def _clean_step(chunk: Step, contaminated: Step) -> Step:

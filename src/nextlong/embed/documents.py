@@ -23,12 +23,12 @@ _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite dire
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> dict[str, Any]:
-    """Write `{out}.docvectors.npy` float16 (documents, dimensions); documents without chunks are left out."""
+    """Write `{out}.document_vectors.npy` float16 (documents, dimensions); documents without chunks are left out."""
     table = read_chunks(chunks)
     doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
     shape = (len(doc_rows), chunk_vectors.shape[1])
-    with open(f"{out}.docvectors.npy", "wb") as file:
+    with open(f"{out}.document_vectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
         for low, high in _blocks(counts):
             if of == "first":

@@ -110,7 +110,7 @@ def _shards(done: Finished) -> Iterator[tuple[Path, Path]]:
     return zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
 
 
-def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
+def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
     config: dict[str, Any] = {"of": recipe.documents.vector}
 
@@ -118,4 +118,4 @@ def docvectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 
-    return Step("docvectors", 2, config, (chunk, embed), tasks)
+    return Step("document_vectors", 2, config, (chunk, embed), tasks)

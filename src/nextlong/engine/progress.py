@@ -103,7 +103,7 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Progress(
-            TextColumn("  {task.description:<12}"),
+            TextColumn("  {task.description:<16}"),
             BarColumn(bar_width=32),
             _Count(),
             _Rate(),
@@ -115,7 +115,7 @@ class Bars:
 
     def kept(self, label: str) -> None:
         """Print that a step was there already."""
-        self._console.print(f"[green]✓[/] {label:<12} [dim]kept[/]", highlight=False)
+        self._console.print(f"[green]✓[/] {label:<16} [dim]kept[/]", highlight=False)
 
     def tell(self, text: str) -> None:
         """Print a line."""
@@ -141,7 +141,7 @@ class Bars:
             self._live.refresh()  # else the line below is printed above the bar as it was
             if not self._live.tasks:
                 self._live.stop()
-        self._console.print(f"[green]✓[/] {label:<12} {clock.spent():6.1f} s", highlight=False)
+        self._console.print(f"[green]✓[/] {label:<16} {clock.spent():6.1f} s", highlight=False)
 
 
 class _Count(ProgressColumn):

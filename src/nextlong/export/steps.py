@@ -69,7 +69,7 @@ def check_names(recipe: Recipe, known: Finished) -> None:
 
 def read_steps(done: Finished) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting needs."""
-    names = ("ingest", chunks_of(done).name, "tokenizer", "refer", "tokens", "compose")
+    names = ("ingest", chunks_of(done).name, "tokenizer", "named_chunks", "tokens", "compose")
     return tuple(Step.of(done[name]) for name in names)
 
 

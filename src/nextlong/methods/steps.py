@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.artefacts.finished import chunks_of, special_ids
-from nextlong.embed.steps import docvectors_step
+from nextlong.embed.steps import document_vectors_step
 from nextlong.engine import store
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
@@ -23,7 +23,7 @@ from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
     documents_step,
     meta_blocks,
-    metas_step,
+    meta_documents_step,
     mine_step,
     neighbours_fetch,
     neighbours_step,
@@ -37,7 +37,7 @@ from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
 def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
-    metas = metas_step(recipe, ingest, chunk, attempt=attempt)
+    metas = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
     mine = mine_step(recipe, embed, metas, index)
     screening = _screening(recipe, ingest, chunk)
@@ -79,14 +79,16 @@ def draft_step(
 
     def tasks(done: Finished) -> list[Task]:
         ranges = zip(
-            meta_blocks(done["metas"].file(".metas.npy")), done["mine"].files(".candidates.arrow"), strict=True
+            meta_blocks(done["meta_documents"].file(".meta_documents.npy")),
+            done["mine"].files(".candidates.arrow"),
+            strict=True,
         )
         rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
             partial(
                 draft_block,
-                metas=done["metas"].file(".metas.npy"),
+                metas=done["meta_documents"].file(".meta_documents.npy"),
                 first=first,
                 last=last,
                 candidates=candidates,
@@ -127,7 +129,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     needed = [documents, lengths_step(recipe, ingest, chunk, tokenizer)]
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
-        vectors = docvectors_step(recipe, chunk, embed)
+        vectors = document_vectors_step(recipe, chunk, embed)
         wanted = wanted_neighbours(recipe, fetch=search.fetch, attempt=attempt)
         index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted))
         on_the_way = [encoder, embed, vectors, *index]

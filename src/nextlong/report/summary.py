@@ -118,7 +118,7 @@ def _why_less(done: Finished) -> str:
         (counts["duplicates"], "exact duplicate"),
         (counts["capped"], "over a cap"),
         (counts["weighted_out"], "over their weight"),
-        (done["neardup"].total("near_duplicates") if "neardup" in done else 0, "near-duplicate"),
+        (done["near_duplicates"].total("near_duplicates") if "near_duplicates" in done else 0, "near-duplicate"),
         (done["ingest"].total("rejects"), "rejected"),
     ]
     told = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]

@@ -236,7 +236,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
 def _yield(run: Run) -> Yield:
     draft, compose = run.steps["draft"], run.steps["compose"]
     lost = dropped(run.steps)
-    (drawn,) = run.steps["metas" if "metas" in run.steps else "documents"].counts
+    (drawn,) = run.steps["meta_documents" if "meta_documents" in run.steps else "documents"].counts
     return Yield(
         documents=run.steps["chunk"].total("documents"),
         eligible=drawn["eligible"],
@@ -245,7 +245,7 @@ def _yield(run: Run) -> Yield:
         drafts=draft.total("drafts") + sum(draft.total_by_reason("dropped").values()),
         kept=len(run),
         spare=compose.total("sequences") - len(run),
-        untried=draft.total("drafts") - run.steps["refer"].total("drafts"),
+        untried=draft.total("drafts") - run.steps["named_chunks"].total("drafts"),
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
     )

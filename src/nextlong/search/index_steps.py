@@ -179,12 +179,20 @@ def _read_queries(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _vectors_of(done: Finished) -> list[Path]:
-    return done["docvectors"].files(".docvectors.npy") if "docvectors" in done else done["embed"].files(".vectors.npy")
+    return (
+        done["document_vectors"].files(".document_vectors.npy")
+        if "document_vectors" in done
+        else done["embed"].files(".vectors.npy")
+    )
 
 
 def _queries_of(done: Finished) -> Path:
-    return done["documents"].file(".queries.npy") if "documents" in done else done["metas"].file(".metas.npy")
+    return (
+        done["documents"].file(".queries.npy")
+        if "documents" in done
+        else done["meta_documents"].file(".meta_documents.npy")
+    )
 
 
 def _count_of(done: Finished) -> int:
-    return done["documents"].total("drawn") if "documents" in done else done["metas"].total("meta_chunks")
+    return done["documents"].total("drawn") if "documents" in done else done["meta_documents"].total("meta_chunks")

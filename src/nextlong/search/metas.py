@@ -25,7 +25,7 @@ def draw_metas(
     min_meta_chunks: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.metas.npy`.
+    """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
 
     A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
     then have fewer characters than `chars`, by document row, says.
@@ -41,7 +41,7 @@ def draw_metas(
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
-    np.save(f"{out}.metas.npy", drawn)
+    np.save(f"{out}.meta_documents.npy", drawn)
     return {
         "documents": documents,
         "eligible": eligible,

@@ -24,7 +24,7 @@ _MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours
 _MOST_METAS = 256  # documents drafted at a time
 
 
-def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
+def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the drawn meta-documents."""
     config: dict[str, Any] = {
         "draws": draws(recipe, attempt),
@@ -46,7 +46,7 @@ def metas_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> St
                 "lower either, or add longer documents"
             )
 
-    return Step("metas", 1, config, (ingest, chunk), tasks, check=check)
+    return Step("meta_documents", 1, config, (ingest, chunk), tasks, check=check)
 
 
 def meta_blocks(metas: Path) -> list[tuple[int, int]]:
@@ -74,7 +74,10 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
     fetch = fetch_of(recipe)
 
     def tasks(done: Finished) -> list[Task]:
-        path, files = done["metas"].file(".metas.npy"), index_files(done, done["embed"].files(".vectors.npy"))
+        path, files = (
+            done["meta_documents"].file(".meta_documents.npy"),
+            index_files(done, done["embed"].files(".vectors.npy")),
+        )
         return [
             partial(mine_block, metas=path, first=first, last=last, index=files, fetch=fetch)
             for first, last in meta_blocks(path)
@@ -101,7 +104,7 @@ def neighbours_step(
     """Document vectors → the nearest documents of each query, by the index that the steps `index` built, or exactly."""
 
     def tasks(done: Finished) -> list[Task]:
-        files = index_files(done, done["docvectors"].files(".docvectors.npy"))
+        files = index_files(done, done["document_vectors"].files(".document_vectors.npy"))
         queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
         return [
             partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)

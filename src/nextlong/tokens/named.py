@@ -12,7 +12,9 @@ import pyarrow as pa
 from nextlong import schemas
 
 
-def refer(out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None) -> dict[str, Any]:
+def list_named_chunks(
+    out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
+) -> dict[str, Any]:
     """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
 
     `take` in the counts says how many drafts of each file are chosen. Memory: one byte a chunk.

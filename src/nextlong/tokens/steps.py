@@ -14,7 +14,7 @@ from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
-from nextlong.tokens.named import refer
+from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
 from nextlong.tokens.tokenizer import local_path, prepare_tokenizer, token_id
 
@@ -46,15 +46,15 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     return Step("tokenizer", 3, config, (ingest, chunk), tasks, check=check)
 
 
-def refer_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
+def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
     """DRAFTS → the chunks that they name."""
     limit = sequence_limit(recipe, attempt)
 
     def tasks(done: Finished) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
-        return [partial(refer, drafts=drafts, chunks=chunks, limit=limit)]
+        return [partial(list_named_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
-    return Step("refer", 1, {"limit": limit}, (chunk, draft), tasks)
+    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks)
 
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
@@ -68,7 +68,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         shards = zip(
             done["ingest"].files(".documents.arrow"),
             chunks_of(done).files(".chunks.arrow"),
-            done["refer"].files(".rows.npy"),
+            done["named_chunks"].files(".rows.npy"),
             strict=True,
         )
         path = done["tokenizer"].file(".tokenizer.json")
@@ -109,8 +109,8 @@ def _earlier_tokens(
             same = manifest["version"] == version and manifest["config"] == config and not tokens.total("mismatches")
             if not same or not inputs.items() <= manifest["inputs"].items():
                 continue
-            (named,) = run_dir.glob(f"[0-9][0-9]-refer-{manifest['inputs']['refer']}")
-            rows = open_done("refer", named).files(".rows.npy")
+            (named,) = run_dir.glob(f"[0-9][0-9]-named_chunks-{manifest['inputs']['named_chunks']}")
+            rows = open_done("named_chunks", named).files(".rows.npy")
             found.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
         except (RunError, ValueError):
             continue  # unfinished, harmed or half removed: these rows are tokenized anew

@@ -249,7 +249,7 @@ class Artefacts:
 
     @cached_property
     def _token_files(self) -> list[list[Path]]:
-        rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "refer")
+        rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "named_chunks")
         return [
             self.files(rows_step, ".rows.npy"),
             self.files("tokens", ".offsets.npy"),

@@ -10,7 +10,7 @@ from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.nextlong.offers import read_candidates
 from nextlong.schemas import METAS, DropReason
 from nextlong.similarity.shingles import ShingleStore, shingles
-from nextlong.tokens.named import refer
+from nextlong.tokens.named import list_named_chunks
 
 SECOND = 1 << 32  # chunk 0 of shard 1
 
@@ -132,7 +132,7 @@ def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, lim
         [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
-    counts = refer(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
+    counts = list_named_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
     assert counts == {"take": take, "drafts": sum(take), "chunks": sum(map(len, rows))}
     assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
 

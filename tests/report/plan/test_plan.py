@@ -16,8 +16,8 @@ from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page, sample
 
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "metas", "encoder", "embed",
-    "index", "lists", "tune", "mine", "shingles", "weights", "draft", "refer", "tokens", "compose", "rows", "parquet",
+    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed",
+    "index", "lists", "tune", "mine", "shingles", "weights", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
 
@@ -73,7 +73,7 @@ def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
     sets = [f"decontaminate=[{tmp_path / 'eval.txt'}]", "ingest.dedup=minhash"]
     _, rows = shown(recipe_in(tmp_path, *sets))
     told = {row[0]: row[3:] for row in rows}
-    for step in ("minhash", "neardup", "evalgrams", "contaminated", "clean"):
+    for step in ("minhash", "near_duplicates", "eval_ngrams", "contaminated", "clean"):
         assert told[step][1::2] == ["s", "MB", "MB"]
 
 

@@ -63,7 +63,10 @@ _SIGNATURE_BYTES, _NEARDUP_S = 512, 2e-5  # a document
 _EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
 _TOKENIZER_S = 3.0  # to load one, or train on its sample
 _EXPORT_BYTES_PER_S = 100e6  # of one core
-_DRAWN_SHARE, _NAMED_SHARE = 1.25, 1.0625  # metas_step draws a quarter to spare, refer names a sixteenth of it
+_DRAWN_SHARE, _NAMED_SHARE = (
+    1.25,
+    1.0625,
+)  # a quarter more documents are drawn than asked for, a sixteenth more drafts named
 _UNKNOWN = "not known"
 
 _TUNED_QUERIES = 256  # searched for exactly, to measure an index against
@@ -207,8 +210,8 @@ def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> d
     chunk_bytes = corpus.chunks * _CHUNK_BYTES
     return {
         "minhash": Work(hashed_s * _SIGN_WORDS + tables_s, corpus.documents * _SIGNATURE_BYTES, lanes=lanes),
-        "neardup": Work(corpus.documents * _NEARDUP_S, corpus.documents),
-        "evalgrams": Work(
+        "near_duplicates": Work(corpus.documents * _NEARDUP_S, corpus.documents),
+        "eval_ngrams": Work(
             corpus.evaluation_bytes * rates.words_s_per_char * _EVALUATION_WORDS + _WORD_TABLES_S,
             corpus.evaluation_bytes * _EVALUATION_SHARE,
         ),
@@ -230,7 +233,7 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
     encode_s = None if rates.encode_s_per_chunk is None else corpus.chunks * rates.encode_s_per_chunk
     ingested = corpus.text_bytes * corpus.stored_share + corpus.documents * _DOCUMENT_BYTES + shards * _FILE_BYTES
     return {
-        "lines": Work(corpus.text_bytes * _COUNT_LINES_S, 0.0, lanes=lanes),
+        "line_counts": Work(corpus.text_bytes * _COUNT_LINES_S, 0.0, lanes=lanes),
         "ingest": Work(corpus.text_bytes * rates.read_s_per_byte, ingested, corpus.text_bytes, lanes),
         "select": Work(corpus.documents * _SELECT_S, corpus.documents),
         "chunk": Work(
@@ -245,7 +248,9 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
         "embed": Work(
             encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
         ),
-        "docvectors": Work(corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes),
+        "document_vectors": Work(
+            corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes
+        ),
         "lengths": Work(
             corpus.kept_chars * rates.tokenize_s_per_char,
             corpus.chunks * _LENGTH_BYTES,
@@ -277,7 +282,7 @@ def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) 
     )
     looked_into, building = _index_works(recipe, load, workers)
     return {
-        "metas": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
+        "meta_documents": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
         **building,
         "mine": Work(
             queries * corpus.chunks * rates.search_s_per_pair * looked_into,
@@ -330,7 +335,7 @@ def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, d
         "draft": Work(
             drafted * _DRAFT_S + compared_chars * _COMPARE_S, drafts.drafted_chunks * _DRAFTED_BYTES, lanes=workers
         ),
-        "refer": Work(corpus.chunks * _REFER_S, drafts.named_chunks * _OFFSET_BYTES),
+        "named_chunks": Work(corpus.chunks * _REFER_S, drafts.named_chunks * _OFFSET_BYTES),
         "tokens": Work(
             named_chars * rates.tokenize_s_per_char,
             token_bytes,
