@@ -116,6 +116,16 @@ def test_what_is_no_method_is_named(bring, tmp_path):
         nextlong.run(asked)
 
 
+def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_for, tmp_path):
+    bring(
+        SOUND.replace(
+            "    Options = Longest\n", "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n"
+        ).replace("Drafted, Request", "Drafted, Need, Request")
+    )
+    with pytest.raises(PluginError, match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords"):
+        nextlong.run(recipe_for(tmp_path / "run", "compose.method=longest"))
+
+
 def test_a_name_that_two_bring_or_that_recipes_use(bring):
     bring(SOUND, name="export")
     with pytest.raises(

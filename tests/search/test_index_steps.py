@@ -10,6 +10,7 @@ from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of
 from nextlong.engine import store
 from nextlong.errors import RecipeError
+from nextlong.inputs.remembered import input_files
 from nextlong.report import summary
 from nextlong.runs.card_statistics import statistics
 from nextlong.runs.opened import Run
@@ -84,6 +85,20 @@ def test_documents_are_searched_for_in_an_index_too(recipe_for, tmp_path):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for own, near in zip(*reader.read_all().select([0, 1]).to_pydict().values(), strict=True):
                 assert own not in near
+
+
+@pytest.mark.parametrize("method", ["nextlong", "knn"])
+def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
+    def fingerprints(index, more):
+        asked = [f"search.index={index}", f"compose.method={method}", *more]
+        recipe = recipe_for(tmp_path / "run", *asked)
+        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe))}
+
+    more = ["mine.fetch=2048"] if method == "nextlong" else ["compose.target_tokens=16384"]
+    for index, of_neighbours in (("IVF16,SQ8", {"tune"}), ("auto", {"index", "lists", "tune"})):
+        before, after = fingerprints(index, []), fingerprints(index, more)
+        changed = {name for name in ("embed", "index", "lists", "tune") if before[name] != after[name]}
+        assert changed == of_neighbours
 
 
 def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, shared_run):

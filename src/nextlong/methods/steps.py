@@ -17,7 +17,7 @@ from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
-from nextlong.recipe import Recipe
+from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.amounts import fetch_of, sequence_limit
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
@@ -38,7 +38,8 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
     metas = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
-    index = index_steps(recipe, embed, metas, k_of=lambda _: fetch_of(recipe))
+    fetch = fetch_of(recipe)
+    index = index_steps(recipe, embed, metas, k_of=lambda _: fetch, wanted={"fetch": fetch})
     mine = mine_step(recipe, embed, metas, index)
     screening = _screening(recipe, ingest, chunk)
     draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
@@ -94,6 +95,7 @@ def draft_step(
                 candidates=candidates,
                 documents=done["ingest"].files(".documents.arrow"),
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
+                engine=recipe.tokenizer.engine,
                 chunks=chunks_of(done).files(".chunks.arrow"),
                 vectors=done["embed"].files(".vectors.npy"),
                 measure=measure,
@@ -104,7 +106,7 @@ def draft_step(
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
-    return Step("draft", 5, {**promises, **config}, inputs, tasks)
+    return Step("draft", 5, {**promises, **config, "engine": recipe.tokenizer.engine}, inputs, tasks)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         vectors = document_vectors_step(recipe, chunk, embed)
         wanted = wanted_neighbours(recipe, fetch=search.fetch, attempt=attempt)
-        index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted))
+        index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted), wanted=wanted)
         on_the_way = [encoder, embed, vectors, *index]
         needed.append(neighbours_step(recipe, documents, vectors, index, wanted=wanted))
     if Need.KEYWORDS in method.needs:
@@ -158,7 +160,12 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
 def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """Documents → the keywords of their queries."""
     options = recipe.options
-    assert isinstance(options, Keywords)
+    if not isinstance(options, Keywords):
+        raise METHODS.broken(
+            recipe.compose.method,
+            "needs keywords, but its Options do not derive from nextlong.methods.quest.keywords.Keywords, whose keys say how "
+            "they are read",
+        )
 
     def tasks(done: Finished) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)

@@ -6,7 +6,7 @@ to do. What `tune` measured and promises stands in its manifest; `verify`, repor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,13 +29,18 @@ _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a prod
 QueriesOf = Callable[[Finished], Path]  # the file of the queries: METAS, or ids of documents
 
 
-def index_steps(recipe: Recipe, vectors: Step, queries: Step, *, k_of: Callable[[Finished], int]) -> list[Step]:
-    """Return the steps that build an index over `vectors` for `queries`, a step that drew chunks or documents; none for exact."""
+def index_steps(
+    recipe: Recipe, vectors: Step, queries: Step, *, k_of: Callable[[Finished], int], wanted: Mapping[str, float]
+) -> list[Step]:
+    """Return the steps that build an index over `vectors` for `queries`, a step that drew chunks or documents; none for exact.
+
+    `k_of` says how many neighbours a query gets, which follows from the steps before and `wanted`, the recipe's part in it.
+    """
     if recipe.search.index == "exact":
         return []
-    index = _index_step(recipe, vectors, queries, k_of)
+    index = _index_step(recipe, vectors, queries, k_of, wanted)
     lists = _lists_step(vectors, index)
-    return [index, lists, _tune_step(recipe, vectors, queries, index, lists, k_of)]
+    return [index, lists, _tune_step(recipe, vectors, queries, index, lists, k_of, wanted)]
 
 
 def index_files(done: Finished, vectors: list[Path]) -> IndexFiles:
@@ -86,7 +91,9 @@ def _stems(done: Finished) -> tuple[Path, ...]:
     return tuple(path.with_name(path.name.removesuffix(".bounds.npy")) for path in done["lists"].files(".bounds.npy"))
 
 
-def _index_step(recipe: Recipe, vectors: Step, drawn: Step, k_of: Callable[[Finished], int]) -> Step:
+def _index_step(
+    recipe: Recipe, vectors: Step, drawn: Step, k_of: Callable[[Finished], int], wanted: Mapping[str, float]
+) -> Step:
     search = recipe.search
     is_auto = search.index == "auto"
 
@@ -96,6 +103,8 @@ def _index_step(recipe: Recipe, vectors: Step, drawn: Step, k_of: Callable[[Fini
         return [partial(choose_and_train, vectors=paths, search=search, queries=queries, k=k, seed=recipe.seed)]
 
     config: dict[str, Any] = {"index": search.index, "seed": recipe.seed}
+    if is_auto:
+        config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
     return Step("index", 1, config, inputs, tasks)
 
@@ -115,9 +124,15 @@ def _lists_step(vectors: Step, index: Step) -> Step:
 
 
 def _tune_step(
-    recipe: Recipe, vectors: Step, queries: Step, index: Step, lists: Step, k_of: Callable[[Finished], int]
+    recipe: Recipe,
+    vectors: Step,
+    queries: Step,
+    index: Step,
+    lists: Step,
+    k_of: Callable[[Finished], int],
+    wanted: Mapping[str, float],
 ) -> Step:
-    config: dict[str, Any] = {"recall": recipe.search.recall, "seed": recipe.seed}
+    config: dict[str, Any] = {"recall": recipe.search.recall, "neighbours": dict(wanted), "seed": recipe.seed}
 
     def tasks(done: Finished) -> list[Task]:
         if is_exact(done):

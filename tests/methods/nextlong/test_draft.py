@@ -10,6 +10,7 @@ from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.nextlong.offers import read_candidates
 from nextlong.schemas import METAS, DropReason
 from nextlong.similarity.shingles import ShingleStore, shingles
+from nextlong.tokens.encode import TextEncoder
 from nextlong.tokens.named import list_named_chunks
 
 SECOND = 1 << 32  # chunk 0 of shard 1
@@ -118,6 +119,20 @@ def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
     (row,) = read(tmp_path / "d.drafts.arrow")
     assert row["sequence_id"] == "nextlong-00000000000000cd"
     assert row["chunk_id"] == [2, 0, 3, 4, 1]
+
+
+def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
+    asked = []
+    plain = TextEncoder.from_file
+
+    def from_file(path, *, engine="auto"):
+        asked.append(engine)
+        return plain(path, engine=engine)
+
+    monkeypatch.setattr(TextEncoder, "from_file", from_file)
+    for engine in ("reference", "auto"):
+        draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
+    assert asked == ["reference", "auto"]
 
 
 @pytest.mark.parametrize(

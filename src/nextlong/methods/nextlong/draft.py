@@ -86,6 +86,7 @@ def draft_block(
     chunks: Sequence[Path],
     vectors: Sequence[Path],
     tokenizer: Path,
+    engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
     rules: DraftRules,
 ) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def draft_block(
     """
     drawn = np.load(metas)[first:last]
     texts = _texts(drawn, Corpus(tuple(documents), tuple(chunks)))
-    own_tokens = np.array(_count_tokens(drawn, texts, tokenizer), np.int64)
+    own_tokens = np.array(_count_tokens(drawn, texts, tokenizer, engine), np.int64)
     fits = own_tokens < rules.target_tokens
     neighbourhoods = (
         retrieved
@@ -158,18 +159,20 @@ def _texts(drawn: NDArray[Any], corpus: Corpus) -> list[str]:
     return corpus.texts(chunk_ids_of(drawn)).tolist() if len(drawn) else []
 
 
-def _count_tokens(drawn: NDArray[Any], texts: Sequence[str], tokenizer: Path) -> list[int]:
+def _count_tokens(
+    drawn: NDArray[Any], texts: Sequence[str], tokenizer: Path, engine: Literal["auto", "reference"]
+) -> list[int]:
     """Return how many tokens each drawn document has; `texts` are those of all their chunks."""
     if not len(drawn):
         return []
-    counts = _encoder(tokenizer).encode_batch(texts)[1]
+    counts = _encoder(tokenizer, engine).encode_batch(texts)[1]
     of_document: list[int] = np.add.reduceat(counts, np.cumsum(drawn["chunks"]) - drawn["chunks"]).tolist()
     return of_document
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: Path) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer)
+def _encoder(tokenizer: Path, engine: Literal["auto", "reference"]) -> TextEncoder:
+    return TextEncoder.from_file(tokenizer, engine=engine)
 
 
 def _draft_row(meta: NDArray[Any], drafted: Screened) -> dict[str, Any]:
