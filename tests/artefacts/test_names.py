@@ -49,6 +49,7 @@ def test_how_to_work_is_no_setting(named):
         "export.push=/elsewhere",
         "encoder.openai.batch_size=3",
         "tokenizer.engine=reference",
+        "search.device=cpu",
     ):
         assert named(override) == "base"
 

@@ -205,6 +205,15 @@ def test_the_proxy_of_the_environment_is_used(server, monkeypatch):
     assert server.asked[-1]["path"] == "/v1/embeddings"
 
 
+def test_a_proxy_may_be_named_without_a_scheme(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url.removeprefix("http://").removesuffix("/v1"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    vectors = encoder(server, base_url="http://embeddings.invalid/v1").encode(["one"])
+    np.testing.assert_allclose(vectors, expected(["one"]), rtol=1e-6)
+    assert [body["path"] for body in server.asked] == ["http://embeddings.invalid/v1/embeddings"]
+
+
 def test_an_answer_at_once_is_not_told(server, caplog):
     encoder(server).encode(["a"])
     assert caplog.messages == []

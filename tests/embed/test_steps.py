@@ -9,7 +9,10 @@ from nextlong.recipe import Recipe
 
 
 def fingerprint(model, **options):
-    given = {"model": f"sentence-transformers:{model}", "sentence_transformers": options}
+    return fingerprint_of({"model": f"sentence-transformers:{model}", "sentence_transformers": options})
+
+
+def fingerprint_of(given):
     recipe = Recipe.from_dict(
         {
             "run_dir": "run",
@@ -38,6 +41,15 @@ def test_a_local_model_is_known_by_its_contents(tmp_path):
     assert fingerprint(model) != at_first
     shutil.move(model / "config.json", model / "other.json")
     assert fingerprint(model) != at_first
+
+
+def test_a_folder_by_the_name_of_a_servers_model_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"model": "openai:bge"}
+    before = fingerprint_of(config)
+    (tmp_path / "bge").mkdir()
+    (tmp_path / "bge" / "notes.txt").write_text("x")
+    assert fingerprint_of(config) == before
 
 
 def test_how_to_compute_is_no_other_encoder():

@@ -17,13 +17,13 @@ import xxhash
 from nextlong.artefacts.record import State, states
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
+from nextlong.recipe.keys import HOW_TO_ENCODE
 
 _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
-# What says how or where to work, not what to make; of the encoder's section the last part of the key.
-_NO_SETTINGS: Final = frozenset({"name", "run_dir", "workers", "executor", "tokenizer.engine", "export.push"})
-_HOW_TO_ENCODE: Final = frozenset(
-    {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
+# What says how or where to work, not what to make.
+_NO_SETTINGS: Final = frozenset(
+    {"name", "run_dir", "workers", "executor", "search.device", "tokenizer.engine", "export.push"}
 )
 
 
@@ -53,7 +53,7 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _is_operational(key: str) -> bool:
     if key in _NO_SETTINGS or key.startswith("ray."):
         return True
-    return key.startswith("encoder.") and key.rpartition(".")[2] in _HOW_TO_ENCODE
+    return key.startswith("encoder.") and key.rpartition(".")[2] in HOW_TO_ENCODE
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

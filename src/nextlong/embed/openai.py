@@ -189,7 +189,10 @@ class _Connections:
         self._target = parts._replace(scheme="", netloc="").geturl()
         self._timeout_s = timeout_s
         proxy = urllib.request.getproxies().get(parts.scheme)
-        self._proxy = None if proxy is None or urllib.request.proxy_bypass(parts.netloc) else urlsplit(proxy)
+        if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+            self._proxy = None
+        else:
+            self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         self._idle: list[http.client.HTTPConnection] = []
 
     def __enter__(self) -> Self:

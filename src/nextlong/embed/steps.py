@@ -18,17 +18,7 @@ from nextlong.engine import store
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.step import Counts, Finished, Step, Task
 from nextlong.recipe import Recipe
-
-# Keys that say how to compute, not what: changing them must not throw vectors away.
-_OPERATIONAL = {
-    "batch_size",
-    "device",
-    "concurrency",
-    "requests_per_minute",
-    "max_attempts",
-    "timeout_s",
-    "api_key_env",
-}
+from nextlong.recipe.keys import HOW_TO_ENCODE
 
 
 def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -47,11 +37,11 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
 
     options = recipe.encoder.model_dump()[kind.replace("-", "_")]
     config: dict[str, Any] = {"model": recipe.encoder.model} | {
-        key: value for key, value in options.items() if key not in _OPERATIONAL
+        key: value for key, value in options.items() if key not in HOW_TO_ENCODE
     }
     if kind == "lsa":
         config["seed"] = recipe.seed
-    elif Path(recipe.encoder.name).expanduser().is_dir():
+    elif kind == "sentence-transformers" and Path(recipe.encoder.name).expanduser().is_dir():
         config["files"] = store.hash_folder(Path(recipe.encoder.name).expanduser())
     version = 2 if kind == "sentence-transformers" else 1
     resources = partial(embedding_resources, recipe.encoder)

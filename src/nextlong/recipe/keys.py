@@ -17,6 +17,10 @@ Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
 _LEAST_CHUNK_CHARS = 16
+# Keys of an encoder's section that say how to compute, not what: changing them must not throw vectors away.
+HOW_TO_ENCODE = frozenset(
+    {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
+)
 StateName = Annotated[
     str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
 ]  # fit for a file's name, and for RUN@name
