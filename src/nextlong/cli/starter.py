@@ -52,12 +52,13 @@ def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
 
 
 def _outside(folder: Path, sources: Sequence[str]) -> Path:
-    """Return the folder, or the nearest one above it that no source takes in."""
+    """Return the folder, or the nearest one above it that no source takes in; to look at a URL may need its package."""
+    local = [path for path in sources if "://" not in path]
     return next(
         (
             place
             for place in (folder, *folder.parents)
-            if not any(reaches(Source(path=path), place / "runs") for path in sources)
+            if not any(reaches(Source(path=path), place / "runs") for path in local)
         ),
         folder,
     )
