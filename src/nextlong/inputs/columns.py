@@ -6,7 +6,7 @@ In:  an open file, or its schema. Out: record batches, paths of columns, their v
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,3 +80,24 @@ def parquet_text_bytes(metadata: Any, column: str) -> int:
         return 0
     index = paths.index(column)
     return sum(metadata.row_group(g).column(index).total_uncompressed_size for g in range(metadata.num_row_groups))
+
+
+class _Absent:
+    """No such key; None is a value that JSON can hold."""
+
+
+ABSENT: Final = _Absent()
+
+
+def lookup(record: Any, column: str) -> Any:
+    """Return record[column], or the field that a dotted name reaches, or ABSENT."""
+    if not isinstance(record, dict):
+        return ABSENT
+    if column in record:
+        return record[column]
+    value: Any = record
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return ABSENT
+        value = value[part]
+    return value

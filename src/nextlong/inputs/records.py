@@ -22,10 +22,12 @@ import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import (
+    ABSENT,
     arrow_batches,
     arrow_reader,
     column_at,
     is_string,
+    lookup,
     parquet_text_bytes,
     resolve,
     strings,
@@ -150,7 +152,7 @@ def _read_jsonl(stream: Any, part: Part, source: Source, max_document_chars: int
             yield Reject(file.name, number, *problem)
             continue
         text = lookup(value, source.text)
-        if text is _ABSENT:
+        if text is ABSENT:
             without_column += 1
             keys = keys or _key_names(value)
             if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_head:
@@ -225,30 +227,9 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         )
 
 
-class _Absent:
-    """No such key; None is a value that JSON can hold."""
-
-
-_ABSENT: Final = _Absent()
-
-
-def lookup(record: Any, column: str) -> Any:
-    """Return record[column], or the field that a dotted name reaches, or _ABSENT."""
-    if not isinstance(record, dict):
-        return _ABSENT
-    if column in record:
-        return record[column]
-    value: Any = record
-    for part in column.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return _ABSENT
-        value = value[part]
-    return value
-
-
 def _source_id(value: Any, name: str, line: int) -> str:
     """Return the user's own id as a string, else file:line."""
-    if value is None or value is _ABSENT or value == "" or isinstance(value, dict | list):
+    if value is None or value is ABSENT or value == "" or isinstance(value, dict | list):
         return f"{name}:{line}"
     return str(value).encode("utf-8", "replace").decode()
 
@@ -259,7 +240,7 @@ def _key_names(record: dict[str, Any]) -> list[str]:
 
 
 def _why_no_text(value: Any) -> RejectKind:
-    if value is _ABSENT:
+    if value is ABSENT:
         return RejectKind.NO_COLUMN
     return RejectKind.NULL if value is None else RejectKind.NOT_A_STRING
 

@@ -1,6 +1,6 @@
 """Inputs: what a run directory remembers of the files that it has read.
 
-In:  the files of the recipe's sources as they are now, and `inputs_remembered.json` of the run directory.
+In:  the files of the recipe's sources as they are now, and `inputs.json` of the run directory.
 Out: the same files under the identity by which the directory knows them, and which of them have changed.
 A time of change says nothing of a file that was copied, restored or checked out again, so a file of the same size is
 known by the hash of its bytes, which was taken when they were read. Files of other file systems are known by the version
@@ -22,7 +22,6 @@ from nextlong.engine import store
 from nextlong.engine.step import Done
 from nextlong.errors import CorpusError, RunError
 from nextlong.inputs import file_systems
-from nextlong.inputs import remembered as inputs_remembered
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
 from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
@@ -178,7 +177,7 @@ def recognise_inputs(
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
-    recognised, changes = inputs_remembered.recognise(recipe.ingest.sources, files, run_dir, tell=tell)
+    recognised, changes = recognise(recipe.ingest.sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(

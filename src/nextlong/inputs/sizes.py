@@ -15,9 +15,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, parquet_text_bytes, resolve
+from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, lookup, parquet_text_bytes, resolve
 from nextlong.inputs.files import InputFile, compression_of, format_of, open_file
-from nextlong.inputs.records import lookup
 from nextlong.recipe import Source
 
 _HEAD_BYTES: Final = 256 << 10

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import RunError
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
-from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored
+from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
 from nextlong.verify.step import Step, open_step
 
 if TYPE_CHECKING:
@@ -276,9 +276,9 @@ class Artefacts:
         number = 0
         for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
             with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                for batch in _first_rows(reader, take):
+                for batch in first_rows(reader, take):
                     for row in range(batch.num_rows):
-                        yield _stored(batch, row, number)
+                        yield stored(batch, row, number)
                         number += 1
 
     def sequences_at(self, parts: Ids, places: Ids) -> list[Composed]:
@@ -294,7 +294,7 @@ class Artefacts:
                         raise ValueError(
                             f"{paths[part].name} has {batch.num_rows} sequences in a batch, should have one"
                         )
-                    found[at] = _stored(batch, 0, int(firsts[part] + places[at]))
+                    found[at] = stored(batch, 0, int(firsts[part] + places[at]))
         return self._looked_up([found[at] for at in range(len(parts))])
 
     def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
@@ -347,21 +347,3 @@ def _read_chunks(path: Path) -> Columns:
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         table = reader.read_all()
     return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "joint")}
-
-
-_LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
-
-
-def _stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
-    columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
-    names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
-    return Stored(number, *names, *columns)
-
-
-def _first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:
-    for number in range(reader.num_record_batches):
-        if take <= 0:
-            return
-        batch = reader.get_batch(number).slice(0, take)
-        take -= batch.num_rows
-        yield batch

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.schemas import DOCUMENT, META, NEGATIVE, NO_CHUNK, ROLES
@@ -59,3 +61,23 @@ class Composed(Stored):
         role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
         chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != NO_CHUNK else ""
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
+
+
+_LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
+
+
+def stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
+    """Return one row of SEQUENCES as the `number`-th sequence of the data set."""
+    columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
+    names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
+    return Stored(number, *names, *columns)
+
+
+def first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of the first `take` rows."""
+    for number in range(reader.num_record_batches):
+        if take <= 0:
+            return
+        batch = reader.get_batch(number).slice(0, take)
+        take -= batch.num_rows
+        yield batch

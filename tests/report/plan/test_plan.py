@@ -14,6 +14,7 @@ from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page, sample
+from nextlong.report.plan.earlier import earlier_rates
 
 STEPS = [
     "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed",
@@ -190,16 +191,16 @@ def test_what_earlier_runs_took_beats_the_sample():
 
 def test_earlier_runs_are_asked_where_they_took_long_enough_and_for_the_same_encoder(recipe, tmp_path):
     pipeline.run(recipe)
-    assert plan_costs.earlier_rates(recipe, tmp_path / "none") == {}
+    assert earlier_rates(recipe, tmp_path / "none") == {}
     for name in ("ingest", "embed"):
         (path,) = (tmp_path / "runs/x").glob(f"*-{name}-*/manifest.json")
         manifest = json.loads(path.read_text())
         manifest["parts"][0]["seconds"] = 100.0
         path.write_text(json.dumps(manifest))
         units = manifest["parts"][0]["counts"]["text_bytes" if name == "ingest" else "chunks"]
-        assert plan_costs.earlier_rates(recipe, tmp_path / "runs/x")[name] == pytest.approx(100 / units)
+        assert earlier_rates(recipe, tmp_path / "runs/x")[name] == pytest.approx(100 / units)
     other = recipe_in(tmp_path, "encoder.model='openai:x'")
-    assert set(plan_costs.earlier_rates(other, tmp_path / "runs/x")) & {"ingest", "embed"} == {"ingest"}
+    assert set(earlier_rates(other, tmp_path / "runs/x")) & {"ingest", "embed"} == {"ingest"}
 
 
 @pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest"])

@@ -1,6 +1,6 @@
 """Plan's costs: what each step will take, from the size of the corpus and the speed of this machine.
 
-In:  a recipe, what `plan_sample` measured, and what earlier runs in the run directory took. Out: a `Cost` a step.
+In:  a recipe, what `sample.py` measured, and what earlier runs in the run directory took (`earlier.py`). Out: a `Cost` a step.
 Times assume that all workers are as fast as one core was on the sample.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from nextlong import pipeline
 from nextlong.embed.base import embedding_resources
-from nextlong.engine import store
 from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
@@ -70,16 +67,6 @@ _DRAWN_SHARE, _NAMED_SHARE = (
 _UNKNOWN = "not known"
 
 _TUNED_QUERIES = 256  # searched for exactly, to measure an index against
-_TELLING_SECONDS = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
-# What an earlier step's seconds are divided by; of other steps the bytes that it wrote.
-_UNITS = {
-    "ingest": "text_bytes",
-    "chunk": "chars",
-    "encoder": "fit_chunks",
-    "embed": "chunks",
-    "lengths": "chars",
-    "tokens": "chars",
-}
 
 
 @dataclass(frozen=True)
@@ -354,40 +341,3 @@ def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, d
             step = export_steps.step_name(name, split)
             works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
     return works
-
-
-def earlier_rates(recipe: Recipe, run_dir: Path) -> dict[str, float]:
-    """Return seconds per unit of one lane that steps took in this run directory, by step, the latest first.
-
-    Units are those of `Work`. Encoders count only for the same model.
-    """
-    rates: dict[str, float] = {}
-    manifests = sorted(run_dir.glob("[0-9][0-9]-*/manifest.json"), key=lambda path: path.stat().st_mtime)
-    for manifest in map(store.read_json, manifests):
-        name, parts = manifest["step"], manifest["parts"]
-        seconds = sum(part["seconds"] for part in parts)
-        units = _units_of(manifest, run_dir)
-        if units and seconds >= _TELLING_SECONDS and _same_encoder(recipe, manifest, run_dir):
-            rates[name] = seconds / units
-    return rates
-
-
-def _units_of(manifest: Mapping[str, Any], run_dir: Path) -> float:
-    if manifest["step"] in _UNITS:
-        return float(sum(part["counts"].get(_UNITS[manifest["step"]], 0) for part in manifest["parts"]))
-    if manifest["step"] == "mine":  # every query meets every chunk
-        embedded = _input_of(manifest, "embed", run_dir)
-        return float(manifest["bytes"] * (_units_of(embedded, run_dir) if embedded else 0))
-    return float(manifest["bytes"])
-
-
-def _same_encoder(recipe: Recipe, manifest: Mapping[str, Any], run_dir: Path) -> bool:
-    if manifest["step"] not in ("encoder", "embed"):
-        return True
-    encoder = manifest if manifest["step"] == "encoder" else _input_of(manifest, "encoder", run_dir)
-    return encoder is not None and encoder["config"].get("model") == recipe.encoder.model
-
-
-def _input_of(manifest: Mapping[str, Any], name: str, run_dir: Path) -> Mapping[str, Any] | None:
-    path = next(iter(run_dir.glob(f"[0-9][0-9]-{name}-{manifest['inputs'][name]}/manifest.json")), None)
-    return None if path is None else store.read_json(path)

@@ -1,8 +1,8 @@
 """Plan: what would run, what is done, and what it will take, before anything runs.
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated (`plan_costs`) from a small sample of the user's own files, read, chunked, encoded and
-tokenized here and now (`plan_sample`); nothing is written.
+What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, read, chunked, encoded and
+tokenized here and now (`sample.py`); nothing is written.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nextlong.report import tables
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import sample as plan_sample
 from nextlong.report.plan.costs import Cost
+from nextlong.report.plan.earlier import earlier_rates
 from nextlong.tokens import lost
 from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
@@ -54,7 +55,7 @@ def show(recipe: Recipe, console: Console) -> None:
             corpus,
             rates,
             shards=_shards(recipe, files, corpus.text_bytes),
-            earlier=plan_costs.earlier_rates(recipe, run_dir),
+            earlier=earlier_rates(recipe, run_dir),
         )
         console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
         if warning := _too_long(recipe, corpus, rates):
