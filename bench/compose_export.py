@@ -30,10 +30,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from nextlong.steps import sequences as steps
 
 import nextlong
 from nextlong import pipeline
+from nextlong.compose.steps import compose_step
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Finished, Step, Task
@@ -152,7 +152,7 @@ def _spread(values: Sequence[float], *, digits: int = 0) -> str:
 
 def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
     """Return a step that composes a run's sequences `rounds` times."""
-    tasks = steps.compose_step(recipe, *[_NO_INPUT] * 5).tasks(run.steps)
+    tasks = compose_step(recipe, *[_NO_INPUT] * 5).tasks(run.steps)
     return Step("compose", 0, {}, (), lambda _: tasks * rounds)
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Make what the readers' tests read: exports in every format, plain, and packed with a validation split, each with the rows that
-# must be found in it (reference.py). INTO/demo is made of the demo's corpus; INTO/dev, if ../shared/corpora is there, of real
-# documents with the Llama 3 tokenizer.
-#     bash tests/readers/exports.sh INTO
+# must be found in it (reference.py). INTO/demo is made of the demo's corpus; INTO/dev, if CORPORA names a folder of real
+# documents (dev/*.jsonl.zst, and unpack.py for the Llama 3 tokenizer), of these.
+#     [CORPORA=FOLDER] bash tests/readers/exports.sh INTO
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 into=$1
-corpora=../shared/corpora
+corpora=${CORPORA:-}
 PATH=$PWD/.venv/bin:$PATH
 
 # Rows of three sequences. torchtitan's are a token longer than T.
@@ -32,7 +32,7 @@ export_all() {
 # Small enough that a tiny model learns from it, and that Megatron's ids have two bytes.
 export_all "$into/demo" nextlong-demo/demo.yaml 2048 --set tokenizer.train=512 --set export.shard_mb=0.05
 
-if [[ -d $corpora ]]; then
+if [[ -n $corpora && -d $corpora ]]; then
     python "$corpora/unpack.py" "$into/tokenizers"
     cat >"$into/dev.yaml" <<RECIPE
 run_dir: replaced

@@ -1,7 +1,7 @@
 """Export card: the facts that the data set card of an export tells, from the finished steps that made it.
 
 In:  the recipe, the runs that the rows come from, the finished steps, and which splits lie where.
-Out: `Facts` for `formats/card.py`. A card is published, so of paths and URLs it tells the last name alone.
+Out: `Facts` for `export/card.py`. A card is published, so of paths and URLs it tells the last name alone.
 """
 
 from __future__ import annotations
