@@ -53,6 +53,13 @@ def folders(run_dir):
     return {path.name for path in run_dir.glob("[0-9]*")}
 
 
+@pytest.mark.parametrize("command", ["list", "prune"])
+def test_commands_on_all_states_want_the_run_directory(three, call, command):
+    code, out, err = call(command, f"{three}@short")
+    assert (code, out) == (2, "")
+    assert f"{three}@short is one state; name the run directory: {three}" in " ".join(err.split())
+
+
 # list
 
 

@@ -142,6 +142,13 @@ def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
     assert all(f"{name}: {name} train rows" in told for name in FORMATS)
 
 
+def test_a_run_that_has_not_finished_is_no_delivered_export(delivered, tmp_path, capsys):
+    run = Path(shutil.copytree(delivered[0], tmp_path / "run"))
+    (run / "run.json").unlink()
+    assert main(["verify", str(run)]) == 2
+    assert "holds no finished run" in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     assert main(["verify", str(there / "mds"), "--run", str(delivered[0])]) == 0
     told = capsys.readouterr().out

@@ -41,8 +41,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     pruning.set_defaults(command=_prune)
 
 
+def _run_dir(named: Path) -> Path:
+    """Return the run directory. Raises NextlongError for RUN@NAME: both commands are about all states."""
+    run_dir = named.expanduser()
+    head, at, state = str(run_dir).rpartition("@")
+    if at and not run_dir.exists() and Path(head).is_dir():
+        raise NextlongError(
+            f"{run_dir} is one state; name the run directory: {head} (its state {state} is one of those there)"
+        )
+    return run_dir
+
+
 def _list(asked: argparse.Namespace) -> None:
-    run_dir = asked.run.expanduser()
+    run_dir = _run_dir(asked.run)
     listed = list_states(run_dir)
     if asked.json:
         print(json.dumps([asdict(one) for one in listed], indent=1, ensure_ascii=False))
@@ -96,7 +107,7 @@ def _age(since: timedelta) -> str:
 
 
 def _prune(asked: argparse.Namespace) -> None:
-    run_dir = asked.run.expanduser()
+    run_dir = _run_dir(asked.run)
     prune.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
     console = PipeConsole()
     with store.locked(run_dir):

@@ -7,6 +7,7 @@ file by its hash, the rows and tokens of every split, and with the run every row
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step, open_step
 
 RECORD = "manifest.json"
+_STEP_FOLDER = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
 # What people and hubs put beside data.
 _ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 
@@ -36,7 +38,8 @@ def delivered_in(folder: Path) -> list[Path]:
         return []
     if (folder / RECORD).is_file():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{RECORD}"))
+    below = (path.parent for path in folder.glob(f"*/{RECORD}"))
+    return sorted(path for path in below if not _STEP_FOLDER.match(path.name))
 
 
 def verify_delivered(
