@@ -13,6 +13,7 @@ VALUES = [
     None, True, -1, 0, 10**30, -(10**400), float("nan"), float("inf"), -1e308, 1e308, "", " ", "x\x00y", "\ud800", "é" * 5000,
     "0x10", "2001-01-01", [], [None], [[]], ["\ud800"], {}, {"a": 1}, {"": None}, {"\ud800": 1},
 ]  # fmt: skip
+TURNS = 6
 
 
 def keys_of(node, above=()):
@@ -40,11 +41,16 @@ def plain(tmp_path):
     return Recipe.from_dict(asked).model_dump(mode="json")
 
 
-def test_every_key_of_a_recipe_with_every_wrong_value(plain, tmp_path, capsys):
+def wrong_values(place):
+    """Return a few values for the `place`-th key: six keys in a row get all of them."""
+    return [value for number, value in enumerate(VALUES) if (number + place) % TURNS == 0]
+
+
+def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys):
     path = tmp_path / "r.json"
     tried = 0
-    for key in keys_of(plain):
-        for value in VALUES:
+    for place, key in enumerate(keys_of(plain)):
+        for value in wrong_values(place):
             changed = copy.deepcopy(plain)
             put(changed, key, value)
             path.write_text(json.dumps(changed), encoding="utf-8")
@@ -60,7 +66,7 @@ def test_every_key_of_a_recipe_with_every_wrong_value(plain, tmp_path, capsys):
                 err,
             )
             tried += 1
-    assert tried > 80 * len(VALUES)
+    assert tried > 80 * (len(VALUES) // TURNS)
     assert not (tmp_path / "run").exists()
 
 
