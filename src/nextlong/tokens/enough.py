@@ -14,7 +14,8 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.sizes import estimate_text_bytes
-from nextlong.recipe import Recipe
+from nextlong.recipe import METHODS, Recipe
+from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
@@ -42,7 +43,8 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
 
 def uses_a_chunk_once(recipe: Recipe) -> bool:
     """Say whether no chunk stands in a sequence twice, or is at least not meant to."""
-    return recipe.compose.negatives != "self-repeat"
+    is_extended = getattr(METHODS.load(recipe.compose.method), "layout", None) == Layout.EXTENDED
+    return not (is_extended and recipe.compose.negatives == "self-repeat")
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:
