@@ -128,7 +128,7 @@ def test_fewer_than_asked_is_never_without_a_reason(recipe_for, tmp_path, capsys
 def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(tmp_path, capsys):
     draw = random.Random(1)
     paragraphs = [" ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)]
-    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=4)) for number in range(3000)]
+    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=4)) for number in range(400)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     recipe = nextlong.Recipe.from_dict(
         {
@@ -138,10 +138,11 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 16}},
             "tokenizer": {"train": 512},
-            "compose": {"sequences": 12, "target_tokens": 4096},
+            "mine": {"fetch": 64},
+            "compose": {"sequences": 12, "target_tokens": 2048},
         }
     )
     code, _, err = run(recipe, tmp_path, capsys)
     assert code == 2
-    assert "3,000 of 3,000 documents have compose.min_meta_chunks=2 chunks or more; 184 of them were drawn; " in err
+    assert "400 of 400 documents have compose.min_meta_chunks=2 chunks or more; 184 of them were drawn; " in err
     assert "dropped: too few negatives to reach target_tokens" in err
