@@ -1,5 +1,6 @@
 """A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -108,3 +109,27 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
         HuggingFaceModel(str(tmp_path), LoadOptions())
+
+
+def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_model, folder)
+    first = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    (folder / "README.md").write_text("no part of the model")
+    assert HuggingFaceModel(str(folder), LoadOptions()).identity() == first
+    trained = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        trained.lm_head.weight[0, 0] += 1
+    trained.save_pretrained(folder)
+    second = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in first if first[key] != second[key]} == {"weights"}
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'))
+    (folder / "tokenizer_config.json").write_text(
+        (folder / "tokenizer_config.json").read_text().replace('"<eos>"', '"<end>"')
+    )
+    third = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
