@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +64,12 @@ class DataFiles:
         return self.folder is not None and any((self.folder / n).is_file() for n in (name, f"{name}.gz"))
 
     def text(self, name: str) -> str:
-        """Return a file's text, UTF-8 or else Latin-1."""
+        """Return a file's text, UTF-8 or else Latin-1. Raises EvaluateError if it cannot be read."""
         path = self.path(name)
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        try:
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as error:
+            raise EvaluateError(f"{path} cannot be read ({error}); get it anew: {origin(name)}") from None
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -85,7 +90,7 @@ class DataFiles:
             value = self.json(name)
             yield from (value.get("data", [value]) if isinstance(value, dict) else value)
             return
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 try:
                     yield json.loads(line)
@@ -93,8 +98,8 @@ class DataFiles:
                     raise EvaluateError(f"{self.path(name)}, line {number}: no JSON ({error})") from None
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        """Return the rows of a CSV file with a header."""
-        return list(csv.DictReader(self.text(name).splitlines()))
+        """Return the rows of a CSV file with a header; a quoted field may hold line breaks."""
+        return list(csv.DictReader(io.StringIO(self.text(name), newline="")))
 
     def _named(self, name: str) -> str:
         return str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"

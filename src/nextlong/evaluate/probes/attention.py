@@ -155,4 +155,12 @@ def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDA
     return found
 
 
-PROBE: Final = Probe("attention", "attention", "first_third_context", measure, lengths="each", samples=50)
+PROBE: Final = Probe(
+    "attention",
+    "attention",
+    "first_third_context",
+    measure,
+    lengths="each",
+    samples=50,
+    optional=(_QA, needle.HAYSTACK),
+)
