@@ -61,7 +61,7 @@ class HuggingFaceModel:
         self.hub_tokenizer = _load_tokenizer(name, options)
         self.model = _load_model(name, options)
         self.device = self.model.device
-        self.chunk_tokens = options.chunk_tokens
+        self.chunk_tokens, self.prompt_format = options.chunk_tokens, options.prompt_format
         parameters = inspect.signature(self.model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache: Any = None
