@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 
-from evaluation_data import write
+from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.task import Request, all_tasks
 
 ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"  # str.splitlines ends a line at each
 
@@ -45,3 +48,72 @@ def test_a_damaged_gzip_is_told_with_its_source(tmp_path):
             DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json")
     place.write_bytes(whole)
     assert DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json") == {"text": "a long essay"}
+
+
+RAG = "helmet/kilt/nq-dev-multikilt_1000_k50_dep6.jsonl"
+RAG_EXAMPLES = "helmet/kilt/nq-train-multikilt_1000_k3_dep6.jsonl"
+RANKED = "helmet/msmarco/test_reranking_data_k50_dep3.jsonl"
+RANKED_EXAMPLES = "helmet/msmarco/test_reranking_data_k10_dep3.jsonl"
+KEYS = "helmet/json_kv/test_k105_dep6.jsonl"
+ASKED = {"question": "Where?", "answers": ["here"], "ctxs": [{"title": "T", "text": "t"}]}
+QUERY = {"qid": "1", "query": "q", "ctxs": [{"id": "1", "text": "t", "label": 1}]}
+
+
+def without(record, *path, put=None):
+    """Return a copy of a record where a field is gone, or another value stands in it."""
+    record = json.loads(json.dumps(record))
+    inner = record
+    for part in path[:-1]:
+        inner = inner[part]
+    if put is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = put
+    return record
+
+
+def damaged(task, file, *path, put=None):
+    return pytest.param(task, file, path, put, id=f"{task}-{'.'.join(map(str, path))}-{put}")
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "path", "put"),
+    [
+        damaged("longbench_v2", "longbench-v2/data.json", 0, "context"),
+        damaged("longbench_v2", "longbench-v2/data.json", 0, "choice_A", put=3),
+        damaged("longbench_v2", "longbench-v2/data.json", 0, "answer"),
+        damaged("longbench_v2", "longbench-v2/data.json", 0, "difficulty"),
+        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs"),
+        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "question"),
+        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "answers"),
+        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, put="x"),
+        damaged("qa_2", "ruler/hotpotqa.json", 0, "answer"),
+        damaged("qa_2", "ruler/hotpotqa.json", 0, "context", 0, put=["only a title"]),
+        damaged("infbench_qa", "infinitebench/longbook_qa_eng.jsonl", 0, "input"),
+        damaged("infbench_qa", "infinitebench/longbook_qa_eng.jsonl", 0, "answer", put=5),
+        damaged("infbench_mc", "infinitebench/longbook_choice_eng.jsonl", 0, "options", put=["a", "b", "c", "d"]),
+        damaged("narrativeqa", "narrativeqa/test.jsonl", 0, "document"),
+        damaged("narrativeqa", "narrativeqa/test.jsonl", 0, "question", put="text"),
+        damaged("nq", RAG, 0, "ctxs"),
+        damaged("nq", RAG, 0, "ctxs", 0, "title"),
+        damaged("nq", RAG, 0, "answers", put="here"),
+        damaged("nq", RAG, 0, put="no record"),
+        damaged("nq", RAG_EXAMPLES, 0, "question"),
+        damaged("nq", RAG_EXAMPLES, 0, "answers", put=[1]),
+        damaged("msmarco", RANKED, 0, "query"),
+        damaged("msmarco", RANKED, 0, "ctxs", 0, "label", put="high"),
+        damaged("msmarco", RANKED_EXAMPLES, 0, "ctxs", 0, "id"),
+        damaged("json_kv", KEYS, 0, "answer"),
+    ],
+)
+def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, task, file, path, put):
+    folder = shutil.copytree(data_folder, tmp_path / "data")
+    for name, record in ((RAG, ASKED), (RAG_EXAMPLES, ASKED), (RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
+        write(folder / name, json.dumps(record) + "\n")
+    write(folder / KEYS, json.dumps({"context": "c", "question": "k", "answer": "v", "demos": []}) + "\n")
+    text = (folder / file).read_text()
+    value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
+    write(folder / file, json.dumps(without(value, *path, put=put)))
+    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8)
+    with pytest.raises(EvaluateError, match=file.replace(".", r"\.")):
+        list(all_tasks()[task].make(request))

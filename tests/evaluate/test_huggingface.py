@@ -1,13 +1,18 @@
 """A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
 
+import io
 import shutil
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
-from nextlong.evaluate.task import Sample
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
 TEXTS = [
@@ -133,3 +138,17 @@ def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_p
     )
     third = HuggingFaceModel(str(folder), LoadOptions()).identity()
     assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
+
+
+def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
+    import torch
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(model, "forward", full)
+    task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
+    asked = Asked([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
+    with pytest.raises(EvaluateError, match=cures):
+        evaluate(lambda: model, asked, progress=Progress(Console(file=io.StringIO())))

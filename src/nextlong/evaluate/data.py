@@ -112,10 +112,34 @@ def origin(name: str) -> str:
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
 
 
+def texts_of(record: Any, name: str, *, file: str) -> list[str]:
+    """Return a field that holds texts, one at least. Raises EvaluateError if it holds anything else."""
+    texts = field_of(record, name, file=file)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise EvaluateError(f"{file}: {name!r} of a record is no list of texts ({texts!r:.60}); {origin(file)}")
+    return texts
+
+
+def text_of(record: Any, name: str, *, file: str) -> str:
+    """Return a field that holds a text. Raises EvaluateError if it holds anything else."""
+    text = field_of(record, name, file=file)
+    if not isinstance(text, str):
+        raise EvaluateError(f"{file}: {name!r} of a record is no text ({text!r:.60}); {origin(file)}")
+    return text
+
+
+def records_of(record: Any, name: str, *, file: str) -> list[Any]:
+    """Return a field that holds records, one at least. Raises EvaluateError if it holds anything else."""
+    found = field_of(record, name, file=file)
+    if not isinstance(found, list) or not found:
+        raise EvaluateError(f"{file}: {name!r} of a record is no list of records ({found!r:.60}); {origin(file)}")
+    return found
+
+
 def field_of(record: Any, name: str, *, file: str) -> Any:
     """Return a field of a record. Raises EvaluateError if the file has another form."""
     try:
         return record[name]
     except (KeyError, TypeError, IndexError):
-        there = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+        there = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise EvaluateError(f"{file}: a record has no {name!r} (it has {there}); {origin(file)}") from None

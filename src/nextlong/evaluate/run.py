@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -115,8 +116,23 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
         todo = pairs(asked)
         progress.begin(len(todo))
         for task, length in todo:
-            _one(model, task, length, asked, progress)
+            with _memory_explained(task, length):
+                _one(model, task, length, asked, progress)
     return results.read_results(asked.out)
+
+
+@contextmanager
+def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
+            raise
+        where = task.name if length is None else f"{task.name} at {length:,} tokens"
+        raise EvaluateError(
+            f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or leave the "
+            f"length out (what is answered is kept): {str(error).partition('. ')[0]}"
+        ) from None
 
 
 def _claim(asked: Asked, identity: dict[str, JSON]) -> None:

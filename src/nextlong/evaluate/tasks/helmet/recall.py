@@ -58,7 +58,11 @@ def _published(request: Request, file: str) -> Iterator[Sample]:
         row = rows[number]
         demos = [tuple(pair) for pair in field_of(row, "demos", file=file)[:_SHOTS]]
         yield _sample(
-            field_of(row, "context", file=file), row["question"], str(row["answer"]), demos, {"depth": row.get("depth")}
+            field_of(row, "context", file=file),
+            field_of(row, "question", file=file),
+            str(field_of(row, "answer", file=file)),
+            demos,
+            {"depth": row.get("depth")},
         )
 
 
