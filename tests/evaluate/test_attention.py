@@ -1,10 +1,15 @@
 """The attention probe: its weights are those of eager attention, and its shares those of hand-made weights."""
 
+import shutil
+
 import numpy as np
 import pytest
 
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.probes import attention
+from nextlong.evaluate.task import Request
 
 pytestmark = pytest.mark.heavy
 
@@ -35,4 +40,15 @@ def test_shares_by_hand():
     assert found["last_third_whole"][0] == pytest.approx(0.3)  # tokens 14 to 19
     assert found["first_third_context"][0] == pytest.approx(0.1 / 0.4)
     assert found["last_third_context"][0] == pytest.approx(0.2 / 0.4)
-    assert found["first_third_context_without_sink"][0] == pytest.approx(0.1 / 0.4)
+    # Of tokens 4 to 19, thirds of 5: 4-8 and 15-19.
+    assert found["first_third_whole_without_sink"][0] == pytest.approx(0.1 / 0.5)
+    assert found["last_third_whole_without_sink"][0] == pytest.approx(0.3 / 0.5)
+
+
+def test_a_chat_prompt_is_refused(tiny_model, tmp_path):
+    folder = tmp_path / "chat"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
+    with pytest.raises(EvaluateError, match="leave --prompt-format chat out"):
+        attention.measure(model, Request(512, model.tokenizer, DataFiles(None)), None)

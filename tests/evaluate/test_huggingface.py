@@ -1,12 +1,18 @@
 """A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
 
+import io
+import shutil
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
-from nextlong.evaluate.task import Sample
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
 TEXTS = [
@@ -108,3 +114,41 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
         HuggingFaceModel(str(tmp_path), LoadOptions())
+
+
+def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_model, folder)
+    first = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    (folder / "README.md").write_text("no part of the model")
+    assert HuggingFaceModel(str(folder), LoadOptions()).identity() == first
+    trained = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        trained.lm_head.weight[0, 0] += 1
+    trained.save_pretrained(folder)
+    second = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in first if first[key] != second[key]} == {"weights"}
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'))
+    (folder / "tokenizer_config.json").write_text(
+        (folder / "tokenizer_config.json").read_text().replace('"<eos>"', '"<end>"')
+    )
+    third = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
+
+
+def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
+    import torch
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(model, "forward", full)
+    task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
+    asked = Asked([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
+    with pytest.raises(EvaluateError, match=cures):
+        evaluate(lambda: model, asked, progress=Progress(Console(file=io.StringIO())))

@@ -10,18 +10,19 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from answering_models import Oracle
-from evaluation_data import word_tokenizer
+from answering_models import Blind, Oracle
+from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.run import Asked, evaluate
-from nextlong.evaluate.task import all_tasks
+from nextlong.evaluate.task import Sample, all_tasks
 
 TIMES = {"seconds"}
 
@@ -142,6 +143,59 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
         ):
             results.read_results(out)
         (out / name).write_text(json.dumps(values))
+
+
+def test_answers_with_any_line_separator_are_kept(tmp_path):
+    odd = [{"answer": "one\u2028two\u2029three\u0085four"}, {"answer": "five"}]
+    first = results.Partial(tmp_path / "a.partial.jsonl", "mark")
+    first.append(odd)
+    first.close()
+    again = results.Partial(tmp_path / "a.partial.jsonl", "mark")
+    again.close()
+    assert again.samples == odd
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "changed"),
+    [
+        ("cwe", 2048, "ruler/english_words.json"),
+        ("json_kv", 8192, "helmet/json_kv/test_k105_dep6.jsonl"),
+        ("niah_single_2", 2048, "ruler/essays.txt"),
+        ("needle", 2048, "ruler/PaulGrahamEssays.json"),
+    ],
+)
+def test_every_file_that_is_read_counts(tmp_path, task, length, changed):
+    write(tmp_path / "data" / changed, "before")
+    what = asked(tmp_path / "r", task, lengths=(length,), samples=1, data=tmp_path / "data")
+    what = replace(what, tasks=[replace(what.tasks[0], make=lambda _: iter([Sample("Where?", ("here",), 4)]))])
+    blind = Blind(word_tokenizer())
+    found, _ = run(blind, what)
+    assert list(found.finished[0].values["depends_on"]["data"]) == [changed]
+    write(tmp_path / "data" / changed, "after")
+    with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
+        run(blind, what)
+
+
+def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
+    from nextlong.evaluate.probe import Probe
+    from nextlong.runs import opened
+
+    composed = {"value": "abc"}
+    steps = SimpleNamespace(steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})})
+
+    def run_at(_):
+        steps.steps["compose"].manifest["fingerprint"] = composed["value"]
+        return steps
+
+    monkeypatch.setattr(opened, "Run", run_at)
+    probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "asked": 1}, lengths="none", samples=1)
+    what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
+    run(Oracle(word_tokenizer()), what)
+    _, lines = run(Oracle(word_tokenizer()), replace(what, run=tmp_path / "two"))
+    assert lines[0].endswith("kept")
+    composed["value"] = "def"
+    with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
+        run(Oracle(word_tokenizer()), what)
 
 
 def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(tmp_path):

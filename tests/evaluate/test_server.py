@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from answering_models import Oracle
-from evaluation_data import bpe_tokenizer
+from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.server import ServerModel, ServerOptions
@@ -144,3 +144,12 @@ def test_a_whole_run_over_a_server(served, tmp_path):
     asked = Asked([all_tasks()["json_kv"]], [8192], tmp_path / "r", DataFiles(None), samples=6)
     found = evaluate(lambda: asking, asked, progress=Progress(Console(quiet=True)))
     assert found.score("json_kv", 8192) == 100.0
+
+
+def test_another_tokenizer_is_another_model(served):
+    options = ServerOptions(url=served.url)
+    one, other = (
+        ServerModel("m", TextTokenizer(made()), options).identity() for made in (bpe_tokenizer, word_tokenizer)
+    )
+    assert {key for key in one if one[key] != other[key]} == {"tokenizer"}
+    assert ServerModel("m", TextTokenizer(bpe_tokenizer()), options).identity() == one

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +64,12 @@ class DataFiles:
         return self.folder is not None and any((self.folder / n).is_file() for n in (name, f"{name}.gz"))
 
     def text(self, name: str) -> str:
-        """Return a file's text, UTF-8 or else Latin-1."""
+        """Return a file's text, UTF-8 or else Latin-1. Raises EvaluateError if it cannot be read."""
         path = self.path(name)
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        try:
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as error:
+            raise EvaluateError(f"{path} cannot be read ({error}); get it anew: {origin(name)}") from None
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -85,7 +90,7 @@ class DataFiles:
             value = self.json(name)
             yield from (value.get("data", [value]) if isinstance(value, dict) else value)
             return
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 try:
                     yield json.loads(line)
@@ -93,8 +98,8 @@ class DataFiles:
                     raise EvaluateError(f"{self.path(name)}, line {number}: no JSON ({error})") from None
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        """Return the rows of a CSV file with a header."""
-        return list(csv.DictReader(self.text(name).splitlines()))
+        """Return the rows of a CSV file with a header; a quoted field may hold line breaks."""
+        return list(csv.DictReader(io.StringIO(self.text(name), newline="")))
 
     def _named(self, name: str) -> str:
         return str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
@@ -107,10 +112,34 @@ def origin(name: str) -> str:
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
 
 
+def texts_of(record: Any, name: str, *, file: str) -> list[str]:
+    """Return a field that holds texts, one at least. Raises EvaluateError if it holds anything else."""
+    texts = field_of(record, name, file=file)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise EvaluateError(f"{file}: {name!r} of a record is no list of texts ({texts!r:.60}); {origin(file)}")
+    return texts
+
+
+def text_of(record: Any, name: str, *, file: str) -> str:
+    """Return a field that holds a text. Raises EvaluateError if it holds anything else."""
+    text = field_of(record, name, file=file)
+    if not isinstance(text, str):
+        raise EvaluateError(f"{file}: {name!r} of a record is no text ({text!r:.60}); {origin(file)}")
+    return text
+
+
+def records_of(record: Any, name: str, *, file: str) -> list[Any]:
+    """Return a field that holds records, one at least. Raises EvaluateError if it holds anything else."""
+    found = field_of(record, name, file=file)
+    if not isinstance(found, list) or not found:
+        raise EvaluateError(f"{file}: {name!r} of a record is no list of records ({found!r:.60}); {origin(file)}")
+    return found
+
+
 def field_of(record: Any, name: str, *, file: str) -> Any:
     """Return a field of a record. Raises EvaluateError if the file has another form."""
     try:
         return record[name]
     except (KeyError, TypeError, IndexError):
-        there = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+        there = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise EvaluateError(f"{file}: a record has no {name!r} (it has {there}); {origin(file)}") from None

@@ -92,6 +92,8 @@ def _record(file: Path) -> dict[str, Any]:
         raise EvaluateError(
             f"{file} is no result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
         )
+    if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
+        raise EvaluateError(f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it")
     return record
 
 
@@ -108,7 +110,12 @@ def _results(record: dict[str, Any], file: Path, out: Path) -> list[tuple[Path, 
         raise EvaluateError(
             f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
         )
-    length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
+    try:
+        length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
+    except (KeyError, TypeError, ValueError):
+        raise EvaluateError(
+            f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
+        ) from None
     tasks = all_tasks()
     names = [name, *([_ALSO_RULER[name]] if name in _ALSO_RULER else [])]
     return [

@@ -17,7 +17,7 @@ Values = dict[str, Any]
 class Probe:
     """A named measurement. `measure` returns the scores, in percent where they are shares, and what stands in the file beside them.
 
-    `lengths` says whether it is measured at each length or once.
+    `lengths` says whether it is measured at each length or once, `optional` what it reads of the user's files where they are there.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Probe:
     lengths: Literal["each", "none"]
     samples: int
     version: int = 1
+    optional: tuple[str, ...] = ()
 
 
 def all_probes() -> Mapping[str, Probe]:

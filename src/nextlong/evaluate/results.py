@@ -154,9 +154,9 @@ class Partial:
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+    # Not splitlines: an answer may hold U+2028, which ends no line of ours. Behind the last end is nothing, or a torn line.
+    for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            yield json.loads(line.decode("utf-8", errors="replace"))
         except ValueError:
             return

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import nextlong
 from nextlong.engine import store
@@ -22,6 +23,11 @@ from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.task import JSON, Request, Sample, Task
+
+_STAND_INS: Final = {
+    "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
+    "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
+}
 
 
 @dataclass(frozen=True)
@@ -81,17 +87,21 @@ def check(asked: Asked, *, context: int | None) -> None:
 
 
 def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
-    """Return the user's files that are read; probes read what is there."""
+    """Return the user's files without which there is no measuring; probes read what is there."""
     return task.needs(length or 0) if isinstance(task, Task) else ()
 
 
 def is_there(name: str, data: DataFiles) -> bool:
     """Say whether a file, or what is read in its place, is there."""
-    stand_ins = {
-        "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
-        "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
-    }
-    return data.has(name) or (name in stand_ins and data.has(stand_ins[name]))
+    return data.has(name) or (name in _STAND_INS and data.has(_STAND_INS[name]))
+
+
+def _hashes(task: Task | Probe, length: int | None, data: DataFiles) -> dict[str, str]:
+    """Return the hash of every file that is read, by its name: those needed, those read where they are there, and stand-ins."""
+    optional = task.optional(length or 0) if isinstance(task, Task) else task.optional
+    named = [*files_of(task, length), *optional]
+    read = [name if data.has(name) else _STAND_INS.get(name, name) for name in named]
+    return {name: store.hash_file(data.path(name)) for name in sorted({*read}) if data.has(name)}
 
 
 def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
@@ -106,8 +116,23 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
         todo = pairs(asked)
         progress.begin(len(todo))
         for task, length in todo:
-            _one(model, task, length, asked, progress)
+            with _memory_explained(task, length):
+                _one(model, task, length, asked, progress)
     return results.read_results(asked.out)
+
+
+@contextmanager
+def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
+            raise
+        where = task.name if length is None else f"{task.name} at {length:,} tokens"
+        raise EvaluateError(
+            f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or leave the "
+            f"length out (what is answered is kept): {str(error).partition('. ')[0]}"
+        ) from None
 
 
 def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
@@ -171,7 +196,6 @@ def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> d
 
 
 def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> dict[str, Any]:
-    files = {name: store.hash_file(asked.data.path(name)) for name in files_of(task, length) if asked.data.has(name)}
     return {
         "task": task.name,
         "version": task.version,
@@ -179,9 +203,16 @@ def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: 
         "samples": asked.samples or task.samples,
         "seed": asked.seed,
         "model": identity,
-        "data": files,
-        **({"run": str(asked.run)} if isinstance(task, Probe) and asked.run else {}),
+        "data": _hashes(task, length, asked.data),
+        **({"run": _composed(asked.run)} if isinstance(task, Probe) and asked.run else {}),
     }
+
+
+def _composed(run_dir: Path) -> str:
+    """Return what names the sequences of a run, wherever it lies."""
+    from nextlong.runs import opened
+
+    return str(opened.Run(run_dir).steps["compose"].manifest["fingerprint"])
 
 
 def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: int) -> Iterator[list[dict[str, JSON]]]:

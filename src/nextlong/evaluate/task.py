@@ -82,7 +82,7 @@ class Task:
 
     `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
     entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
-    each of them, `files_at` what it reads at one.
+    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Task:
     lengths: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     version: int = 1
 
     def needs(self, length: int) -> tuple[str, ...]:

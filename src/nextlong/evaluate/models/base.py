@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,11 @@ class TextTokenizer:
         """Return the characters [start, end) of each token."""
         offsets: list[tuple[int, int]] = self.backend.encode(text, add_special_tokens=False).offsets
         return offsets
+
+    @cached_property
+    def hash(self) -> str:
+        """A hash of everything that the tokenizer is made of; two of the same cut every text alike."""
+        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ stays in the key-value cache; short prompts are answered in batches of like leng
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
 from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, cut_at_stop
@@ -21,6 +23,17 @@ from nextlong.evaluate.task import JSON, Sample
 if TYPE_CHECKING:
     import torch
 
+_MODEL_FILES: Final = (
+    "*.safetensors",
+    "pytorch_model*.bin",
+    "*.index.json",
+    "*config.json",
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+)
 _SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
 
 
@@ -48,7 +61,7 @@ class HuggingFaceModel:
         self.hub_tokenizer = _load_tokenizer(name, options)
         self.model = _load_model(name, options)
         self.device = self.model.device
-        self.chunk_tokens = options.chunk_tokens
+        self.chunk_tokens, self.prompt_format = options.chunk_tokens, options.prompt_format
         parameters = inspect.signature(self.model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache: Any = None
@@ -69,18 +82,26 @@ class HuggingFaceModel:
         return frozenset(one for one in flat if one is not None)
 
     def identity(self) -> dict[str, JSON]:
-        """Return name, revision, type and size, and how it is asked."""
+        """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
         place = Path(self._name).expanduser()
         return {
             "kind": "huggingface",
             "name": str(place.resolve()) if place.is_dir() else self._name,
             "revision": self._options.revision,
+            "weights": self._weights,
+            "tokenizer": self.tokenizer.hash,
             "model_type": str(self.config.model_type),
             "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
             "context": self.context,
             "dtype": str(self.model.dtype),
             "prompt_format": self._options.prompt_format,
         }
+
+    @cached_property
+    def _weights(self) -> str | None:
+        """The hash of a folder's files, or the commit on the hub."""
+        place = Path(self._name).expanduser()
+        return hash_of_files(place) if place.is_dir() else getattr(self.config, "_commit_hash", None)
 
     def input_ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
@@ -232,6 +253,13 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
             f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
         )
     return config
+
+
+def hash_of_files(folder: Path) -> str:
+    """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
+    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
+    told = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
 def _load_tokenizer(name: str, options: LoadOptions) -> Any:

@@ -55,12 +55,13 @@ class ServerModel:
         self.overhead = _CHAT_TOKENS if options.prompt_format == "chat" else 0
 
     def identity(self) -> dict[str, JSON]:
-        """Return name and place, and how it is asked."""
+        """Return name, place and tokenizer, and how it is asked. Which weights the server holds, it alone knows."""
         return {
             "kind": "server",
             "name": self._name,
             "url": self._options.url,
             "context": self.context,
+            "tokenizer": self.tokenizer.hash,
             "prompt_format": self._options.prompt_format,
         }
 

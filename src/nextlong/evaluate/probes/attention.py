@@ -2,8 +2,8 @@
 App. B.4).
 
 In:  a Hugging Face model; questions over long stories (InfiniteBench's Longbook QA, as the paper; any text where it is
-missing). Out: shares of attention, by layer and overall: of the whole prompt, of the context alone, and of the context
-without the attention sink.
+missing). Out: shares of attention, by layer and overall: of the whole prompt, of the same
+without the attention sink, and of the context alone.
 
 No T × T matrix is made: the prompt is prefilled with sdpa, then the last token alone is run with an attention that computes
 softmax(q·Kᵀ) in float32 and keeps the weights, summed over thirds.
@@ -46,6 +46,10 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
     if not isinstance(model, HuggingFaceModel):
         raise EvaluateError(
             "attention: a server does not give away its attention; name the model's folder or hub name, without --url"
+        )
+    if model.prompt_format == "chat":
+        raise EvaluateError(
+            "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
     rows = []
     for sample in islice(_prompts(request), request.samples):
@@ -139,13 +143,13 @@ def context_bounds(model: HuggingFaceModel, sample: Sample) -> tuple[int, int]:
 def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDArray[np.float64]]:
     """Return the shares by layer, shape (layers,), of the first (long) and last (proximal) third.
 
-    Over the whole prompt; of the context [first, last) alone, as a share of what lies on it; and the same without its first tokens,
-    where models rest their attention.
+    Over the whole prompt; over it without its first tokens, where models rest their attention, as a share of what lies on the
+    others; and over the context [first, last) alone, as a share of what lies on it.
     """
     parts = {
         "whole": weights,
         "context": weights[:, first:last],
-        "context_without_sink": weights[:, max(first, _SINK) : last],
+        "whole_without_sink": weights[:, _SINK:],
     }
     found: dict[str, NDArray[np.float64]] = {}
     for name, part in parts.items():
@@ -155,4 +159,13 @@ def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDA
     return found
 
 
-PROBE: Final = Probe("attention", "attention", "first_third_context", measure, lengths="each", samples=50)
+PROBE: Final = Probe(
+    "attention",
+    "attention",
+    "first_third_context",
+    measure,
+    lengths="each",
+    samples=50,
+    version=2,
+    optional=(_QA, needle.HAYSTACK),
+)

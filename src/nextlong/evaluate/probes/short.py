@@ -16,7 +16,7 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request
 
-# As the paper's table names them; where lm-eval gives acc_norm, its authors report it.
+# As the paper's table names them; the paper does not say which metric it reports, acc or acc_norm is our choice.
 TASKS: Final = {
     "hellaswag": ("Hel.", "acc_norm"),
     "lambada_openai": ("Lam.", "acc"),

@@ -125,9 +125,9 @@ def _attention(results: Sequence[Results]) -> Table:
     names = (
         "first_third_context",
         "last_third_context",
-        "first_third_context_without_sink",
         "first_third_whole",
         "last_third_whole",
+        "first_third_whole_without_sink",
     )
     rows = [
         (f"{one.name}, {short(found.length)}", tuple(found.values["scores"].get(name) for name in names))
@@ -135,7 +135,7 @@ def _attention(results: Sequence[Results]) -> Table:
         for found in one.finished
         if found.task == "attention"
     ]
-    columns = ("First third", "Last third", "First, no sink", "First, prompt", "Last, prompt")
+    columns = ("First third", "Last third", "First, prompt", "Last, prompt", "First, prompt, no sink")
     about = "Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4)."
     return _unranked(Table("Attention", about, columns, tuple(rows)))
 

@@ -49,7 +49,7 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
 
     def lines(name: str) -> list[Labelled]:
         found = []
-        for line in data.text(name).splitlines():
+        for line in data.text(name).rstrip("\n").split("\n"):
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
                 raise EvaluateError(f"{data.path(name)}: a line is no `LABEL:label text`: {line[:60]!r}")

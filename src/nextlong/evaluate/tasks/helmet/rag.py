@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from nextlong.evaluate.data import field_of
+from nextlong.evaluate.data import field_of, records_of, text_of, texts_of
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, substring_exact_match
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
@@ -53,18 +53,22 @@ def samples(request: Request, which: Set) -> Iterator[Sample | None]:
     rows = _rare(rows_of(request.data, file), which, file)
     examples_file = _path(which.examples)
     examples = _rare(rows_of(request.data, examples_file), which, examples_file)
-    key = "id" if rows and "id" in rows[0] else "question"
+    key = "id" if rows and isinstance(rows[0], dict) and "id" in rows[0] else "question"
+    for row in examples:
+        field_of(row, key, file=examples_file)
     for row in drawn_questions(rows, key, seed=request.seed, file=file):
-        asked = str(row[key])
+        asked = str(field_of(row, key, file=file))
         # PopQA has one split only, so the question itself may stand among its examples.
         chosen = drawn_examples(
             examples, key, asked, keep=partial(_is_other, key, asked if which.most_popular else None)
         )
         demos = "".join(
-            f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen
+            f"{_passages(demo, examples_file)}\n\nQuestion: {text_of(demo, 'question', file=examples_file)}\n"
+            f"Answer: {texts_of(demo, 'answers', file=examples_file)[0]}\n\n"
+            for demo in chosen
         )
-        prompt = _PROMPT.format(demos=demos, context=_passages(row), question=row["question"])
-        references = tuple(field_of(row, "answers", file=file))
+        prompt = _PROMPT.format(demos=demos, context=_passages(row, file), question=text_of(row, "question", file=file))
+        references = tuple(texts_of(row, "answers", file=file))
         sample = Sample(prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth")})
         yield sample if request.fits(sample) else None
 
@@ -79,8 +83,11 @@ def _rare(rows: list[Row], which: Set, file: str) -> list[Row]:
     return [row for row in rows if math.log10(field_of(row, "s_pop", file=file)) < which.most_popular]
 
 
-def _passages(row: Row) -> str:
-    return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
+def _passages(row: Row, file: str) -> str:
+    return "\n\n".join(
+        f"Document (Title: {field_of(passage, 'title', file=file)}): {field_of(passage, 'text', file=file)}"
+        for passage in records_of(row, "ctxs", file=file)
+    )
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:

@@ -36,15 +36,19 @@ _PREFIX: Final = "\nCorresponding value:"
 
 
 def keys_at(length: int) -> int:
-    """Return how many keys stand in the object: HELMET's number, else in proportion to its 1,800 at 128K."""
+    """Return how many keys stand in the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
     return KEYS_AT.get(length, max(4, 1800 * length // 131_072 * 9 // 10))
 
 
 def json_kv(request: Request) -> Iterator[Sample | None]:
     """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
-    file = f"helmet/json_kv/test_k{keys_at(request.length)}_dep{_DEPTHS}.jsonl"
+    file = _file_at(request.length)
     for sample in _published(request, file) if request.data.has(file) else _made(request):
         yield sample if request.fits(sample) else None
+
+
+def _file_at(length: int) -> str:
+    return f"helmet/json_kv/test_k{keys_at(length)}_dep{_DEPTHS}.jsonl"
 
 
 def _published(request: Request, file: str) -> Iterator[Sample]:
@@ -54,7 +58,11 @@ def _published(request: Request, file: str) -> Iterator[Sample]:
         row = rows[number]
         demos = [tuple(pair) for pair in field_of(row, "demos", file=file)[:_SHOTS]]
         yield _sample(
-            field_of(row, "context", file=file), row["question"], str(row["answer"]), demos, {"depth": row.get("depth")}
+            field_of(row, "context", file=file),
+            field_of(row, "question", file=file),
+            str(field_of(row, "answer", file=file)),
+            demos,
+            {"depth": row.get("depth")},
         )
 
 
@@ -109,6 +117,7 @@ register(
         _score_value,
         samples=100,
         max_new_tokens=_BUDGET,
+        optional=lambda length: (_file_at(length),),
     )
 )
 for _name, _budget in _NEEDLE_BUDGETS.items():

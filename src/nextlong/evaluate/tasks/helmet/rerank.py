@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from nextlong.evaluate.data import field_of
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import field_of, origin, records_of, text_of
 from nextlong.evaluate.scores import ndcg, parsed_ranking
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
@@ -36,12 +37,15 @@ def samples(request: Request) -> Iterator[Sample | None]:
     file = _path(_PASSAGES_AT[request.length])
     rows = drawn_questions(rows_of(request.data, file), "qid", seed=request.seed, file=file)
     examples = rows_of(request.data, _path(10))
+    for name, read in ((file, rows), (_path(10), examples)):
+        for row in read:
+            _check(row, name)
     asked = {row["qid"] for row in rows}
     are_many = len(examples) > 2 * len(rows)
     for row in rows:
         others = asked if are_many else {row["qid"]}
         chosen = drawn_examples(examples, "qid", str(row["qid"]), keep=partial(_is_other, others))
-        has_titles = "title" in field_of(row, "ctxs", file=file)[0]
+        has_titles = "title" in row["ctxs"][0]
         demos = "".join(
             f"{_passages(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
             for demo in chosen
@@ -50,6 +54,22 @@ def samples(request: Request) -> Iterator[Sample | None]:
         judged = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
         sample = Sample(prompt, (_ranking(row),), _BUDGET, _PREFIX, stop="\n", details={"judged": dict(judged)})
         yield sample if request.fits(sample) else None
+
+
+def _check(row: Row, file: str) -> None:
+    """Raise EvaluateError unless a record has what is read of it below."""
+    field_of(row, "qid", file=file)
+    text_of(row, "query", file=file)
+    for passage in records_of(row, "ctxs", file=file):
+        field_of(passage, "id", file=file)
+        field_of(passage, "text", file=file)
+        label = field_of(passage, "label", file=file)
+        try:
+            int(label)
+        except (TypeError, ValueError):
+            raise EvaluateError(
+                f"{file}: the 'label' of a passage is no number ({label!r:.60}); {origin(file)}"
+            ) from None
 
 
 def _is_other(others: set[str], row: Row) -> bool:
@@ -64,7 +84,7 @@ def _passages(row: Row, *, has_titles: bool) -> str:
 
 
 def _title(passage: Row) -> str:
-    return f" (Title: {passage['title']})"
+    return f" (Title: {passage.get('title', '')})"
 
 
 def _ranking(row: Row) -> str:

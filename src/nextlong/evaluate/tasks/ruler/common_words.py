@@ -85,4 +85,16 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-register(Task("cwe", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET))
+register(
+    Task(
+        "cwe",
+        "ruler",
+        "RULER",
+        "string_match_all",
+        samples,
+        _score,
+        samples=500,
+        max_new_tokens=BUDGET,
+        optional=lambda _: (words.ENGLISH_WORDS,),
+    )
+)

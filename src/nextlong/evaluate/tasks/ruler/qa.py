@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from nextlong.evaluate.data import DataFiles, field_of
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles, field_of, origin, records_of, text_of
 from nextlong.evaluate.scores import string_match_part
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short, upper_bound
@@ -50,36 +51,52 @@ class QuestionSet:
 
 def read_squad(data: DataFiles) -> QuestionSet:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
-    articles = field_of(data.json(SQUAD), "data", file=SQUAD)
-    documents = sorted({paragraph["context"] for article in articles for paragraph in article["paragraphs"]})
+    articles = [
+        [(text_of(one, "context", file=SQUAD), one) for one in records_of(article, "paragraphs", file=SQUAD)]
+        for article in records_of(data.json(SQUAD), "data", file=SQUAD)
+    ]
+    documents = sorted({text for article in articles for text, _ in article})
     numbers = {text: number for number, text in enumerate(documents)}
     questions = []
     for article in articles:
-        same = [numbers[paragraph["context"]] for paragraph in article["paragraphs"]]
-        for paragraph in article["paragraphs"]:
-            own = numbers[paragraph["context"]]
+        same = [numbers[text] for text, _ in article]
+        for text, paragraph in article:
+            own = numbers[text]
             questions += [
-                Question(asked["question"], _texts(asked), [own], [number for number in same if number != own])
-                for asked in paragraph["qas"]
-                if not asked.get("is_impossible")
+                Question(
+                    text_of(asked, "question", file=SQUAD),
+                    _texts(asked),
+                    [own],
+                    [number for number in same if number != own],
+                )
+                for asked in field_of(paragraph, "qas", file=SQUAD)
+                if not (isinstance(asked, dict) and asked.get("is_impossible"))
             ]
     return QuestionSet(questions, documents)
 
 
 def _texts(asked: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(answer["text"] for answer in asked["answers"])
+    return tuple(text_of(answer, "text", file=SQUAD) for answer in records_of(asked, "answers", file=SQUAD))
 
 
 def read_hotpotqa(data: DataFiles) -> QuestionSet:
     """Read HotpotQA's distractor setting: ten documents a question, title and text."""
     items = data.json(HOTPOTQA)
-    contexts = [
-        [f"{title}\n{''.join(lines)}" for title, lines in field_of(item, "context", file=HOTPOTQA)] for item in items
-    ]
+    try:
+        contexts = [
+            [f"{title}\n{''.join(lines)}" for title, lines in records_of(item, "context", file=HOTPOTQA)]
+            for item in items
+        ]
+    except (TypeError, ValueError):
+        raise EvaluateError(f"{HOTPOTQA}: a 'context' is no list of [title, sentences]; {origin(HOTPOTQA)}") from None
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     questions = [
-        Question(item["question"], (item["answer"],), [numbers[text] for text in context])
+        Question(
+            text_of(item, "question", file=HOTPOTQA),
+            (text_of(item, "answer", file=HOTPOTQA),),
+            [numbers[text] for text in context],
+        )
         for item, context in zip(items, contexts, strict=True)
     ]
     return QuestionSet(questions, documents)
