@@ -118,7 +118,7 @@ def test_two_ranks_give_the_loss_of_one(train_recipe, quiet, command, tmp_path, 
         assert json.dumps(_rounded(first)) == json.dumps(_rounded(second))
 
 
-def test_two_ranks_in_bf16_sum_gradients_in_float32(train_recipe, quiet, command, tmp_path):
+def test_two_ranks_in_bf16_give_about_the_loss_of_one(train_recipe, quiet, command, tmp_path):
     alone = train(train_recipe({"training.precision": "bf16"}, out="alone"), quiet)
     recipe = train_recipe({"memory.shard": "fsdp2", "training.precision": "bf16"}, out="two")
     command("train", saved(recipe, tmp_path / "two.yaml"), ranks=2)
