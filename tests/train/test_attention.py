@@ -112,3 +112,24 @@ def test_what_would_leak_in_silence_is_refused(change, told):
 def test_the_name_of_the_attention_is_not_saved(tmp_path):
     llama("auto").save_pretrained(tmp_path)
     assert "nextlong" not in (tmp_path / "config.json").read_text()
+
+
+def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
+    """As flash-attention wants them; RoPE returns queries and keys in float32."""
+    import torch
+
+    from nextlong.train import attention
+
+    seen = []
+    kernel = attention._sdpa
+
+    def watched(query, key, value, *rest):
+        seen.append({query.dtype, key.dtype, value.dtype})
+        return kernel(query, key, value, *rest)
+
+    monkeypatch.setattr(attention, "_sdpa", watched)
+    model = llama("auto")
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**packed(BOUNDS))
+    assert seen
+    assert all(dtypes == {torch.bfloat16} for dtypes in seen)

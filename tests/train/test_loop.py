@@ -118,6 +118,16 @@ def test_two_ranks_give_the_loss_of_one(train_recipe, quiet, command, tmp_path, 
         assert json.dumps(_rounded(first)) == json.dumps(_rounded(second))
 
 
+def test_two_ranks_in_bf16_give_about_the_loss_of_one(train_recipe, quiet, command, tmp_path):
+    alone = train(train_recipe({"training.precision": "bf16"}, out="alone"), quiet)
+    recipe = train_recipe({"memory.shard": "fsdp2", "training.precision": "bf16"}, out="two")
+    command("train", saved(recipe, tmp_path / "two.yaml"), ranks=2)
+    one, two = logged(alone.parent), logged(Path(recipe.out))
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=5e-3)
+    norms = [[row["grad_norm"] for row in rows] for rows in (one, two)]
+    assert norms[1] == pytest.approx(norms[0], rel=2e-2)
+
+
 def _rounded(value):
     if isinstance(value, dict):
         return {key: _rounded(below) for key, below in value.items()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
-from nextlong.errors import CorpusError, TokenizerError
+from nextlong.errors import CorpusError, RecipeError, TokenizerError
 
 pytestmark = pytest.mark.heavy
 
@@ -181,3 +181,39 @@ def test_templates_that_rewrite_earlier_turns(tmp_path, chat_tokenizer):
     chat_tokenizer.chat_template = None
     with pytest.raises(TokenizerError, match="needs a chat template"):
         chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
+
+
+def written(path, rows, *, role="document"):
+    """A Parquet file of rows of these lengths, one span each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    spans = [[{"doc_id": "a", "chunk_id": 0, "role": role, "token_start": 0, "token_end": length}] for length in rows]
+    pq.write_table(pa.table({"input_ids": [[7] * length for length in rows], "spans": spans}), path)
+    return str(path)
+
+
+def test_parquet_that_cannot_be_trained_on(tmp_path):
+    (tmp_path / "no.parquet").write_text("id,text")
+    with pytest.raises(RecipeError, match=r"no\.parquet cannot be read as Parquet"):
+        rows_of("", "row", runs=(), parquet=(str(tmp_path / "no.parquet"),))
+    mixed = rows_of("", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),))
+    with pytest.raises(RecipeError, match="mixes rows of 4 and 6 tokens"):
+        _ = mixed.source.row_tokens
+    other = rows_of("", "row", runs=(), parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),))
+    with pytest.raises(RecipeError, match=r"other\.parquet has spans of role 'title'; known are meta"):
+        other[0]
+
+
+def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def fingerprint(token):
+        pq.write_table(pa.table({"input_ids": [[token] * 4] * 2}), tmp_path / "rows.parquet")
+        rows = rows_of("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))
+        return (tmp_path / "rows.parquet").stat().st_size, rows.source.fingerprint
+
+    (size, one), (same_size, other), (_, again) = fingerprint(7), fingerprint(8), fingerprint(7)
+    assert size == same_size
+    assert one == again != other

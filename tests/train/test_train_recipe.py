@@ -50,12 +50,18 @@ def test_files_that_are_no_recipe(tmp_path, text, told):
         TrainRecipe.load(tmp_path / "recipe.yaml")
 
 
-def test_only_keys_that_decide_the_weights_are_in_the_fingerprint():
-    one = TrainRecipe.from_dict(PLAIN)
+def test_only_keys_that_decide_the_weights_are_kept_with_a_checkpoint():
+    one = TrainRecipe.from_dict(PLAIN).trained_keys()
     for override in ("checkpoints.every_steps=7", "held_out.rows=3", "memory.checkpointing=offload", "watch.spike=9"):
-        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).fingerprint == one.fingerprint
-    for override in ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6"):
-        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).fingerprint != one.fingerprint
+        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() == one
+    changes = ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6")
+    for override in (*changes, "memory.optimizer=adamw-8bit"):
+        assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() != one
+
+
+def test_adapters_are_not_shared_among_ranks():
+    with pytest.raises(RecipeError, match=r"model\.lora_rank=4 with memory\.shard=fsdp2: adapters are merged"):
+        TrainRecipe.from_dict(PLAIN, overrides=["model.lora_rank=4", "memory.shard=fsdp2"])
 
 
 def test_importing_it_needs_no_torch():

@@ -74,6 +74,9 @@ def _attend(
         raise ValueError(
             f"{type(module).__name__} slides a window of {sliding_window} tokens, less than a document has"
         )
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
+        query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
     return cast(torch.Tensor, kernel(query, key, value, cu_seq_lens_q, scaling, dropout))
 
 

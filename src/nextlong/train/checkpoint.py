@@ -58,6 +58,11 @@ def save(
     if rank:
         return
     folder = out / FOLDER / f"step-{progress.step:06d}"
+    if (folder / RECORD).exists():  # training went on from it and stopped before the next step: only the reason is new
+        with explained(folder):
+            files = store.read_json(folder / RECORD)["files"]
+            store.write_json(folder / RECORD, {"progress": asdict(progress), "files": files})
+        return
     work = folder.with_name(f".{folder.name}.tmp")
     with explained(folder):
         shutil.rmtree(work, ignore_errors=True)
@@ -69,8 +74,6 @@ def save(
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        if folder.exists():  # of the same step, before a training that was stopped went on
-            folder.replace(folder.with_name(f".{folder.name}.old.tmp"))
         work.replace(folder)
         _sync(folder.parent)
     _prune(out, keep_last=keep_last)
@@ -167,22 +170,35 @@ def _gathered(model: Any, optimizer: Any) -> tuple[dict[str, torch.Tensor], dict
 def _write_optimizer(path: Path, states: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    tensors = {
-        f"{name}/{key}": value.contiguous() for name, held in states["state"].items() for key, value in held.items()
-    }
+    held = {f"{name}/{key}": value for name, state in states["state"].items() for key, value in state.items()}
+    tensors = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    others = {name: value for name, value in held.items() if name not in tensors}  # bitsandbytes counts steps in an int
     groups = [{key: value for key, value in group.items() if key != "lr"} for group in states["param_groups"]]
-    save_file(tensors, path, metadata={"param_groups": json.dumps(groups)})
+    save_file(_apart(tensors), path, metadata={"param_groups": json.dumps(groups), "others": json.dumps(others)})
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy tensors that share memory, as bitsandbytes' tables of 8-bit values do; safetensors refuses them."""
+    apart: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.contiguous() if place not in seen else tensor.clone(memory_format=torch.contiguous_format)
+        seen.add(place)
+    return apart
 
 
 def _read_optimizer(path: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
-    state: dict[str, dict[str, torch.Tensor]] = {}
+    state: dict[str, dict[str, Any]] = {}
     with safe_open(path, framework="pt") as file:
         groups = json.loads(file.metadata()["param_groups"])
-        for name in file.keys():  # noqa: SIM118
-            parameter, _, key = name.rpartition("/")
-            state.setdefault(parameter, {})[key] = file.get_tensor(name)
+        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        held |= json.loads(file.metadata().get("others", "{}"))
+    for name, value in held.items():
+        parameter, _, key = name.rpartition("/")
+        state.setdefault(parameter, {})[key] = value
     for group in groups:
         group["lr"] = 0.0  # set anew at every step
         group["betas"] = tuple(group["betas"])
@@ -205,8 +221,8 @@ def _seal(work: Path, progress: Progress) -> None:
 
 
 def _prune(out: Path, *, keep_last: int) -> None:
-    found = sorted(path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name))
-    for path in found[:-keep_last]:
+    found = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name)]
+    for path in sorted(found, key=lambda path: int(path.name[5:]))[:-keep_last]:
         gone = path.with_name(f".{path.name}.old.tmp")  # a kill while deleting leaves no half checkpoint
         shutil.rmtree(gone, ignore_errors=True)
         path.replace(gone)

@@ -117,7 +117,8 @@ def _step(engine: Engine, number: int) -> Step:
         save(engine, number - 1, reason=reason)
         raise RunError(
             f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in "
-            f"{engine.out / checkpoint.FOLDER}; lower training.lr, raise training.warmup_steps, or, if this is no harm, watch.spike"
+            f"{engine.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
+            "training.warmup_steps; or, if this is no harm, raise watch.spike and go on"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)

@@ -7,11 +7,13 @@ Out: rows by number. A row group is read when a row of it is asked for, and kept
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -30,7 +32,7 @@ class ParquetRows:
         self._groups: list[tuple[int, int]] = []  # file, row group
         rows: list[NDArray[np.int64]] = []
         for number, path in enumerate(self._paths):
-            metadata = pq.ParquetFile(path).metadata
+            metadata = _metadata(path)
             if "input_ids" not in metadata.schema.to_arrow_schema().names:
                 raise RecipeError(
                     f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`"
@@ -56,13 +58,19 @@ class ParquetRows:
         """Hash of the files and of which rows are read."""
         state = hashlib.blake2b(self._rows.tobytes(), digest_size=8)
         for path in self._paths:
-            state.update(f"{path.name} {path.stat().st_size} ".encode())
+            state.update(f"{path.stat().st_size} ".encode() + _footer(path))
         return state.hexdigest()
 
     @cached_property
     def row_tokens(self) -> int:
-        """The tokens of the longest row; all have as many, or training tells of it."""
-        return max(int(lengths.sum()) for lengths in self._lengths)
+        """The tokens of each row. Raises RecipeError where rows differ in length."""
+        found = sorted({int(lengths.sum()) for lengths in self._lengths})
+        if len(found) > 1:
+            raise RecipeError(
+                f"data.parquet mixes rows of {found[0]:,} and {found[-1]:,} tokens; name files whose rows have one length, or "
+                "name the runs under data.runs with data.pack"
+            )
+        return found[0]
 
     @cached_property
     def sequence_tokens(self) -> int:
@@ -82,7 +90,13 @@ class ParquetRows:
         lengths = np.array([len(ids)])
         if "seq_lengths" in names:
             lengths = table.column("seq_lengths")[place].values.to_numpy().astype(np.int64)
-        return ids, lengths, _spans(table.column("spans")[place].as_py(), lengths) if "spans" in names else None
+        spans = table.column("spans")[place].as_py() if "spans" in names else None
+        if unknown := {span["role"] for span in spans or []} - set(ROLES):
+            raise RecipeError(
+                f"data.parquet: {self._paths[self._groups[group][0]]} has spans of role {min(unknown)!r}; known are "
+                f"{', '.join(ROLES)}: name files of `nextlong export --to parquet`"
+            )
+        return ids, lengths, None if spans is None else _spans(spans, lengths)
 
     def is_target(self, row: int) -> None:  # noqa: ARG002
         """Every token is to be predicted."""
@@ -110,6 +124,25 @@ def _spans(found: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[A
     is_extended = np.any(spans["role"] == META)
     spans["group"] = np.cumsum(spans["role"] == META if is_extended else is_new) - 1
     return spans
+
+
+def _metadata(path: Path) -> pq.FileMetaData:
+    try:
+        return pq.ParquetFile(path).metadata
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).split(".")[0]
+        raise RecipeError(
+            f"data.parquet: {path} cannot be read as Parquet ({told}); name files of `nextlong export --to parquet`"
+        ) from None
+
+
+def _footer(path: Path) -> bytes:
+    """Return the metadata at the end of a Parquet file: their length stands in the eight bytes after them."""
+    with path.open("rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return file.read(length)
 
 
 def _files(named: Path) -> list[Path]:

@@ -34,6 +34,7 @@ def accelerator_for(recipe: TrainRecipe) -> Any:
             auto_wrap_policy="transformer_based_wrap",
             cpu_offload=recipe.memory.offload == "cpu",
             cpu_ram_efficient_loading=False,
+            mixed_precision_policy=_precisions(recipe),
         )
     accelerator = Accelerator(
         cpu=not has_gpu,
@@ -45,6 +46,15 @@ def accelerator_for(recipe: TrainRecipe) -> Any:
             "memory.shard=fsdp2 shares weights among ranks, and there is one; use torchrun, or set it to none"
         )
     return accelerator
+
+
+def _precisions(recipe: TrainRecipe) -> Any:
+    """Compute in bfloat16, sum gradients and return the loss in float32; accelerate's own policy rounds all three."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    if recipe.training.precision != "bf16":
+        return None
+    return MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32)
 
 
 def _refuse_shared_rows() -> None:
@@ -123,7 +133,7 @@ def memory_knob(recipe: TrainRecipe) -> str:
         (memory.shard == "none", "share weights among GPUs: torchrun with memory.shard=fsdp2"),
         (memory.offload == "none", "set memory.offload=cpu"),
         (memory.optimizer == "adamw", "set memory.optimizer=adamw-8bit"),
-        (recipe.model.lora_rank is None, "set model.lora_rank=16"),
+        (recipe.model.lora_rank is None and memory.shard == "none", "set model.lora_rank=16"),
     ]
     open_knobs = [knob for is_open, knob in knobs if is_open]
     return "; or ".join(open_knobs[:2]) if open_knobs else "use shorter rows, a smaller model or a larger GPU"

@@ -6,8 +6,6 @@ well but everything correctly.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -230,12 +228,16 @@ class TrainRecipe(Section):
     def trained_keys(self) -> dict[str, Any]:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
         everything = self.model_dump(mode="json")
-        return {key: everything[key] for key in _DECIDING}
+        return {key: everything[key] for key in _DECIDING} | {"memory": {"optimizer": self.memory.optimizer}}
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the keys that decide which weights come out."""
-        return hashlib.blake2b(json.dumps(self.trained_keys(), sort_keys=True).encode(), digest_size=8).hexdigest()
+    @model_validator(mode="after")
+    def _adapters_are_whole(self) -> Self:
+        if self.model.lora_rank and self.memory.shard == "fsdp2":
+            raise ValueError(
+                f"model.lora_rank={self.model.lora_rank} with memory.shard=fsdp2: adapters are merged into whole weights at the "
+                "end, and no rank has them; set memory.shard=none, or leave model.lora_rank out"
+            )
+        return self
 
 
 _DECIDING: Final = ("seed", "data", "model", "attention", "training")

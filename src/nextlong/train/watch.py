@@ -61,7 +61,7 @@ class Watcher:
         steps = self._engine.recipe.training.steps
         seconds = sum(one.seconds for one in self._steps)
         speed = sum(one.tokens for one in self._steps) / seconds
-        share = speed * self._flops_per_token / (self._peak * self._engine.accelerator.num_processes)
+        done = speed * self._flops_per_token / self._engine.accelerator.num_processes
         left = (steps - step.number) * seconds / len(self._steps)
         return {
             "step": f"{step.number}/{steps}",
@@ -69,18 +69,21 @@ class Watcher:
             "gradient": f"{step.grad_norm:.2f}",
             "lr": f"{step.lr:.2e}",
             "tokens/s": f"{speed:,.0f}",
-            "MFU": f"{share:.1%}",
+            "MFU": f"{done / self._peak:.1%}" if self._peak else "–",
             "memory": f"{_memory_bytes() / 1e9:.2f} GB",
             "left": _duration(left),
         }
 
 
-def peak_flops(device: Any) -> float:
-    """Return the operations a second that a device can do: its data sheet's, or, of a CPU, those of a large product, measured."""
+def peak_flops(device: Any) -> float | None:
+    """Return the operations a second that a device can do: its data sheet's, or, of a CPU, those of a large product, measured.
+
+    None for a GPU whose data sheet is not known here.
+    """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         known = [tera for part, (tera, _) in costs.DEVICES.items() if part in name]
-        return (known or [costs.DEVICES["H100"][0]])[0] * 1e12
+        return known[0] * 1e12 if known else None
     size, best = 768, float("inf")
     left, right = torch.ones(size, size), torch.ones(size, size)
     for _ in range(4):

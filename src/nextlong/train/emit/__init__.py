@@ -47,6 +47,9 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     trainer, facts = TRAINERS[name], _facts(recipe, folder.absolute())
     if recipe.attention == "document":
         raise RecipeError(f"attention: document is not what {name} can be told; use sequence, or row")
+    if recipe.attention == "row" and recipe.data.pack and name != "megatron":
+        raise RecipeError(f"attention: row with data.pack is not what {name} can be told; use sequence, or megatron")
+    facts.check_shares()
     folder.mkdir(parents=True, exist_ok=True)
     data = recipe.data
     export.export(

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from nextlong.train.emit.facts import Facts, shell
+from nextlong.train.emit.facts import Facts, machines, shell
 
 
 def files(facts: Facts) -> Mapping[str, str]:
     """Return `axolotl.yaml` and `launch.sh`."""
-    launch = ["axolotl train axolotl.yaml --launcher torchrun -- " + _launcher(facts)]
+    launch = ["axolotl train axolotl.yaml --launcher torchrun -- " + machines(facts)]
     return {"axolotl.yaml": yaml.safe_dump(config(facts), sort_keys=False, width=120), "launch.sh": shell(launch)}
 
 
@@ -23,7 +23,7 @@ def config(facts: Facts) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "base_model": recipe.model.path,
         "model_config": {
-            "rope_parameters": {"rope_type": "default", "rope_theta": facts.rope_base()},
+            "rope_parameters": (facts.llama3_scaling() or {"rope_type": "default"}) | {"rope_theta": facts.rope_base()},
             "max_position_embeddings": facts.sequence_tokens,
         },
         "datasets": [{"path": str(facts.data), "split": "train", "type": None}],  # no type: already tokenized
@@ -65,7 +65,3 @@ def config(facts: Facts) -> dict[str, Any]:
     if recipe.data.validation:
         settings["test_datasets"] = [{"path": str(facts.data), "split": "validation", "type": None}]
     return settings
-
-
-def _launcher(facts: Facts) -> str:
-    return f"--nnodes {facts.nodes} --nproc-per-node {facts.gpus_per_node}"

@@ -59,25 +59,41 @@ class Facts:
     @property
     def accumulation(self) -> int:
         """Micro batches of a step."""
-        return max(1, self.rows_per_step * self.shared_by // self.gpus)
+        return self.rows_per_step * self.shared_by // self.gpus
+
+    def check_shares(self) -> None:
+        """Raise RecipeError if the devices cannot share machines, or a step's rows, evenly."""
+        if self.gpus % self.gpus_per_node:
+            raise RecipeError(
+                f"hardware.count={self.gpus} does not fill machines of {self.gpus_per_node} devices; use a multiple of "
+                f"{self.gpus_per_node}"
+            )
+        if self.gpus % self.shared_by or self.rows_per_step * self.shared_by % self.gpus:
+            raise RecipeError(
+                f"hardware: {self.gpus} devices, {self.shared_by} a row, cannot share {self.rows_per_step} rows a step evenly; "
+                "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
+            )
 
     def architecture(self) -> dict[str, Any]:
         """Return config.json of the model. Raises RecipeError if it is no folder here."""
         path = Path(self.recipe.model.path or "") / "config.json"
         if not path.is_file():
             raise RecipeError(
-                f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes; name a folder here"
+                f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes and RoPE; name a folder here"
             )
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    def keeps_llama3_scaling(self) -> bool:
-        """Return whether the model's own RoPE scaling, that of Llama 3.1, stays. Raises RecipeError for another that would."""
+    def llama3_scaling(self) -> dict[str, Any] | None:
+        """Return the model's own RoPE scaling, that of Llama 3.1, if it stays. Raises RecipeError for another that would."""
+        if self.recipe.model.rope_scaling == "replace":
+            return None
         config = self.architecture()
-        scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind in ("default", "llama3") or self.recipe.model.rope_scaling == "replace":
-            return kind == "llama3" and self.recipe.model.rope_scaling == "keep"
+        scaling = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+        kind = scaling.pop("type", "default")
+        kind = scaling.setdefault("rope_type", kind)
+        if kind in ("default", "llama3"):
+            return scaling if kind == "llama3" else None
         raise RecipeError(
             f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
         )
@@ -95,9 +111,14 @@ def shell(lines: list[str]) -> str:
     return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines]) + "\n"
 
 
+def machines(facts: Facts) -> str:
+    """Return the options of torchrun that say how many machines there are, and where they meet."""
+    options = f"--nnodes {facts.nodes} --nproc-per-node {facts.gpus_per_node}"
+    if facts.nodes > 1:
+        options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+    return options
+
+
 def torchrun(facts: Facts, *what: str) -> list[str]:
     """Return the lines of a torchrun command."""
-    head = f"torchrun --nnodes {facts.nodes} --nproc-per-node {facts.gpus_per_node}"
-    if facts.nodes > 1:
-        head += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    return [f"{head} \\", *(f"    {line} \\" for line in what[:-1]), f"    {what[-1]}"]
+    return [f"torchrun {machines(facts)} \\", *(f"    {line} \\" for line in what[:-1]), f"    {what[-1]}"]

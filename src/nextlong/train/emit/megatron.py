@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,10 @@ def files(facts: Facts) -> Mapping[str, str]:
         ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
         *torchrun(facts, '"$MEGATRON/pretrain_gpt.py"', *arguments(facts)),
     ]
-    return {"launch.sh": shell(launch), "neox.yaml": yaml.safe_dump(neox(facts), sort_keys=False, width=120)}
+    found = {"launch.sh": shell(launch)}
+    if not facts.llama3_scaling():  # which GPT-NeoX does not know
+        found["neox.yaml"] = yaml.safe_dump(neox(facts), sort_keys=False, width=120)
+    return found
 
 
 def arguments(facts: Facts) -> list[str]:
@@ -25,11 +29,12 @@ def arguments(facts: Facts) -> list[str]:
     recipe, training, sizes = facts.recipe, facts.recipe.training, facts.architecture()
     _check_slices(facts)
     return [
-        f"--train-data-path {' '.join(prefixes(facts, 'train'))}",
-        *([f"--valid-data-path {' '.join(prefixes(facts, 'validation'))}"] if recipe.data.validation else []),
-        f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {recipe.model.path}",
+        f"--train-data-path {shlex.join(prefixes(facts, 'train'))}",
+        *([f"--valid-data-path {shlex.join(prefixes(facts, 'validation'))}"] if recipe.data.validation else []),
+        f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(str(recipe.model.path))}",
         f"--seq-length {facts.row_tokens} --max-position-embeddings {facts.row_tokens}",
         f"--position-embedding-type rope --rotary-base {facts.rope_base():.0f} --use-rotary-position-embeddings",
+        *_scaling(facts),
         f"--num-layers {sizes['num_hidden_layers']} --hidden-size {sizes['hidden_size']}",
         f"--ffn-hidden-size {sizes['intermediate_size']} --num-attention-heads {sizes['num_attention_heads']}",
         f"--group-query-attention --num-query-groups {sizes['num_key_value_heads']}",
@@ -104,6 +109,21 @@ def prefixes(facts: Facts, split: str) -> list[str]:
     """Return the prefixes of the exported pairs of a split."""
     folder = facts.data / split if facts.recipe.data.validation else facts.data
     return [str(path.with_suffix("")) for path in sorted(folder.glob("*.bin"))]
+
+
+def _scaling(facts: Facts) -> list[str]:
+    """Return the arguments of Llama 3.1's RoPE scaling; Megatron-LM takes its factor and has the rest built in."""
+    scaling = facts.llama3_scaling()
+    if scaling is None:
+        return []
+    built_in = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    other = {key: scaling.get(key) for key, value in built_in.items() if scaling.get(key) != value}
+    if other:
+        raise RecipeError(
+            f"model.rope_scaling=keep: Megatron-LM has {built_in} built in, and the model has {other}; set "
+            "model.rope_scaling=replace, or use axolotl"
+        )
+    return [f"--use-rope-scaling --rope-scaling-factor {scaling['factor']}"]
 
 
 def _keeps_apart(facts: Facts) -> bool:

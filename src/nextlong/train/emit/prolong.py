@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
+from nextlong.errors import RecipeError
 from nextlong.train.emit.facts import Facts, shell, torchrun
 
 
@@ -22,10 +24,15 @@ def files(facts: Facts) -> Mapping[str, str]:
 def arguments(facts: Facts) -> list[str]:
     """Return the arguments, as its train_512K.sh has them."""
     recipe, training = facts.recipe, facts.recipe.training
+    if facts.llama3_scaling():
+        raise RecipeError(
+            "model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl or torchtitan"
+        )
+    model = shlex.quote(str(recipe.model.path))
     data = "$here/data/train" if recipe.data.validation else "$here/data"
     found = [
         "--do_train --report_to wandb --run_name nextlong",
-        f"--model_name {recipe.model.path} --tokenizer_name {recipe.model.path}",
+        f"--model_name {model} --tokenizer_name {model}",
         '--output_dir "$here/out"',
         f'--config_overrides "rope_theta={facts.rope_base():.0f}"',
         f"--per_device_train_batch_size 1 --gradient_accumulation_steps {facts.accumulation}",

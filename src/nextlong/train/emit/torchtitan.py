@@ -33,7 +33,7 @@ def _values(facts: Facts) -> dict[str, Any]:
         "data": str(facts.train_data),
         "model": recipe.model.path,
         "base": facts.rope_base(),
-        "scaling": "llama" if facts.keeps_llama3_scaling() else "none",
+        "scaling": "llama" if facts.llama3_scaling() else "none",
         "row_tokens": facts.row_tokens,
         "sequence_tokens": facts.sequence_tokens,
         "rows": facts.rows_per_step,
