@@ -32,7 +32,7 @@ from nextlong.search.index_steps import promise_in_words
 
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
-_TOKEN_EDGES = np.array([0, *(1 << power for power in range(41))])  # 0, 1, 2-3, 4-7 …
+_TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
 _HUBS = 10
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 

@@ -97,10 +97,10 @@ def _is_extended(plain: Plain) -> bool:
     return any(own["layout"] == Layout.EXTENDED for own in plain)
 
 
-def spread(plain: Plain, key: str, form: str) -> list[Row]:
-    """A distribution in five numbers."""
+def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
+    """A distribution in five numbers; `of` says of what, where the table holds other numbers too."""
     names = {**_SPREAD, "max": "the largest"}
-    return _said(row(name, plain, (key, part), form) for part, name in names.items())
+    return _said(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
 
 
 def by_rank(plain: Plain) -> list[Row]:

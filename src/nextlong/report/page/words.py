@@ -13,8 +13,8 @@ _OPENINGS: Final = {
     "stands far before it, among look-alikes: a model learns to find it there.",
     Layout.CONCATENATED: "Documents were put one after the other into long sequences to train a language model on. Each document "
     "stays whole as far as it fits: what it depends on stands where it always stood, right before it.",
-    Layout.INTERLEAVED: "Documents were cut into parts, and the parts of several documents put in turn into long sequences to train "
-    "a language model on. What a part depends on now stands far before it, with other documents in between.",
+    Layout.INTERLEAVED: "Documents were cut into parts, and the parts of several documents put in turn into long sequences to "
+    "train a language model on. What a part depends on now stands far before it, with other documents in between.",
 }
 
 READ: Final = {
@@ -23,8 +23,8 @@ READ: Final = {
     "rank": "The higher, the harder it is to tell the look-alikes from the real thing; a line that falls slowly says that the "
     "corpus holds enough of them, one near 0 says that they are as good as chance.",
     "similarity": "1 is the same text, 0 has nothing in common; a heap near 1 would be copies, a heap near 0 would be chance.",
-    "distance": "This is what the data are for: the further right the bars, the further back a model has to look. Bars at 0 to "
-    "1,000 tokens teach nothing that short documents do not.",
+    "distance": "This is what the data are for: the lower on the picture the long bars stand, the further back a model has to "
+    "look. Bars below 1,000 tokens teach little that short documents do not. A run whose documents stay whole has none.",
     "reuse": "Most chunks should be used once or a few times; a chunk that is used hundreds of times will be learned by heart.",
     "chunks": "One heap is what to expect; many chunks of a few tokens are headings or remains of tables.",
     "sources": "Compare with the mix you meant: similar chunks are found where there is much of a kind, so a large source tends to "
@@ -35,8 +35,8 @@ READ: Final = {
     "near": "A look-alike that repeats the text itself would give the answer away, so it is left out; a count as large as the "
     "number of chunks says that the corpus should be deduplicated.",
     "leaks": "Both numbers have to be 0, unless a sequence was asked to repeat itself.",
-    "time": "Seconds from the start of a step's first task to the end of its last; a step that was kept from an earlier run shows what it "
-    "took then.",
+    "time": "Seconds from the start of a step's first task to the end of its last; a step that was kept from an earlier run "
+    "shows what it took then.",
     "bytes": "What a step left on the disk; `nextlong prune` says what can go.",
 }
 
@@ -67,8 +67,22 @@ def made(stats: Mapping[str, Any]) -> str:
 
 def similarity_to(stats: Mapping[str, Any]) -> str:
     """Return what cosines of a run compare."""
-    what = "a negative" if stats["layout"] == Layout.EXTENDED else "a document"
+    what = "negatives" if stats["layout"] == Layout.EXTENDED else "documents"
     return f"{what} to {stats['scores']}"
+
+
+def verdict(stats: Mapping[str, Any]) -> list[str]:
+    """Return what speaks against training on a run, or that nothing which is checked does."""
+    if told := warnings(stats):
+        return [f"Look before you train: {one}" for one in told]
+    if stats["negatives"] == "self-repeat":
+        return ["The sequences repeat themselves, as was asked: an experiment's control, rarely what to train on."]
+    own = ", no look-alike comes from the document that it stands among" if stats["own_document_negatives"] == 0 else ""
+    asked = ", and there are as many sequences as were asked for" if isinstance(stats["yields"]["asked"], int) else ""
+    return [
+        f"Nothing that is checked here speaks against training on it: no chunk stands twice in a sequence{own}{asked}. "
+        "Whether its similarity, distances and sources are what you want, the pictures say."
+    ]
 
 
 def warnings(stats: Mapping[str, Any]) -> list[str]:

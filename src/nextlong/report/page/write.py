@@ -24,7 +24,7 @@ from nextlong.runs import stats
 from nextlong.runs.opened import Run
 from nextlong.schemas import Layout
 
-_FOREIGN_TOLD = ("look",)  # lines of a summary that say what to type next
+_NEXT_TO_TYPE = ("look",)  # of a summary's lines
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -33,7 +33,7 @@ def page(runs: Sequence[Run]) -> str:
         raise NextlongError(
             f"report shows {pictures.MAX_RUNS} runs side by side, not {len(runs)}; name fewer, or say nextlong compare"
         )
-    named = [("ABCDEF"[place], stats.measure(run)) for place, run in enumerate(runs)]
+    named = [(letter, stats.measure(run)) for letter, run in zip(_letters(len(runs)), runs, strict=True)]
     plain = [own.as_json() for _, own in named]
     sections = [
         *_made(runs, plain),
@@ -101,7 +101,8 @@ def _table_cell(cell: Cell) -> Element:
 
 
 def _letters(count: int) -> list[str]:
-    return ["here"] if count == 1 else list("ABCDEF"[:count])
+    """Return what stands for each run in pictures and at the head of columns."""
+    return ["this run"] if count == 1 else list("ABCDEF"[:count])
 
 
 def _made(runs: Sequence[Run], plain: Plain) -> Iterator[Element]:
@@ -112,13 +113,13 @@ def _made(runs: Sequence[Run], plain: Plain) -> Iterator[Element]:
         parts.append(element("p", *(() if len(runs) == 1 else (element("b", f"{', '.join(of)}: "),)), opening))
     for letter, run, own in zip(letters, runs, plain, strict=True):
         told = summary.lines(run.recipe, run.steps)
-        items = [element("li", element("bdi", f"{name}: {value}")) for name, value in told if name not in _FOREIGN_TOLD]
+        items = [element("li", element("bdi", f"{name}: {value}")) for name, value in told if name not in _NEXT_TO_TYPE]
         sources = [source.name or source.path for source in run.recipe.ingest.sources]
         named = () if len(runs) == 1 else (f"{letter}: ",)
         parts += [
             element("h3", *named, element("bdi", own["run"])),
             element("p", f"{words.made(own)} Read from: ", element("bdi", ", ".join(sources)), "."),
-            *(element("p", warning, class_="note", role="note") for warning in words.warnings(own)),
+            *(element("p", warning, class_="note", role="note") for warning in words.verdict(own)),
             element("details", element("summary", "What the run said when it ended"), element("ul", *items)),
         ]
     table = _table("What was asked for, and what came of it", numbers.settings(plain), letters, class_="settings")
@@ -137,7 +138,10 @@ def _sequences(runs: Sequence[Run], plain: Plain) -> Iterator[Element]:
             continue
         svg = svg_element(picture.svg_on_page(run.sequence(0)), name=f"sequence-{letter}")
         label = "The first sequence" if len(runs) == 1 else f"The first sequence of {letter}"
-        caption = f"{label}. Above, its document as it was; below, the same chunks in the sequence, with the arcs between those that used to be neighbours."
+        caption = (
+            f"{label}. Above, its document as it was; below, the same chunks in the sequence, with arcs between those that "
+            "used to be neighbours."
+        )
         figures.append(element("figure", _wide(svg, label), element("figcaption", caption)))
     if figures:
         yield _section("sequence", "One sequence, before and after", *figures)
@@ -204,7 +208,7 @@ def _qualities(named: pictures.Named, plain: Plain) -> Iterator[Element]:
             pictures.chars_per_token,
             [
                 numbers.row("characters per token", plain, ("chars_per_token",), "{:.3f}"),
-                *numbers.spread(plain, "documents_per_sequence", "{:,.1f}"),
+                *numbers.spread(plain, "documents_per_sequence", "{:,.1f}", of="documents in a sequence: "),
             ],
             "Characters per token; documents that a sequence takes chunks from",
         ),
@@ -213,19 +217,27 @@ def _qualities(named: pictures.Named, plain: Plain) -> Iterator[Element]:
     ]
     for name, heading, drawn, rows, caption in wanted:
         if rows and any(cell.path for row in rows for cell in row.cells):
-            yield _quality(name, heading, svg=drawn(named), rows=rows, caption=caption)
+            tables = _hubs(named, plain) if name == "reuse" else ()
+            yield _quality(name, heading, *tables, svg=drawn(named), rows=rows, caption=caption)
 
 
-def _quality(name: str, heading: str, *, svg: str | None, rows: Sequence[Row], caption: str) -> Element:
-    """Return a picture, how to read it, and its numbers."""
+def _hubs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
+    for (letter, _), own in zip(named, plain, strict=True):
+        if rows := numbers.hubs(own):
+            caption = f"Chunks of {letter} that are used most" if len(named) > 1 else "Chunks that are used most"
+            yield _wide(_table(caption, rows, ["times"]), caption)
+
+
+def _quality(name: str, heading: str, *tables: Element, svg: str | None, rows: Sequence[Row], caption: str) -> Element:
+    """Return a picture, how to read it, its numbers, and further tables below."""
     table = _wide(_table(caption, rows, _letters(len(rows[0].cells))), caption)
     if svg is None:
-        return _section(name, heading, element("p", words.READ[name]), table)
+        return _section(name, heading, element("p", words.READ[name]), table, *tables)
     drawing = svg_element(svg, name=name)
     drawing.set("role", "img")
     drawing.set("aria-label", f"{heading}; its numbers stand in the table")
     figure = element("figure", drawing, element("figcaption", words.READ[name]))
-    return _section(name, heading, element("div", figure, table, class_="beside"))
+    return _section(name, heading, element("div", figure, table, class_="beside"), *tables)
 
 
 def _costs(runs: Sequence[Run], named: pictures.Named) -> Iterator[Element]:
