@@ -25,9 +25,9 @@ def refused(capsys, *arguments):
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
         ),
-        (["m", "--data", "no-such-folder"], "--data no-such-folder is no folder"),
+        (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
-        (["report", "no-such-folder"], "no-such-folder is no folder"),
+        (["report", "no-such-folder"], "no-such-folder is not a folder"),
         (["import"], "say nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
     ],
 )

@@ -52,4 +52,4 @@ def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_pat
 @pytest.mark.parametrize("share", ["0/4", "5/4", "3", "a/b"])
 def test_a_share_that_is_none(recipe_file, share, capsys):
     assert main(["run", str(recipe_file), "--only-step", "embed", "--tasks", share]) == 2
-    assert f"--tasks {share} is no share" in capsys.readouterr().err
+    assert f"--tasks {share} is not a share" in capsys.readouterr().err
