@@ -226,7 +226,8 @@ def _bars(
             axes.barh(places, row, width, label=letter, **style)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
-        axes.set(xlabel=label, ylabel=title)
+        axes.set_xlabel(label)
+        axes.set_title(title, loc="left", fontsize=9)
         axes.margins(y=0.02)
         if len(runs) > 1:
             figure.legend(loc="outside upper left", ncols=MAX_RUNS, frameon=False)
