@@ -1,6 +1,7 @@
 """Counts and quantiles of a stream against Python's own counting."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,4 +69,4 @@ def test_a_histogram_counts_every_value_within_the_edges_once(values, cuts):
     assert sum(own.count for own in found) == sum(cuts[0] <= value < cuts[-1] for value in values)
     assert [own.count for own in found] == [sum(own.least <= value <= own.most for value in values) for own in found]
     assert not found or (found[0].count and found[-1].count)
-    assert all(before.most + 1 == after.least for before, after in zip(found, found[1:], strict=False))
+    assert all(before.most + 1 == after.least for before, after in pairwise(found))

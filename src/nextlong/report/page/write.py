@@ -241,9 +241,9 @@ def _quality(name: str, heading: str, *tables: Element, svg: str | None, rows: S
 
 
 def _costs(runs: Sequence[Run], named: pictures.Named) -> Iterator[Element]:
-    for name, heading, key, form, unit in (
-        ("time", "Time by step", "seconds", "{:,.1f} s", 1.0),
-        ("bytes", "Disk by step", "bytes", "{:,.1f} MB", 1e-6),
+    for name, heading, caption, key, form, unit in (
+        ("time", "Time by step", "Seconds that each step took", "seconds", "{:,.1f} s", 1.0),
+        ("bytes", "Disk by step", "Megabytes that each step wrote", "bytes", "{:,.1f} MB", 1e-6),
     ):
         values = [{step: done.manifest[key] * unit for step, done in run.steps.items()} for run in runs]
         steps = dict.fromkeys(step for own in values for step in own)
@@ -252,7 +252,7 @@ def _costs(runs: Sequence[Run], named: pictures.Named) -> Iterator[Element]:
         ]
         total = Row("all", tuple(Cell(form.format(sum(own.values()))) for own in values))
         svg = pictures.costs(named, values, label="seconds" if key == "seconds" else "megabytes")
-        yield _quality(name, heading, svg=svg, rows=[*rows, total], caption=heading)
+        yield _quality(name, heading, svg=svg, rows=[*rows, total], caption=caption)
 
 
 def _glossary() -> Element:
