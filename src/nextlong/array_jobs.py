@@ -6,6 +6,7 @@ First `run_before`, once; then `run_share` in every job; then `nextlong.run`, wh
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of
@@ -15,9 +16,16 @@ from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
 from nextlong.inputs import remembered
 from nextlong.recipe import Recipe
+from nextlong.tokens.enough import check_enough
 
 
-def run_before(recipe: Recipe, step: str, *, reporter: Reporter | None = None) -> None:
+def run_before(
+    recipe: Recipe,
+    step: str,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+) -> None:
     """Carry out what the step `step` needs, and not the step itself. Raises a NextlongError."""
     refuse_import_by_worker()
     pipeline.check_beforehand(recipe)
@@ -25,7 +33,8 @@ def run_before(recipe: Recipe, step: str, *, reporter: Reporter | None = None) -
     remembered.check_apart(recipe, run_dir)
     files = remembered.input_files(recipe)
     with store.locked(run_dir):
-        files = remembered.recognise_inputs(recipe, files, run_dir, tell=reporter.tell)
+        files = remembered.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        check_enough(recipe, files)
         remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
         steps = pipeline.route(recipe, files, when_ingested=remember)
         needed = share.before(steps, step)
@@ -39,6 +48,7 @@ def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Rep
     Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
     """
     refuse_import_by_worker()
+    pipeline.check_beforehand(recipe)
     run_dir, reporter = run_dir_of(recipe), reporter or Quiet()
     files = remembered.input_files(recipe)
     with store.locked(run_dir, mode="together"):

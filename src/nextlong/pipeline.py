@@ -221,6 +221,3 @@ def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: 
     encoder = encoder_step(recipe, ingest, chunk)
     upstream = Upstream(ingest, chunk, tokenizer, encoder, embed_step(recipe, ingest, chunk, encoder))
     return method_of(recipe).steps(recipe, upstream, attempt=attempt)
-
-
-# what the run directory remembers

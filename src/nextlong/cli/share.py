@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import Literal
 
 from rich.console import Console
 
@@ -32,6 +33,10 @@ def is_asked(asked: argparse.Namespace) -> bool:
         raise NextlongError(
             "--before and --only-step are two jobs; say --before first, then --only-step in each array job"
         )
+    if asked.only_step and asked.accept_changed_inputs:
+        raise NextlongError(
+            "--accept-changed-inputs reads inputs anew, which --only-step does not; say it with --before"
+        )
     return bool(asked.before or asked.only_step)
 
 
@@ -40,7 +45,8 @@ def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
     from nextlong import array_jobs
 
     if asked.before:
-        array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console))
+        changed: Literal["accept", "refuse"] = "accept" if asked.accept_changed_inputs else "refuse"
+        array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console), changed_inputs=changed)
         console.print(f"done: all that {asked.before} needs", highlight=False)
         return
     share = _share(asked.tasks or "1/1")

@@ -12,6 +12,15 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+# Every worker runs on one thread, wherever it runs (docs/decisions/0004).
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
@@ -19,7 +28,6 @@ class Resources:
 
     cpus: float = 1.0
     gpus: float = 0.0
-    memory_mb: int = 0  # 0: not known
     at_once: int | None = None
 
 

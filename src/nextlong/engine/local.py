@@ -23,17 +23,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from nextlong.engine import interrupts
-from nextlong.engine.executor import Capacity, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus
 from nextlong.errors import RunError
-
-_ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
 # than its steps; in a large one it is lost in minutes of work, and models of many steps would add up.
@@ -96,6 +87,7 @@ class LocalExecutor:
 
     def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
         """Hand a task to the next worker that is free."""
+        assert resources.gpus <= self.capacity.gpus, f"{label} can never have {resources.gpus:g} GPUs"
         gpus = tuple(self._free_gpus()[: math.ceil(resources.gpus)]) if resources.gpus else ()
         with interrupts.held_back(), self._explained():
             future = self._started(gpus).submit(_with_growth, gpus, call, arguments)
@@ -140,7 +132,7 @@ class LocalExecutor:
     def _start(self, processes: int) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(self._preload)
-        with _environment(_ONE_THREAD):
+        with _environment(ONE_THREAD):
             pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
             try:
                 pool.submit(os.getpid).result()
@@ -181,7 +173,7 @@ def _prepare_worker() -> None:
     _mb_at_start = _peak_mb()
     # Both for a server that somebody else's code has started: ours is deaf to Ctrl-C and has one thread already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(_ONE_THREAD)
+    os.environ.update(ONE_THREAD)
     parent = multiprocessing.parent_process()
 
     def die_with_parent() -> None:

@@ -16,15 +16,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nextlong.engine.executor import Capacity, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus
 from nextlong.errors import RunError
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
 _WAITING_PER_CPU = 2  # tasks handed over beyond what runs: enough that no worker idles, few enough to stop soon
-_MB = 1_000_000
 _REACH_S = 10.0
 
 
@@ -55,14 +54,17 @@ class RayExecutor:
                 _reach(self._address)
                 with _handlers_kept():
                     ray.init(
-                        address=self._address,
+                        address=self._address or "local",  # None would take any cluster that this machine knows of
                         log_to_driver=False,
                         include_dashboard=False,
                         configure_logging=False,
-                        runtime_env={"env_vars": {**_ONE_THREAD, "TOKENIZERS_PARALLELISM": "false", **_import_path()}},
                         **here,
                     )
             except (OSError, ValueError, RuntimeError) as error:
+                if self._address is None:
+                    raise RunError(
+                        f"Ray does not start on this machine: {_first_line(error)}; set executor=local"
+                    ) from None
                 raise RunError(
                     f"no Ray cluster answers at ray.address={self._address}: {_first_line(error)}; start one (`ray start --head`), "
                     "correct the address, or leave it out to start one here"
@@ -100,18 +102,17 @@ class RayExecutor:
             "num_gpus": resources.gpus,
             "max_retries": self._retries,
             "max_calls": 0,
+            "runtime_env": {"env_vars": ONE_THREAD | _import_path()},
         }
-        if resources.memory_mb:
-            options["memory"] = resources.memory_mb * _MB
         with _explained(label):
-            reference = ray.remote(**options)(_call).remote(call, *arguments)
+            reference = ray.remote(**options)(_call).remote(str(Path.cwd()), call, *arguments)
         self._running[reference] = (key, label)
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each that has ended."""
         import ray
 
-        with _explained("waiting"):
+        with _explained(", ".join(sorted({label for _, label in self._running.values()}))):
             finished, _ = ray.wait(list(self._running), num_returns=1)
         for reference in finished:
             key, label = self._running.pop(reference)
@@ -123,10 +124,14 @@ class RayExecutor:
         """Leave the workers to Ray, which ends those that idle."""
 
 
-def _call(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a task on a node; Ray shows a worker its own GPUs alone, as number 0 and on."""
+def _call(folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a task on a node, in the folder that the head was called in, from which relative paths count.
+
+    Ray shows a worker its own GPUs alone, as number 0 and on.
+    """
     import ray
 
+    os.chdir(folder)
     return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call, *arguments)
 
 

@@ -37,7 +37,9 @@ def run_share(
     tasks = step.tasks(inputs)
     folder = folder_for(step, run_dir, place)
     mine = range(share[0] - 1, len(tasks), share[1])
-    missing = [index for index in mine if index not in store.confirmed_parts(folder, among=mine)]
+    with store.explained(run_dir):
+        confirmed = store.confirmed_parts(folder, among=mine)
+    missing = [index for index in mine if index not in confirmed]
     resources = step.resources(executor.capacity)
     waiting, running = list(missing), 0
     with store.explained(run_dir):
