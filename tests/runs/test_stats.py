@@ -16,6 +16,7 @@ from nextlong.report import compare, stats_page
 from nextlong.runs import card_statistics, stats
 
 CHUNKY = ("meta", "negative", "document")
+HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,22 @@ def test_similarity(measured, sequences):
     expected = np.quantile(negatives, [0.1, 0.5, 0.9], method="inverted_cdf")
     own = [measured.similarity.p10, measured.similarity.p50, measured.similarity.p90]
     assert own == pytest.approx(expected.tolist(), abs=6e-5)
+
+
+def test_histograms_count_every_span_once(measured, sequences):
+    lengths = [span.token_end - span.token_start for spans in sequences for span in spans]
+    assert (measured.chunk_tokens.count, measured.chunk_tokens.max) == (len(lengths), max(lengths))
+    metas = [[span for span in spans if span.role == "meta"] for spans in sequences]
+    gaps = [after.token_start - before.token_end for own in metas for before, after in pairwise(own)]
+    for values, bins in ((lengths, measured.chunk_tokens_histogram), (gaps, measured.distance_histogram)):
+        assert [sum(own.least <= value <= own.most for value in values) for own in bins] == [own.count for own in bins]
+        assert sum(own.count for own in bins) == len(values)
+    cosines = [span.score for spans in sequences for span in spans if span.role == "negative"]
+    bins = measured.similarity_histogram
+    assert [sum(own.least - 5e-5 <= score < own.most + 5e-5 for score in cosines) for own in bins] == [
+        own.count for own in bins
+    ]
+    assert sum(own.count for own in bins) == len(cosines)
 
 
 def test_similarity_by_rank(measured, sequences):
@@ -196,7 +213,7 @@ def test_pipes_get_plain_text_and_terminals_colour(measured):
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
-        "similarity_by_rank": list(plain["similarity_by_rank"]),
+        **{key: list(plain[key]) for key in ("similarity_by_rank", *HISTOGRAMS)},
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
     assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}

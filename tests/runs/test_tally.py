@@ -1,6 +1,7 @@
 """Counts and quantiles of a stream against Python's own counting."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,3 +61,12 @@ def test_it_counts_as_python_does(blocks):
         value = getattr(spread, name)
         assert sum(count for other, count in expected.items() if other <= value) >= share * spread.count
         assert sum(count for other, count in expected.items() if other < value) < share * spread.count
+
+
+@given(values=integers, cuts=st.lists(st.integers(-(2**40), 2**40), min_size=2, max_size=8, unique=True).map(sorted))
+def test_a_histogram_counts_every_value_within_the_edges_once(values, cuts):
+    found = filled(values).histogram(edges=np.array(cuts, np.int64))
+    assert sum(own.count for own in found) == sum(cuts[0] <= value < cuts[-1] for value in values)
+    assert [own.count for own in found] == [sum(own.least <= value <= own.most for value in values) for own in found]
+    assert not found or (found[0].count and found[-1].count)
+    assert all(before.most + 1 == after.least for before, after in pairwise(found))

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · sweep · train · evaluate.
+"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · report · sweep · train …
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import report as cli_report
 from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
     states.add(commands)
     reports.add(commands)
+    cli_report.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
     cli_train.add(commands)

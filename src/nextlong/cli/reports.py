@@ -83,7 +83,7 @@ def _compare(asked: argparse.Namespace) -> None:
     from nextlong.report import compare
     from nextlong.runs import stats
 
-    measured = [stats.measure(nextlong.open(run)) for named in asked.runs for run in _matching(named)]
+    measured = [stats.measure(nextlong.open(run)) for named in asked.runs for run in matching(named)]
     if asked.json:
         print(json.dumps([one.as_json() for one in measured], indent=1, ensure_ascii=False))
     elif asked.csv:
@@ -92,7 +92,7 @@ def _compare(asked: argparse.Namespace) -> None:
         compare.show(measured, Console())
 
 
-def _matching(named: Path) -> Iterator[str]:
+def matching(named: Path) -> Iterator[str]:
     """Yield what a name means: itself, or for `RUN@PATTERN` with * or ? in it the states that match."""
     head, _, pattern = str(named).rpartition("@")
     if not head or not set("*?") & set(pattern):

@@ -23,7 +23,14 @@ _NEGATIVES = (
     "#38598f",
     "#7d8fc2",
 )  # neighbours of different documents differ
-_FONT = 'font-family="system-ui, sans-serif" fill="#24292f"'
+_GROUND = f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>'
+_INK = "#24292f"
+_FONT = f'font-family="system-ui, sans-serif" fill="{_INK}"'
+
+
+def svg_on_page(sequence: Sequence) -> str:
+    """Return the picture for a page whose colours it takes: no ground of its own, and text in the page's colour."""
+    return svg(sequence).replace(_GROUND, "").replace(_FONT, _FONT.replace(_INK, "currentColor"))
 
 
 def svg(sequence: Sequence) -> str:
@@ -37,7 +44,7 @@ def svg(sequence: Sequence) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(sequence.id)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        _GROUND,
         _text(30, f"Before: {metas[0].source_id if metas else sequence.id}", size=17, weight="600"),
         _text(
             54,

@@ -26,11 +26,13 @@ from nextlong.methods.base import method_of
 from nextlong.runs import spans
 from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
-from nextlong.runs.tally import Spread, Tally
+from nextlong.runs.tally import Bin, Spread, Tally
 from nextlong.schemas import DropReason
 from nextlong.search.index_steps import promise_in_words
 
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
+_COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
+_TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
 _HUBS = 10
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
@@ -101,7 +103,7 @@ class Stats:
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
     `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
     `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
-    each evaluation file had left out.
+    each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
     """
 
     run: str
@@ -123,7 +125,11 @@ class Stats:
     yields: Yield
     similarity: Spread | None
     similarity_by_rank: tuple[RankMean, ...]
+    similarity_histogram: tuple[Bin, ...]
     distance_tokens: Spread | None
+    distance_histogram: tuple[Bin, ...]
+    chunk_tokens: Spread | None
+    chunk_tokens_histogram: tuple[Bin, ...]
     reuse: Reuse
     own_document_negatives: int | None
     repeated_chunks: int
@@ -158,7 +164,7 @@ class _Counting:
 
     def __init__(self) -> None:
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
-        self.tokens_of_document = Tally()
+        self.tokens_of_document, self.chunk_tokens = Tally(), Tally()
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
         self.own_document = self.repeated = 0
@@ -179,6 +185,7 @@ class _Counting:
     def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
         own = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
         self.tokens_of_document.add(own.doc_ids, own.lengths)
+        self.chunk_tokens.add(own.lengths)
         whole = own.lengths == tokens.counts(own.chunk_ids)
         self.whole_chars += int(lookup.chunk_chars(own.chunk_ids, corpus.chunks)[whole].sum())
         self.whole_tokens += int(own.lengths[whole].sum())
@@ -217,7 +224,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         yields=_yield(run),
         similarity=_similarity(counting),
         similarity_by_rank=_by_rank(counting),
+        similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=_COSINE_UNIT),
         distance_tokens=counting.gaps.spread(),
+        distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
+        chunk_tokens=counting.chunk_tokens.spread(),
+        chunk_tokens_histogram=counting.chunk_tokens.histogram(edges=_TOKEN_EDGES),
         reuse=_reuse(run, counting),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,

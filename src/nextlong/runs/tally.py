@@ -26,6 +26,15 @@ class Spread:
     max: float
 
 
+@dataclass(frozen=True)
+class Bin:
+    """`count` values lay between `least` and `most`, both included."""
+
+    least: float
+    most: float
+    count: int
+
+
 class Tally:
     """Counts of integers."""
 
@@ -57,6 +66,19 @@ class Tally:
         p10, p50, p90 = (values[np.searchsorted(upto, -(-percent * total // 100))] * unit for percent in (10, 50, 90))
         mean = float(values @ counts) / total * unit
         return Spread(total, mean, float(p10), float(p50), float(p90), float(values[-1] * unit))
+
+    def histogram(self, *, edges: NDArray[np.int64], unit: float = 1.0) -> tuple[Bin, ...]:
+        """Return the values times `unit` by bins, the k-th of which begins at edges[k] and ends before edges[k + 1].
+
+        Empty bins before the first value and behind the last are left out. Values outside of the edges are not counted.
+        """
+        values, counts = self.counted()
+        place = np.searchsorted(edges, values, side="right") - 1
+        inside = (place >= 0) & (place < len(edges) - 1)
+        sums = np.bincount(place[inside], weights=counts[inside], minlength=len(edges) - 1).astype(np.int64)
+        (filled,) = np.nonzero(sums)
+        own = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
+        return tuple(Bin(float(edges[k] * unit), float((edges[k + 1] - 1) * unit), int(sums[k])) for k in own)
 
     def _merge(self) -> None:
         values, counts = zip((self._values, self._counts), *self._pending, strict=True)

@@ -1,0 +1,37 @@
+"""The command `nextlong report`: runs as a page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import nextlong
+from nextlong.cli.asked import check_folder_of
+from nextlong.cli.reports import matching
+from nextlong.engine import store
+from nextlong.errors import NextlongError
+from nextlong.report.tables import PipeConsole as Console
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    report = commands.add_parser("report", help="data sets as one HTML page, in pictures, numbers and plain words")
+    report.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its states, or those that match"
+    )
+    report.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
+    )
+    report.set_defaults(command=_report)
+
+
+def _report(asked: argparse.Namespace) -> None:
+    from nextlong.report.page import write
+
+    check_folder_of(asked.output)
+    page = write.page([nextlong.open(run) for named in asked.runs for run in matching(named)])
+    try:
+        store.write_text(asked.output, page)
+    except OSError as error:
+        raise NextlongError(f"{asked.output} cannot be written: {error.strerror}; choose another place") from None
+    Console().print(f"wrote {asked.output}", markup=False, highlight=False, soft_wrap=True)

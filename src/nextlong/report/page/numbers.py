@@ -1,0 +1,203 @@
+"""Numbers: what stands in the tables beside the pictures, each with its place in `nextlong stats --json`.
+
+In:  `Stats` of one or several runs, as plain dictionaries. Out: rows of a name and a cell a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nextlong.report.page.pictures import spoken_bin
+from nextlong.schemas import Layout
+
+Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` a run
+Path = tuple[str | int, ...]
+_NOTHING = "–"
+_SHOWN_SOURCES = 40
+_SPREAD = {"mean": "mean", "p10": "a tenth is at most", "p50": "half is at most", "p90": "nine tenths are at most"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as the page shows it; `value` is exactly what stands at `path` of the run's numbers."""
+
+    text: str
+    value: Any = None
+    path: Path = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A name, whether a corpus gave it, and a cell a run."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    is_foreign: bool = False
+
+
+def row(name: str, plain: Plain, path: Path, form: str = "{:,}", *, is_foreign: bool = False) -> Row:
+    """Return one number of every run."""
+    return Row(name, tuple(_cell(own, path, form) for own in plain), is_foreign)
+
+
+def _cell(plain: Mapping[str, Any], path: Path | None, form: str) -> Cell:
+    value: Any = plain if path is not None else None
+    for key in path or ():
+        if value is None or (isinstance(value, Mapping) and key not in value):
+            return Cell(_NOTHING)
+        value = value[key]
+    if value is None:
+        return Cell(_NOTHING)
+    return Cell(value if isinstance(value, str) else form.format(value), value, path or ())
+
+
+def settings(plain: Plain) -> list[Row]:
+    """What tells the runs apart, in a word each."""
+    names = {
+        "method_name": "method",
+        "negatives": "which negatives",
+        "position": "place of a chunk before its negatives",
+        "fit": "how the length is met",
+        "encoder": "what measures similarity",
+        "search": "search for neighbours, where not exact",
+        "queries": "model of the queries",
+        "max_chars": "characters of a chunk, at most",
+        "target_tokens": "tokens of a sequence",
+        "sequences": "sequences",
+        "tokens": "tokens in all",
+        "distinct_documents": "documents that are used",
+    }
+    return _said(row(name, plain, (key,)) for key, name in names.items())
+
+
+def _said(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that say something of one run at least."""
+    return [own for own in rows if any(cell.path for cell in own.cells)]
+
+
+def yields(plain: Plain) -> list[Row]:
+    """From documents to sequences."""
+    names = {
+        "documents": "documents in the corpus",
+        "eligible": "of which may be extended" if _is_extended(plain) else "of which may be used",
+        "asked": "sequences asked for",
+        "drafts": "drafts of a sequence",
+        "kept": "kept",
+        "spare": "more than asked",
+        "untried": "not needed",
+    }
+    rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
+    reasons = dict.fromkeys(reason for own in plain for reason in own["yields"]["dropped"])
+    return _said([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
+
+
+def _is_extended(plain: Plain) -> bool:
+    return any(own["layout"] == Layout.EXTENDED for own in plain)
+
+
+def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
+    """A distribution in five numbers; `of` says of what, where the table holds other numbers too."""
+    names = {**_SPREAD, "max": "the largest"}
+    return _said(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
+
+
+def by_rank(plain: Plain) -> list[Row]:
+    """The mean cosine at each place."""
+    ranks = sorted({one["rank"] for own in plain for one in own["similarity_by_rank"]})
+    return [
+        Row(f"place {rank:,}", _found(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}")) for rank in ranks
+    ]
+
+
+def _found(plain: Plain, key: str, where: Mapping[str, Any], part: str, form: str) -> tuple[Cell, ...]:
+    """Return one part of that entry of a list, in each run, in which `where` holds."""
+    cells = []
+    for own in plain:
+        places = [n for n, one in enumerate(own[key]) if all(one[name] == value for name, value in where.items())]
+        cells.append(_cell(own, (key, places[0], part), form) if places else Cell(_NOTHING))
+    return tuple(cells)
+
+
+def bins(plain: Plain, key: str, *, of: str) -> list[Row]:
+    """A histogram; `of` says what a bin of whole numbers counts, and is empty for cosines."""
+    edges = sorted({(one["least"], one["most"]) for own in plain for one in own[key]})
+    return [
+        Row(
+            f"{spoken_bin(*edge)} {of}" if of else f"from {edge[0]:.2f}",
+            _found(plain, key, {"least": edge[0], "most": edge[1]}, "count", "{:,}"),
+        )
+        for edge in edges
+    ]
+
+
+def reuse(plain: Plain) -> list[Row]:
+    """How often a chunk serves."""
+    rows = [
+        row("different chunks", plain, ("reuse", "distinct_chunks")),
+        row("uses of a chunk, mean", plain, ("reuse", "mean"), "{:.2f}"),
+        row("uses of a chunk, at most", plain, ("reuse", "max")),
+    ]
+    edges = sorted({(one["least"], one["most"]) for own in plain for one in own["reuse"]["histogram"]})
+    for edge in edges:
+        cells = []
+        for own in plain:
+            there = [n for n, one in enumerate(own["reuse"]["histogram"]) if (one["least"], one["most"]) == edge]
+            path: Path | None = ("reuse", "histogram", there[0], "chunks") if there else None
+            cells.append(_cell(own, path, "{:,}"))
+        rows.append(Row(f"chunks used {spoken_bin(*edge)} times", tuple(cells)))
+    return _said(rows)
+
+
+def roles(plain: Plain) -> list[Row]:
+    """What the tokens are."""
+    names = dict.fromkeys(role for own in plain for role in own["tokens_by_role"])
+    counts = [row(f"tokens: {role}", plain, ("tokens_by_role", role)) for role in names]
+    return _said([row("share of the meta-documents", plain, ("meta_share",), "{:.1%}"), *counts])
+
+
+def sources(plain: Plain, names: Sequence[str]) -> list[Row]:
+    """Tokens by source; `names` are all of them, the largest first."""
+    shown = [row(name, plain, ("tokens_by_source", name), is_foreign=True) for name in names[:_SHOWN_SOURCES]]
+    if rest := names[_SHOWN_SOURCES:]:
+        sums = [sum(own["tokens_by_source"].get(name, 0) for name in rest) for own in plain]
+        shown.append(Row(f"{len(rest):,} sources more, together", tuple(Cell(f"{total:,}") for total in sums)))
+    return shown
+
+
+def left_out(plain: Plain) -> list[Row]:
+    """What repeats something, or stands in an evaluation."""
+    files = dict.fromkeys(file for own in plain for file in own["contaminated"] or {})
+    return _said(
+        [
+            row("near-copies left out of the drafts", plain, ("near_copies",)),
+            row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
+            *(
+                row(f"chunks that share text with {file}", plain, ("contaminated", file), is_foreign=True)
+                for file in files
+            ),
+        ]
+    )
+
+
+def leaks(plain: Plain) -> list[Row]:
+    """What must not be there."""
+    return _said(
+        [
+            row("negatives from the sequence's own document", plain, ("own_document_negatives",)),
+            row("chunks that a sequence holds twice", plain, ("repeated_chunks",)),
+        ]
+    )
+
+
+def hubs(plain: Mapping[str, Any]) -> list[Row]:
+    """The chunks that serve most often in one run."""
+    return [
+        Row(
+            f"{hub['source_id']}, chunk {hub['chunk_id']}",
+            (_cell(plain, ("reuse", "hubs", place, "uses"), "{:,}"),),
+            is_foreign=True,
+        )
+        for place, hub in enumerate(plain["reuse"]["hubs"])
+    ]

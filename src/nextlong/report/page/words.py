@@ -1,0 +1,101 @@
+"""Words: what the page says to somebody who has never heard of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nextlong.schemas import Layout
+
+_OPENINGS: Final = {
+    Layout.EXTENDED: "Short documents were made into long sequences to train a language model on. Each sequence takes one "
+    "document, cuts it into its chunks, and puts chunks of other, similar documents in between. What a chunk depends on now "
+    "stands far before it, among look-alikes: a model learns to find it there.",
+    Layout.CONCATENATED: "Documents were put one after the other into long sequences to train a language model on. Each document "
+    "stays whole as far as it fits: what it depends on stands where it always stood, right before it.",
+    Layout.INTERLEAVED: "Documents were cut into parts, and the parts of several documents put in turn into long sequences to "
+    "train a language model on. What a part depends on now stands far before it, with other documents in between.",
+}
+
+READ: Final = {
+    "yield": "Every draft that was not kept should have a reason you accept; many dropped ones mean that the corpus is too "
+    "small or its documents too short for this length.",
+    "rank": "The higher, the harder it is to tell the look-alikes from the real thing; a line that falls slowly says that the "
+    "corpus holds enough of them, one near 0 says that they are as good as chance.",
+    "similarity": "1 is the same text, 0 has nothing in common; a heap near 1 would be copies, a heap near 0 would be chance.",
+    "distance": "This is what the data are for: the lower on the picture the long bars stand, the further back a model has to "
+    "look. Bars below 1,000 tokens teach little that short documents do not. A run whose documents stay whole has none.",
+    "reuse": "Most chunks should be used once or a few times; a chunk that is used hundreds of times will be learned by heart.",
+    "chunks": "One heap is what to expect; many chunks of a few tokens are headings or remains of tables.",
+    "sources": "Compare with the mix you meant: similar chunks are found where there is much of a kind, so a large source tends to "
+    "grow.",
+    "roles": "The document that is stretched is the part a model can predict from far back; the rest is what stands in between.",
+    "chars": "About 4 is usual for English, 1 to 2 for Chinese or Japanese; less than your language's usual says that the "
+    "tokenizer was not made for these texts, so that a sequence holds little.",
+    "near": "A look-alike that repeats the text itself would give the answer away, so it is left out; a count as large as the "
+    "number of chunks says that the corpus should be deduplicated.",
+    "leaks": "Both numbers have to be 0, unless a sequence was asked to repeat itself.",
+    "time": "Seconds from the start of a step's first task to the end of its last; a step that was kept from an earlier run "
+    "shows what it took then.",
+    "bytes": "What a step left on the disk; `nextlong prune` says what can go.",
+}
+
+GLOSSARY: Final = {
+    "token": "what a model reads: a word or a part of one.",
+    "sequence": "the tokens that a model sees at once while it trains.",
+    "chunk": "a piece of a document, some paragraphs long.",
+    "meta-document": "the document that a sequence stretches; its chunks are meta-chunks.",
+    "negative": "a chunk of another document, as similar as possible to the meta-chunk it stands beside, but not the same.",
+    "cosine": "how similar two texts are, from their vectors: 1 is the same direction, 0 nothing in common.",
+    "draft": "who stands in a sequence and in what order, before its tokens are counted.",
+    "near-copy": "a chunk most of whose words repeat another text word by word.",
+}
+
+
+def opening(stats: Mapping[str, Any]) -> str:
+    """Return what was done to the documents, in three sentences."""
+    return _OPENINGS[Layout(stats["layout"])]
+
+
+def made(stats: Mapping[str, Any]) -> str:
+    """Return what was made from what, in a sentence."""
+    return (
+        f"{stats['sequences']:,} sequences of exactly {stats['target_tokens']:,} tokens, {stats['tokens']:,} tokens in all, from "
+        f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
+    )
+
+
+def similarity_to(stats: Mapping[str, Any]) -> str:
+    """Return what cosines of a run compare."""
+    what = "negatives" if stats["layout"] == Layout.EXTENDED else "documents"
+    return f"{what} to {stats['scores']}"
+
+
+def verdict(stats: Mapping[str, Any]) -> list[str]:
+    """Return what speaks against training on a run, or that nothing which is checked does."""
+    if told := warnings(stats):
+        return [f"Look before you train: {one}" for one in told]
+    if stats["negatives"] == "self-repeat":
+        return ["The sequences repeat themselves, as was asked: an experiment's control, rarely what to train on."]
+    own = ", no look-alike comes from the document that it stands among" if stats["own_document_negatives"] == 0 else ""
+    asked = ", and there are as many sequences as were asked for" if isinstance(stats["yields"]["asked"], int) else ""
+    return [
+        f"Nothing that is checked here speaks against training on it: no chunk stands twice in a sequence{own}{asked}. "
+        "Whether its similarity, distances and sources are what you want, the pictures say."
+    ]
+
+
+def warnings(stats: Mapping[str, Any]) -> list[str]:
+    """Return what somebody should look at before training on a run; none where its numbers hold no reason."""
+    told = []
+    by_design = stats["negatives"] == "self-repeat"
+    if stats["own_document_negatives"] and not by_design:
+        told.append(f"{stats['own_document_negatives']:,} negatives come from the document that they stand among.")
+    if stats["repeated_chunks"] and not by_design:
+        told.append(f"{stats['repeated_chunks']:,} chunks stand twice in the same sequence.")
+    if stats["chars_per_token"] is not None and stats["chars_per_token"] < 2:
+        told.append(f"A token holds {stats['chars_per_token']:.2f} characters: is this the tokenizer of your model?")
+    asked = stats["yields"]["asked"]
+    if isinstance(asked, int) and stats["sequences"] < asked:
+        told.append(f"{stats['sequences']:,} sequences were made, but {asked:,} were asked for.")
+    return told

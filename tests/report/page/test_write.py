@@ -1,0 +1,205 @@
+"""The page of runs, parsed as a browser would: its numbers, its texts, and that it needs nothing but itself."""
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import nextlong
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from nextlong.errors import NextlongError
+from nextlong.report.page import elements, numbers, write
+from nextlong.runs import stats
+
+MIB = 1 << 20
+VOID = {"meta", "br", "hr", "link", "img", "input"}
+HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'`$\\frac{1}$\u202e日本 \x1b[31m"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the numbers by path and column, the texts, and whether every tag is closed."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.open, self.texts, self.numbers, self.style = [], [], [], [], ""
+        self.column = 0
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.column = -1
+        if tag == "td":
+            self.column += 1
+        if tag == "data":
+            self.numbers.append((json.loads(attributes["data-path"]), self.column, json.loads(attributes["value"])))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            self.style += data
+        else:
+            self.texts.append(data)
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def value_at(plain, path):
+    for key in path:
+        plain = plain[key]
+    return plain
+
+
+@pytest.fixture(scope="module")
+def other_run(recipe_for, tmp_path_factory):
+    """A run of whole documents, another layout."""
+    run_dir = tmp_path_factory.mktemp("report") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.method=knn"))
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def text(shared_run):
+    return write.page([nextlong.open(shared_run)])
+
+
+@pytest.mark.heavy
+def test_every_number_is_that_of_the_statistics(shared_run, text):
+    plain = json.loads(json.dumps(stats.measure(nextlong.open(shared_run)).as_json()))
+    found = [(path, value) for path, _, value in Page(text).numbers]
+    assert len(found) > 50
+    assert found == [(path, value_at(plain, path)) for path, _ in found]
+    paths = {tuple(path) for path, _ in found}
+    for name in ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram"):
+        assert {(name, place, "count") for place in range(len(plain[name]))} <= paths
+    assert {("similarity_by_rank", place, "mean") for place in range(len(plain["similarity_by_rank"]))} <= paths
+    assert {("tokens_by_source", name) for name in plain["tokens_by_source"]} <= paths
+    assert {("yields", "kept"), ("near_copies",), ("chars_per_token",), ("meta_share",), ("repeated_chunks",)} <= paths
+
+
+@pytest.mark.heavy
+def test_runs_stand_side_by_side(shared_run, other_run):
+    runs = [shared_run, other_run]
+    page = Page(write.page([nextlong.open(run) for run in runs]))
+    plain = [json.loads(json.dumps(stats.measure(nextlong.open(run)).as_json())) for run in runs]
+    shown = [one for one in page.numbers if one[0][:2] != ["reuse", "hubs"]]  # a table a run
+    assert {column for _, column, _ in shown} == {0, 1}
+    assert [value for _, _, value in shown] == [value_at(plain[column], path) for path, column, _ in shown]
+    assert all(str(run) in page.texts for run in runs)
+    methods = {column: value for path, column, value in shown if path == ["method_name"]}
+    assert methods == {0: "nextlong", 1: "knn"}
+
+
+@pytest.mark.heavy
+def test_the_page_needs_nothing_but_itself(text):
+    page = Page(text)
+    assert len(text.encode()) < 5 * MIB
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset")]
+        assert attributes.get("href", "#").startswith("#")
+        assert all(
+            found.startswith("#") for value in attributes.values() for found in re.findall(r"url\((.*?)\)", value or "")
+        )
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    (policy,) = [own["content"] for own in page.of("meta") if own.get("http-equiv") == "Content-Security-Policy"]
+    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
+
+
+@pytest.mark.heavy
+def test_the_page_is_for_every_reader(text):
+    page = Page(text)
+    assert page.of("html") == [{"lang": "en"}]
+    assert len(page.of("h1")) == 1
+    assert all(own["scope"] in ("row", "col") for own in page.of("th"))
+    assert len(page.of("caption")) == len(page.of("table")) > 5
+    assert len(page.of("figcaption")) == len(page.of("figure")) > 5
+    pictures = page.of("svg")
+    assert len(pictures) == len(page.of("figure"))
+    assert all(own["role"] == "img" for own in pictures)
+    ids = [own["id"] for _, own in page.tags if "id" in own]
+    assert len(ids) == len(set(ids))
+    targets = {own["href"][1:] for _, own in page.tags if "href" in own}
+    assert targets <= set(ids)
+    assert "prefers-color-scheme: dark" in page.style
+    assert "#010203" not in text
+
+
+@pytest.mark.heavy
+def test_hostile_texts_stay_texts(small_corpus, recipe_for, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for path in small_corpus.iterdir():
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        lines = [json.dumps({**row, "id": HOSTILE + row["id"]}) + "\n" for row in rows]
+        (corpus / path.name).write_text("".join(lines), encoding="utf-8")
+    source = json.dumps([{"path": str(corpus), "name": HOSTILE}])
+    pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}"))
+    page = Page(write.page([nextlong.open(tmp_path / "run")]))
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert any("<script>alert(1)</script>" in own for own in page.texts)
+    assert not any(mark in own for own in page.texts for mark in "\x1b\u202e")
+
+
+@pytest.mark.heavy
+def test_the_command_writes_the_page(shared_run, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert cli_main.main(["report", str(shared_run), "-o", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert Page(out.read_text(encoding="utf-8")).of("h1")
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_that_is_not_there_is_named(shared_run, tmp_path, capsys):
+    assert cli_main.main(["report", str(shared_run), "-o", str(tmp_path / "none" / "page.html")]) == 2
+    assert f"{tmp_path / 'none'} is not a folder" in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_extra_is_named(shared_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(NextlongError, match=r"pip install 'nextlong\[report\]'"):
+        write.page([nextlong.open(shared_run)])
+
+
+def test_more_runs_than_colours_are_refused(shared_run):
+    with pytest.raises(NextlongError, match="6 runs side by side, not 7"):
+        write.page([nextlong.open(shared_run)] * 7)
+
+
+def test_an_element_holds_texts_before_and_behind_its_children():
+    made = elements.element("p", "a<", elements.element("b", "&"), "c", class_="x", aria_label='"<')
+    assert elements.document(made) == '<!doctype html>\n<p class="x" aria-label="&quot;<">a&lt;<b>&amp;</b>c</p>\n'
+
+
+def test_an_svg_loses_what_a_strict_policy_refuses():
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:x="http://www.w3.org/1999/xlink"><metadata>m</metadata>'
+        '<defs><style>*{}</style><path id="used" style="fill: none; stroke: #000"/></defs>'
+        '<use x:href="#used" id="unused"/><g clip-path="url(#used)"/></svg>'
+    )
+    assert elements.document(elements.svg_element(svg, name="n")).split("\n")[1] == (
+        '<svg><defs><path fill="none" stroke="#000" id="n-used"></path></defs>'
+        '<use href="#n-used"></use><g clip-path="url(#n-used)"></g></svg>'
+    )
+
+
+def test_sources_beyond_the_shown_are_summed():
+    plain = [{"tokens_by_source": {f"s{n}": n for n in range(100)}}]
+    names = [f"s{n}" for n in reversed(range(100))]
+    *shown, rest = numbers.sources(plain, names)
+    assert [row.name for row in shown] == names[:40]
+    assert (rest.name, rest.cells[0].text) == ("60 sources more, together", f"{sum(range(60)):,}")
