@@ -52,7 +52,7 @@ def printed(show, what, *, terminal=False, width=100):
 def test_the_list_has_one_line_a_sequence(run):
     title, heading, *rows = printed(peek.show_run, run).splitlines()
     assert title.strip() == f"3 sequences by nextlong in {run.path}"
-    told = "# tokens metas negatives meta share cosine documents meta-document"
+    told = "# tokens chunks negatives meta share cosine documents meta-document"
     assert " ".join(heading.split()) == told
     assert [row.split()[:2] for row in rows] == [["0", "400"], ["1", "400"], ["2", "400"]]
     for row, sequence in zip(rows, run.sequences(), strict=True):

@@ -21,7 +21,7 @@ _OTHER = "dim"
 _STRIP_CELLS = 96
 _SOURCE_CELLS = 44
 _SNIPPET_CHARS = 64
-_HEADINGS = ("#", "tokens", "meta-chunks", "negatives", "meta share", "cosine", "documents")
+_HEADINGS = ("#", "tokens", "chunks", "negatives", "meta share", "cosine", "documents")
 
 
 def show_run(run: Run, console: Console, *, first: int = 100) -> None:
