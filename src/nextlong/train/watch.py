@@ -1,4 +1,4 @@
-"""Watch: the training as it goes: loss, tokens a second, share of the device's peak, memory, time left.
+"""Watch: the training as it goes: loss, tokens a second, share of a GPU's peak, memory, time left.
 
 On a terminal a table that stays; in a log a line now and then.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,21 +75,15 @@ class Watcher:
 
 
 def peak_flops(device: Any) -> float | None:
-    """Return the operations a second that a device can do: its data sheet's, or, of a CPU, those of a large product, measured.
+    """Return the operations a second that a GPU's data sheet promises.
 
-    None for a GPU whose data sheet is not known here.
+    None for one that is not known here, and for a processor, whose peak cannot be measured while others use it.
     """
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        known = [tera for part, (tera, _) in costs.DEVICES.items() if part in name]
-        return known[0] * 1e12 if known else None
-    size, best = 768, float("inf")
-    left, right = torch.ones(size, size), torch.ones(size, size)
-    for _ in range(4):
-        started = time.perf_counter()
-        left @ right
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    known = [tera for part, (tera, _) in costs.DEVICES.items() if part in name]
+    return known[0] * 1e12 if known else None
 
 
 def _flops_per_token(engine: Engine) -> float:
