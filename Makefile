@@ -26,7 +26,7 @@ evaluate-demo: $(VENV)/.models
 
 # Two processes: most tests wait for processes that they start.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -64,7 +64,7 @@ def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Ite
         return
     if asked.made_by is not None:
         raise NextlongError(
-            f"{asked.run} is no folder that an export was put into, so --run {asked.made_by} has no use here"
+            f"{asked.run} is not a folder that an export was put into, so --run {asked.made_by} has no use here"
         )
     yield from checks.verify(asked.run, sample=asked.sample, seed=asked.seed, starting=starting)
 

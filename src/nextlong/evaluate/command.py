@@ -48,7 +48,7 @@ def measure(settings: Settings, *, console: Console) -> None:
     from nextlong.evaluate.report import show
 
     if settings.data is not None and not settings.data.is_dir():
-        raise EvaluateError(f"--data {settings.data} is no folder; docs/evaluate/data.md says what goes into it")
+        raise EvaluateError(f"--data {settings.data} is not a folder; docs/evaluate/data.md says what goes into it")
     asked = Asked(
         tasks=chosen(settings.suites, settings.tasks),
         lengths=settings.lengths,
