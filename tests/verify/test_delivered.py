@@ -159,7 +159,7 @@ def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     told = json.loads(capsys.readouterr().out)
     assert not told["passed"]
     assert main(["verify", str(delivered[0]), "--run", str(delivered[0])]) == 2
-    assert "is no folder that an export was put into" in " ".join(capsys.readouterr().err.split())
+    assert "is not a folder that an export was put into" in " ".join(capsys.readouterr().err.split())
     (step,) = delivered[0].glob("*-mds-validation-*")
     assert main(["verify", str(step)]) == 2
     assert "is a step of a run; verify that" in " ".join(capsys.readouterr().err.split())
