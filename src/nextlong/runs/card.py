@@ -64,7 +64,7 @@ def facts(
         sources=_sources(runs),
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
-        version=done["rows"].manifest["versions"]["nextlong"],
+        version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
         statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()}
         | _lost_text(done),
     )

@@ -34,7 +34,7 @@ def manifest(
     """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
     told = {
         "format": name,
-        "nextlong": done["rows"].manifest["versions"]["nextlong"],
+        "nextlong": done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
         "runs": [_run(run) for run in runs],
         "rows": done["rows"].manifest["fingerprint"],
         "splits": {
