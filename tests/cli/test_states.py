@@ -15,7 +15,6 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.torch import SequenceDataset
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
@@ -105,20 +104,28 @@ def test_a_state_goes_wherever_a_run_goes(three, call):
     assert f"{three}@x*: no state matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
 
 
-def test_export_and_data_set_take_the_state_that_is_named(own):
+def test_export_takes_the_state_that_is_named(own):
     written = runs_export.export([f"{own}@base"], formats=["arrow"])
     assert written.recipe.compose.target_tokens == 2048
     assert "arrow" in nextlong.open(f"{own}@base").steps
     assert "arrow" not in nextlong.open(own).steps
-    assert len(SequenceDataset(f"{own}@base")[0]["input_ids"]) == 2048
 
 
 def test_the_state_that_is_taken_unnamed_is_told(own, call):
     told = f"{own} holds 3 states; this is short, which ran last, not base, formats=torchtitan (name one as {own}@base)"
     assert told in call("export", own, "--to", "jsonl")[1].splitlines()
     assert told not in call("export", f"{own}@short", "--to", "jsonl")[1]
+
+
+@pytest.mark.heavy
+def test_a_data_set_takes_the_state_that_is_named_and_tells_of_one_that_is_not(three):
+    from nextlong.torch import SequenceDataset
+
+    assert len(SequenceDataset(f"{three}@base")[0]["input_ids"]) == 2048
     with pytest.warns(UserWarning, match="holds 3 states; this is short"):
-        SequenceDataset(own)
+        SequenceDataset(three)
+    with pytest.raises(RunError, match="do not mix"):
+        SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
 
 def test_the_run_says_which_state_it_made(own, recipe_for, tmp_path, call):
@@ -137,8 +144,6 @@ def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
     assert code == 2
     assert f"2,048 tokens of {three}@base" in err
     assert f"2,049 tokens of {three}@formats=torchtitan" in err
-    with pytest.raises(RunError, match="do not mix"):
-        SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
 
 def test_the_same_recipe_again_keeps_what_was_exported_of_its_state(own, recipe_for):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from nextlong import errors
+from nextlong.artefacts.ranks import Order, Remainder
 from nextlong.export.rows import SharedChunks
 from nextlong.torch.choose import RunLike, Split, choose
-from nextlong.torch.ranks import Order, Remainder
 from nextlong.torch.stream import SequenceStream
 
 COLUMNS: Final = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "seq_lengths")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from nextlong import errors
+from nextlong.artefacts.ranks import Order, Remainder, epoch_order, rank_places, worker_part
 from nextlong.torch.choose import check_word
-from nextlong.torch.ranks import Order, Remainder, epoch_order, rank_places, worker_part
 
 if TYPE_CHECKING:
     from nextlong.torch.dataset import SequenceDataset

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.artefacts.ranks import epoch_order
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.torch.ranks import epoch_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.torch.ranks import epoch_order, rank_places, worker_part
+from nextlong.artefacts.ranks import epoch_order, rank_places, worker_part
 
 SMALL = st.integers(1, 5)
 
