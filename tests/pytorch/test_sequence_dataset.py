@@ -29,8 +29,8 @@ def test_without_torch_the_cure_is_said():
 def short_run(recipe_for, shared_run, tmp_path_factory):
     """More and shorter sequences from the same corpus, steps and tokenizer."""
     run_dir = shutil.copytree(shared_run, tmp_path_factory.mktemp("short") / "run")
-    pipeline.run(recipe_for(run_dir, f"compose.target_tokens={SHORT}", "compose.sequences=30"))
-    return run_dir
+    pipeline.run(recipe_for(run_dir, f"compose.target_tokens={SHORT}", "compose.sequences=30", "name=short"))
+    return f"{run_dir}@short"
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_dataset_travels_light(short_run, dataset_of):
         ({"split_seed": 3}, RecipeError, "split_seed=3 without a split"),
         ({"pack": 100}, RecipeError, "pack=100 tokens a row cannot hold sequence 0, which has 512"),
         ({"run": []}, RecipeError, "no run is named"),
-        ({"run": "nowhere"}, RunError, "nowhere is no folder"),
+        ({"run": "nowhere"}, RunError, "nowhere is not a folder"),
     ],
 )
 def test_arguments_that_cannot_be_met(short_run, dataset_of, arguments, error, message):
@@ -171,9 +171,9 @@ def test_arguments_that_cannot_be_met(short_run, dataset_of, arguments, error, m
 
 @pytest.mark.heavy
 def test_two_tokenizers_cannot_be_mixed(recipe_for, shared_run, own_run, dataset_of):
-    pipeline.run(recipe_for(own_run, "tokenizer.train=600"))
+    pipeline.run(recipe_for(own_run, "tokenizer.train=600", "name=other"))
     with pytest.raises(RunError, match="do not have the same tokenizer"):
-        dataset_of([shared_run, own_run])
+        dataset_of([shared_run, f"{own_run}@other"])
 
 
 @pytest.mark.heavy
