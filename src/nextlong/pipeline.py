@@ -213,7 +213,7 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     if recipe.ingest.dedup == "exact":
         return []
     minhash = corpus_steps.minhash_step(ingest, select)
-    return [minhash, corpus_steps.neardup_step(recipe, ingest, select, minhash)]
+    return [minhash, corpus_steps.near_duplicates_step(recipe, ingest, select, minhash)]
 
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:

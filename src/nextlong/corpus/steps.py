@@ -174,7 +174,7 @@ def minhash_step(ingest: Step, select: Step) -> Step:
     return Step("minhash", 1, {}, (ingest, select), tasks)
 
 
-def neardup_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
+def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
     """Signatures → which documents stay: of nearly equal ones the longest."""
     threshold = recipe.ingest.dedup_threshold
 

@@ -99,7 +99,7 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
 
 
 def neighbours_step(
-    recipe: Recipe, documents: Step, docvectors: Step, index: Sequence[Step], *, wanted: Mapping[str, float]
+    recipe: Recipe, documents: Step, document_vectors: Step, index: Sequence[Step], *, wanted: Mapping[str, float]
 ) -> Step:
     """Document vectors → the nearest documents of each query, by the index that the steps `index` built, or exactly."""
 
@@ -111,7 +111,7 @@ def neighbours_step(
             for first, last in document_blocks(done["documents"].total("drawn"))
         ]
 
-    inputs = (documents, docvectors, *index)
+    inputs = (documents, document_vectors, *index)
     return Step("neighbours", 3, dict(wanted), inputs, tasks, resources=partial(exact_resources, recipe))
 
 
