@@ -22,7 +22,7 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("memory.offload=cpu", r"memory\.offload=cpu works with memory\.shard=fsdp2"),
         (
             "data.parquet=[rows]",
-            r"name one of data\.runs, data\.parquet and data\.chat \(there is data\.runs and data\.parquet\)",
+            r"name one of data\.runs, data\.parquet, data\.mds and data\.chat \(there is data\.runs and data\.parquet\)",
         ),
         ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),

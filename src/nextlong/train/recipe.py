@@ -33,6 +33,7 @@ class Data(Section):
 
     runs: tuple[str, ...] = Field((), description="run directories; nothing needs to be exported")
     parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
+    mds: tuple[str, ...] = Field((), description="instead of runs: folders of exported MDS shards")
     chat: str | None = Field(
         None, description="instead of runs: JSON lines with `messages`, for fine-tuning on answers"
     )
@@ -51,16 +52,18 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
+        given = [key for key in ("runs", "parquet", "mds", "chat") if getattr(self, key)]
         if len(given) != 1:
             held = " and ".join(f"data.{key}" for key in given) or "none of them"
-            raise ValueError(f"name one of data.runs, data.parquet and data.chat (there is {held})")
+            raise ValueError(f"name one of data.runs, data.parquet, data.mds and data.chat (there is {held})")
         if self.chat and not self.pack:
             raise ValueError("data.chat needs data.pack: how many tokens a row of conversations has, such as 65536")
         if self.mix and len(self.mix) != len(self.runs):
             raise ValueError(f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each")
-        if self.parquet and (self.pack or self.mix):
-            raise ValueError("data.pack and data.mix arrange runs; Parquet is read as it was arranged when exported")
+        if (self.parquet or self.mds) and (self.pack or self.mix):
+            raise ValueError(
+                "data.pack and data.mix arrange runs; an export is read as it was arranged when it was made"
+            )
         return self
 
 
