@@ -3,8 +3,8 @@
 In:  JSONL files of a corpus, one corpus an argument (a file or a folder), a tokenizer.
 Out: a Markdown table: seconds and bytes, planned and real, of one worker; with `--steps` one of each corpus' steps, too.
 
-Both are processor seconds of one process (`executor: serial`), so that a busy machine shows less; on an idle one they are what a clock
-shows, and on more workers each step takes its share.
+Both are processor seconds of one process (`executor: serial`), so that a busy machine shows less; on an idle one they are what
+a clock shows, and on more workers each step takes its share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", default=["nextlong"])
     parser.add_argument("--steps", action="store_true")
     options = parser.parse_args()
-    print("| corpus | method | plan | run | off | plan | run | off | planned in |\n|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| corpus | method | plan | run | off | plan | run | off | planned in |\n|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    )
     for corpus in options.corpora:
         for method in options.methods:
             with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +77,9 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
             cost, taken = told[step.name], timed.seconds.get(step.name, 0.0)
             planned = cost.start_s + (cost.seconds or 0.0)
             size = done[step.name].manifest["bytes"] / 1e6
-            print(f"  {step.name:16} {cost.start_s:6.2f} {planned:7.2f} {taken:7.2f} s {cost.disk_bytes / 1e6:8.1f} {size:8.1f} MB")
+            print(
+                f"  {step.name:16} {cost.start_s:6.2f} {planned:7.2f} {taken:7.2f} s {cost.disk_bytes / 1e6:8.1f} {size:8.1f} MB"
+            )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def show(asked: argparse.Namespace) -> None:
     """Print the plan."""
-    from nextlong.recipe.template import preset_path
+    from nextlong.recipe.presets import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
 

@@ -158,8 +158,9 @@ def _from_batch(file: InputFile, source: Source, place: float, most_bytes: int) 
             count = max(1, round(file.bytes / batch.nbytes)) if batch is not None else 0
         if batch is None or not batch.num_rows:
             return Sampled([], 1.0)
-        texts = [text.encode() for text in strings(column_at(batch.slice(0, _ROWS), path)) if isinstance(text, str)]
-        return Sampled(texts, min(_ROWS, batch.num_rows) / batch.num_rows / count)
+        rows = max(1, min(_ROWS, batch.num_rows * most_bytes // max(1, column_at(batch, path).nbytes)))
+        texts = [text.encode() for text in strings(column_at(batch.slice(0, rows), path)) if isinstance(text, str)]
+        return Sampled(texts, min(rows, batch.num_rows) / batch.num_rows / count)
 
 
 def _lines(file: InputFile, most_through: int) -> Iterator[tuple[bytes, float]]:

@@ -17,7 +17,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, sequence_limit
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import TRAINING_CHARS, local_path, prepare_tokenizer, token_id
+from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -45,8 +45,10 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         check_eod(recipe, done.file(".tokenizer.json"))
 
     estimate = Estimate(
-        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS),
-        seconds=5e-8,
+        work=(lambda amounts: min(amounts.chunks, MEASURED_CHUNKS))
+        if source is not None
+        else lambda amounts: min(amounts.kept_chars, TRAINING_CHARS),
+        seconds=1e-4 if source is not None else 5e-8,
         disk=one,
         bytes=5e6,
         memory=lambda _: TOKENIZER_BYTES,
@@ -116,6 +118,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         bytes=0.9,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
     )
     return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, check=check, estimate=estimate)
 

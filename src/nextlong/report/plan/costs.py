@@ -10,7 +10,7 @@ all. Times assume that every worker is as fast as one core was on the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,11 +29,15 @@ RAY_HEAD_S = 0.01  # the same through Ray
 
 
 class Rate(NamedTuple):
-    """Seconds a unit of work, on a processor or on a GPU; None: not known, for the reason given."""
+    """Seconds a unit of work, on a processor or on a GPU; None: not known, for the reason given.
+
+    `start_s` says what a worker that does so much of it takes besides.
+    """
 
     seconds: float | None
     unknown: str = "not known"
     on_gpu: float | None = None
+    start_s: Callable[[float], float] = lambda _: 0.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,12 @@ def costs(
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
         on_gpus = resources.gpus > 0
-        start_s, seconds = _seconds(step.name, estimate, amounts, samples, rates.get(estimate.rate), on_gpus=on_gpus)
+        tasks = max(1, round(estimate.tasks(amounts)))
+        rate = rates.get(estimate.rate)
+        if rate is not None:
+            start_s, seconds = _by_rate(rate, estimate.work(amounts), min(tasks, machines.workers), on_gpus=on_gpus)
+        else:
+            start_s, seconds = _tried(step.name, estimate, amounts, samples)
         if earlier and step.name in earlier:
             seconds = earlier[step.name] * estimate.work(amounts)
         told[step.name] = Cost(
@@ -110,10 +119,10 @@ def costs(
             start_s=start_s,
             disk_bytes=_disk_bytes(step.name, estimate, amounts, samples),
             memory_bytes=estimate.memory(amounts),
-            tasks=max(1, round(estimate.tasks(amounts))),
+            tasks=tasks,
             on_gpus=on_gpus,
             at_once=resources.at_once,
-            unknown=rates[estimate.rate].unknown if estimate.rate in rates else "",
+            unknown=rate.unknown if rate is not None else "",
         )
     return told
 
@@ -158,20 +167,17 @@ def memory_of(cost: Cost, machines: Machines) -> float:
     return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.lanes(machines)
 
 
-def _seconds(
-    name: str,
-    estimate: Estimate,
-    amounts: Amounts,
-    samples: tuple[Sample, Sample],
-    rate: Rate | None,
-    *,
-    on_gpus: bool,
-) -> tuple[float, float | None]:
-    """Return what a step takes on each worker to begin with, and in all."""
+def _by_rate(rate: Rate, work: float, lanes: int, *, on_gpus: bool) -> tuple[float, float | None]:
+    """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
+    if not work:
+        return 0.0, 0.0
+    unit = rate.on_gpu if on_gpus else rate.seconds
+    return rate.start_s(work / lanes), None if unit is None else unit * work
+
+
+def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:
+    """Return the same from what it took on the samples."""
     work = estimate.work(amounts)
-    if rate is not None:
-        unit = rate.on_gpu if on_gpus else rate.seconds
-        return 0.0, (0.0 if not work else None if unit is None else unit * work)
     if estimate.rate != TRIED or any(name not in sample.steps for sample in samples):
         return 0.0, estimate.seconds * work
     points = [(estimate.work(sample.amounts), sample.steps[name].seconds) for sample in samples]

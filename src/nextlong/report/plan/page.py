@@ -1,8 +1,8 @@
 """Plan: what would run, what is done, and what it will take, before anything runs.
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, which the steps are tried on here and now
-(`sample.py`, `trial.py`), in a temporary folder; nothing stays. The same for other machines, or a larger corpus like it, where asked.
+What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, on which the steps are tried here
+and now (`sample.py`, `trial.py`), in a temporary folder; nothing stays. The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # n
         states = ["" for _ in steps]  # of another corpus
     plan = make(recipe, files, steps, asked)
     console.print(_summary(recipe, plan), highlight=False, soft_wrap=True)
-    if loses := lost.warning(plan.measured.lost_share):
+    if loses := lost.warning(plan.measured.tokenizing.lost_share):
         console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
     columns = [(machines, {name: cost for name, cost in told.items() if name in todo}) for machines, told in plan.on]
@@ -89,8 +89,10 @@ def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[S
     corpus = measured.corpus
     if asked.chunks is not None:
         corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
-    trials = try_route(recipe, measured.texts, chars_per_token=measured.chars_per_token)
-    samples = [Sample(of_trial(trial, chars_per_token=measured.chars_per_token), trial.steps) for trial in trials]
+    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
+    samples = [
+        Sample(of_trial(trial, chars_per_token=measured.tokenizing.chars_per_token), trial.steps) for trial in trials
+    ]
     gpus = pipeline.capacity_here(recipe).gpus
     here = Machines(pipeline.worker_count(recipe), gpus)
     machines = [here]
@@ -101,7 +103,7 @@ def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[S
         recipe,
         corpus,
         dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
-        chars_per_token=measured.chars_per_token,
+        chars_per_token=measured.tokenizing.chars_per_token,
         shards=_shards(recipe, files, corpus.text_bytes, asked),
         has_gpu=choose.has_gpu(recipe.search),
     )
@@ -138,7 +140,7 @@ def _summary(recipe: Recipe, plan: Plan) -> str:
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{plan.measured.chars_per_token:.2f} characters per token; method {described(recipe)}; "
+        f"{plan.measured.tokenizing.chars_per_token:.2f} characters per token; method {described(recipe)}; "
         f"{pipeline.worker_count(recipe)} workers"
     )
 
@@ -193,7 +195,7 @@ def _cells(name: str, on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list
     if not costs:
         return ["" for _ in _headings(on)]
     here, first = costs[0]
-    last, cost = costs[-1]
+    _, cost = costs[-1]
     gpu_s = cost.seconds if cost.on_gpus else 0.0
     gpu = [_hours(gpu_s)] if any(machines.gpus for machines, _ in on) else []
     times = [_time(cost.wall(machines), cost.unknown) for machines, cost in costs]

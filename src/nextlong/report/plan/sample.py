@@ -7,10 +7,12 @@ Documents and text are counted in what `corpus.look` reads; chunks come from the
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import fsspec
 import numpy as np
@@ -36,14 +38,29 @@ _ENDPOINT, _NOT_INSTALLED = "the endpoint's", "needs its package"
 _OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
 
 
+class Tokenizing(NamedTuple):
+    """What tokenizing takes: the first `chars_before` characters of each worker slowly, then loading, then all others fast."""
+
+    chars_per_token: float
+    lost_share: float  # of the characters, by the tokenizer
+    chars_before: float
+    slow_s: float  # a character
+    load_s: float
+    fast_s: float  # a character
+
+    def start_s(self, chars: float) -> float:
+        """Return what a worker that tokenizes so much takes beyond `fast_s`."""
+        slow = min(chars, self.chars_before) * (self.slow_s - self.fast_s)
+        return slow + (self.load_s if chars > self.chars_before else 0.0)
+
+
 @dataclass(frozen=True)
 class Measured:
     """What a sample says: the corpus, texts that stand for it, and what is measured apart from the steps."""
 
     corpus: Corpus
     texts: list[str]
-    chars_per_token: float
-    lost_share: float  # of the characters, by the tokenizer
+    tokenizing: Tokenizing
     dimensions: int | None  # of the vectors; None: those of LSA, which the trial tells
     encode_s: float | None  # a chunk; None: LSA, or not known
     encode_unknown: str  # why it is not known
@@ -68,12 +85,11 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
     ]
     corpus = size(recipe, looks, [[len(own) for own in of_texts] for of_texts in spans])
     encode_s, unknown, dimensions = _measure_encoder(recipe, chunks)
-    chars_per_token, lost = _measure_tokenizer(recipe, chunks)
+    tokenizing = _measure_tokenizer(recipe, chunks)
     return Measured(
         corpus=replace(corpus, evaluation_bytes=_evaluation_bytes(recipe)),
         texts=_mixed(looks),
-        chars_per_token=chars_per_token,
-        lost_share=lost,
+        tokenizing=tokenizing,
         dimensions=dimensions,
         encode_s=encode_s,
         encode_unknown=unknown,
@@ -151,26 +167,47 @@ def _measure_search(dimensions: int) -> float:
     """Return the seconds that a multiplication and addition of exact search takes, with what keeps the best."""
     stored = np.random.default_rng(0).standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
     queries = stored[:_SEARCH_QUERIES].astype(np.float32)
-    with threadpool_limits(1):  # as workers have
-        queries @ queries.T
-        began = time.process_time()
-        queries @ stored.astype(np.float32).T
-        seconds = time.process_time() - began
+    queries @ queries.T
+    _, seconds = _timed(lambda: queries @ stored.astype(np.float32).T)
     return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float]:
-    """Return characters a token, and the share of text lost; a tokenizer that is yet to be trained is trained small."""
-    from nextlong.tokens.encode import TextEncoder
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
+    """Return how tokenizing goes here; a tokenizer that is yet to be trained is trained small."""
+    from nextlong.tokens.encode import TextEncoder, chars_before_loading
     from nextlong.tokens.lost import lost_share
     from nextlong.tokens.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
+    others = chunks[1 :: max(2, len(chunks) // _TOKENIZED_CHUNKS)] or few
     if recipe.tokenizer.train is None:
         tokenizer = load_tokenizer(recipe.tokenizer)
     else:
         tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
     for key in ("bos", "eos"):
         special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
-    ids, _ = TextEncoder(tokenizer, engine=recipe.tokenizer.engine).encode_batch(few)
-    return max(1, sum(map(len, few))) / max(1, len(ids)), lost_share(tokenizer, few)
+    encoder = TextEncoder(tokenizer, engine=recipe.tokenizer.engine)
+    chars = max(1, sum(map(len, few)))
+    (ids, _), slow = _timed(lambda: encoder.encode_batch(few))
+    kind, load = _timed(encoder.settle)
+    encoder.encode_batch(others)  # fills its cache, as a long run does, but not with the words of these very chunks
+    _, fast = _timed(lambda: encoder.encode_batch(few))
+    return Tokenizing(
+        chars_per_token=chars / max(1, len(ids)),
+        lost_share=lost_share(tokenizer, few),
+        chars_before=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
+        slow_s=slow / chars,
+        load_s=load,
+        fast_s=(fast if kind == "fastokens" else slow) / chars,
+    )
+
+
+T = TypeVar("T")
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call returns, and its processor seconds on one thread, as workers have: a busy machine does not show."""
+    with threadpool_limits(1):
+        began = time.process_time()
+        result = call()
+        return result, time.process_time() - began

@@ -28,7 +28,7 @@ def lines(
 
 def _too_long(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
     """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
-    tokens, asked = amounts.kept_chars / measured.chars_per_token, recipe.compose.target_tokens
+    tokens, asked = amounts.kept_chars / measured.tokenizing.chars_per_token, recipe.compose.target_tokens
     if tokens >= asked or not uses_a_chunk_once(recipe):
         return ""
     return too_short(recipe, tokens)
@@ -40,8 +40,8 @@ def _disk(total: Total, run_dir: Path) -> str:
     if total.disk_bytes <= free:
         return ""
     return (
-        f"this does not fit the disk: about {total.disk_bytes / 1e9:,.1f} GB are to be written to {run_dir}, where {free / 1e9:,.1f} GB "
-        "are free; give run_dir a folder on another disk, or free space"
+        f"this does not fit the disk: about {total.disk_bytes / 1e9:,.1f} GB are to be written to {run_dir}, where "
+        f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
     )
 
 
