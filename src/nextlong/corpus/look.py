@@ -27,6 +27,7 @@ _KEPT_BYTES: Final = 8_000_000  # what the steps are tried on
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
 _WHOLE_FILES: Final = 1000  # more take long to open
 _PLACES: Final = 128  # of a source that is too large to be read whole
+_LEAST_STRETCH: Final = 4_096  # bytes read at a place
 _MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can only be read from their beginnings …
 _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 
@@ -110,7 +111,8 @@ def _look_at_source(
         )
         text_bytes = 0.0
     else:
-        texts, text_bytes = _sample(source, files, most_bytes, max_document_chars)
+        share = min(1.0, most_bytes / max(1, estimate))
+        texts, text_bytes = _sample(source, files, share, max_document_chars)
     keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
     documents = read_bytes = distinct = distinct_chars = 0
     kept: list[str] = []
@@ -131,9 +133,9 @@ def _look_at_source(
 
 
 def _sample(
-    source: Source, files: Sequence[InputFile], most_bytes: int, max_document_chars: int
+    source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
 ) -> tuple[list[bytes], float]:
-    """Return texts from random places of a source, and about how many bytes of text it holds in all.
+    """Return about a `share` of a source's texts, from random places, and about how many bytes of text it holds in all.
 
     The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
     """
@@ -148,15 +150,15 @@ def _sample(
         file = files[index]
         if index in through or not file.bytes:
             continue
-        limits: dict[str, Any] = {"most_bytes": most_bytes // _PLACES + 1, "max_document_chars": max_document_chars}
+        limits: dict[str, Any] = {"max_document_chars": max_document_chars}
         if can_be_entered(file, source):
             place = (at - ends[index] + file.bytes) / file.bytes
-            sampled = sample_at(file, source, place=place, **limits)
+            stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
+            sampled = sample_at(file, source, place=place, stretch=stretch, **limits)
         else:
             through.add(index)
-            limits["most_bytes"] = max(1, int(most_bytes * file.bytes / ends[-1]))
             most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
-            sampled = sample_through(file, source, most_through=most_through, draw=draw, **limits)
+            sampled = sample_through(file, source, share=share, most_through=most_through, draw=draw, **limits)
         texts += sampled.texts
         held += sum(map(len, sampled.texts))
         covered += sampled.share * file.bytes

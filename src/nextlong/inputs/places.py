@@ -25,7 +25,6 @@ from nextlong.inputs.columns import (
     column_at,
     is_string,
     lookup,
-    parquet_text_bytes,
     resolve,
     strings,
 )
@@ -44,17 +43,17 @@ class Sampled(NamedTuple):
     share: float
 
 
-def sample_at(file: InputFile, source: Source, *, place: float, most_bytes: int, max_document_chars: int) -> Sampled:
-    """Return the texts that begin at a place of a file that can be entered there.
+def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, max_document_chars: int) -> Sampled:
+    """Return the texts of about `stretch` bytes on disk from a place of a file that can be entered there.
 
     Raises CorpusError if the file cannot be read, or lacks the text column.
     """
     kind = format_of(file.name, source)
     if kind in ("parquet", "arrow"):
         with _explained(file):
-            sampled = (_from_row_group if kind == "parquet" else _from_batch)(file, source, place, most_bytes)
+            sampled = (_from_row_group if kind == "parquet" else _from_batch)(file, source, place, stretch)
     else:
-        sampled = _from_line(file, source, place, most_bytes, max_document_chars)
+        sampled = _from_line(file, source, place, stretch, max_document_chars)
     return Sampled([text for text in sampled.texts if _counts(text, max_document_chars)], sampled.share)
 
 
@@ -64,28 +63,22 @@ def can_be_entered(file: InputFile, source: Source) -> bool:
 
 
 def sample_through(
-    file: InputFile, source: Source, *, most_bytes: int, most_through: int, max_document_chars: int, draw: random.Random
+    file: InputFile, source: Source, *, share: float, most_through: int, max_document_chars: int, draw: random.Random
 ) -> Sampled:
-    """Return about `most_bytes` of a compressed file's texts, from all over its first `most_through` bytes on disk."""
+    """Return about a `share` of the texts in a compressed file's first `most_through` bytes on disk, from all over these."""
     if format_of(file.name, source) == "text":
         texts = [record.text.encode() for record in _records(Part(file), source, max_document_chars)]
         return Sampled([text for text in texts if _counts(text, max_document_chars)], 1.0)
-    kept: list[bytes] = []
-    seen = held = 0
-    keep, through = 1.0, 1.0
+    lines: list[bytes] = []
+    seen = 0
+    through = 1.0
     with _explained(file):
         for line, through in _lines(file, most_through):  # noqa: B007 - the last one counts
             seen += len(line)
-            if draw.random() >= keep:
-                continue
-            kept.append(line)
-            held += len(line)
-            if held > 2 * most_bytes:  # halve what is kept, and what comes
-                keep /= 2
-                kept = [each for each in kept if draw.random() < 0.5]
-                held = sum(map(len, kept))
-    texts = [text for line in kept if _counts(text := _text_of(line, source), max_document_chars)]
-    return Sampled(texts, through * held / max(1, seen))
+            if draw.random() < share:
+                lines.append(line)
+    texts = [text for line in lines if _counts(text := _text_of(line, source), max_document_chars)]
+    return Sampled(texts, through * sum(map(len, lines)) / max(1, seen))
 
 
 @contextmanager
@@ -102,9 +95,9 @@ def _counts(text: bytes, max_document_chars: int) -> bool:
     return bool(text.strip()) and len(text) <= 4 * max_document_chars
 
 
-def _from_line(file: InputFile, source: Source, place: float, most_bytes: int, max_document_chars: int) -> Sampled:
-    start = min(int(place * file.bytes), max(0, file.bytes - most_bytes))
-    part = Part(file, start, min(file.bytes, start + most_bytes))
+def _from_line(file: InputFile, source: Source, place: float, stretch: int, max_document_chars: int) -> Sampled:
+    start = min(int(place * file.bytes), max(0, file.bytes - stretch))
+    part = Part(file, start, min(file.bytes, start + stretch))
     texts = [record.text.encode() for record in _records(part, source, max_document_chars)]
     assert part.stop is not None
     return Sampled(texts, (part.stop - part.start) / max(1, file.bytes))
@@ -116,34 +109,31 @@ def _records(part: Part, source: Source, max_document_chars: int) -> Iterator[Re
             yield record
 
 
-def _from_row_group(file: InputFile, source: Source, place: float, most_bytes: int) -> Sampled:
+def _from_row_group(file: InputFile, source: Source, place: float, stretch: int) -> Sampled:
     with closing(open_file(file, source)) as stream:
         parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BLOCK_BYTES)
         path, kind = resolve(parquet.schema_arrow, source.text)
-        rows = parquet.metadata.num_rows
-        if not rows or kind is None or not is_string(kind):
+        groups = parquet.metadata.num_row_groups
+        if not groups or kind is None or not is_string(kind):
             return Sampled([], 1.0)
-        group = min(int(place * parquet.metadata.num_row_groups), parquet.metadata.num_row_groups - 1)
-        row_bytes = parquet_text_bytes(parquet.metadata, source.text) // rows
+        group = min(int(place * groups), groups - 1)
+        rows = parquet.metadata.row_group(group).num_rows
+        wanted = _part_of(rows, stretch, file.bytes / groups)
+        columns = [".".join(path)]
         batches = parquet.iter_batches(
-            batch_size=max(1, min(_ROWS, most_bytes // (row_bytes + 1))),
-            row_groups=[group],
-            columns=[".".join(path)],
-            use_threads=False,
+            batch_size=max(1, min(_ROWS, wanted)), row_groups=[group], columns=columns, use_threads=False
         )
-        texts, read, taken = [], 0, 0
+        texts, taken = [], 0
         for batch in batches:
-            texts += [text.encode() for text in strings(column_at(batch, path)) if isinstance(text, str)]
-            taken += batch.num_rows
-            read = sum(map(len, texts))
-            if read >= most_bytes:
+            part = batch.slice(0, wanted - taken)
+            texts += [text.encode() for text in strings(column_at(part, path)) if isinstance(text, str)]
+            taken += part.num_rows
+            if taken >= wanted:
                 break
-        # Row groups hold different numbers of rows; each was as likely to be drawn.
-        share = taken / parquet.metadata.row_group(group).num_rows / parquet.metadata.num_row_groups
-        return Sampled(texts, share)
+        return Sampled(texts, taken / max(1, rows) / groups)
 
 
-def _from_batch(file: InputFile, source: Source, place: float, most_bytes: int) -> Sampled:
+def _from_batch(file: InputFile, source: Source, place: float, stretch: int) -> Sampled:
     with closing(open_file(file, source)) as stream:
         reader = arrow_reader(stream)
         path, kind = resolve(reader.schema, source.text)
@@ -158,9 +148,14 @@ def _from_batch(file: InputFile, source: Source, place: float, most_bytes: int) 
             count = max(1, round(file.bytes / batch.nbytes)) if batch is not None else 0
         if batch is None or not batch.num_rows:
             return Sampled([], 1.0)
-        rows = max(1, min(_ROWS, batch.num_rows * most_bytes // max(1, column_at(batch, path).nbytes)))
-        texts = [text.encode() for text in strings(column_at(batch.slice(0, rows), path)) if isinstance(text, str)]
-        return Sampled(texts, min(rows, batch.num_rows) / batch.num_rows / count)
+        part = batch.slice(0, _part_of(batch.num_rows, stretch, file.bytes / count))
+        texts = [text.encode() for text in strings(column_at(part, path)) if isinstance(text, str)]
+        return Sampled(texts, part.num_rows / batch.num_rows / count)
+
+
+def _part_of(rows: int, stretch: int, mean_bytes: float) -> int:
+    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
+    return max(1, round(rows * min(1.0, stretch / max(1.0, mean_bytes))))
 
 
 def _lines(file: InputFile, most_through: int) -> Iterator[tuple[bytes, float]]:

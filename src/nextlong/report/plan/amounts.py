@@ -62,7 +62,7 @@ def amounts_of(
     return _with_index(recipe, _with_drafts(recipe, corpus, amounts, chars_per_token), has_gpu=has_gpu)
 
 
-def of_trial(trial: Trial, *, chars_per_token: float) -> Amounts:
+def of_trial(trial: Trial) -> Amounts:
     """Return how much there was to do in a trial."""
     corpus = Corpus(
         is_whole=True,
@@ -74,7 +74,9 @@ def of_trial(trial: Trial, *, chars_per_token: float) -> Amounts:
         eligible=trial.eligible,
         meta_chunks=trial.meta_chunks * trial.eligible / max(1, trial.drawn) if trial.drawn else trial.chunks,
     )
-    return amounts_of(trial.recipe, corpus, dimensions=trial.dimensions, chars_per_token=chars_per_token, shards=1)
+    return amounts_of(
+        trial.recipe, corpus, dimensions=trial.dimensions, chars_per_token=trial.chars_per_token, shards=1
+    )
 
 
 def _search_of(recipe: Recipe) -> NeighbourSearch:

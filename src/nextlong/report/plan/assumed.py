@@ -25,6 +25,7 @@ def rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) ->
         "encoder": encoder,
         "queries": Rate(None),
         "tokens": Rate(measured.tokenizing.fast_s, start_s=measured.tokenizing.start_s),
+        "tokenizer": Rate(0.0, start_s=lambda chars: measured.tokenizing.read_s + measured.tokenizing.start_s(chars)),
         "products": Rate(measured.product_s, on_gpu=choose.GPU_PRODUCT_S),
     }
 
@@ -54,7 +55,8 @@ def lines(
         each = asked.workers or machines.workers // max(1, asked.nodes)
         said.append(
             f"  {asked.nodes} node{'s' * (asked.nodes > 1)} of {each} workers and {asked.gpus} GPUs, a worker as fast as a core "
-            f"here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; {machines.head_s * 1e3:.0f} ms of the head a task"
+            f"here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; "
+            f"{machines.head_s * 1e3:.0f} ms of the head a task"
         )
     shape = _shape(recipe)
     if "embed" in told and told["embed"].on_gpus and shape is not None and asked.gpus:
@@ -63,7 +65,8 @@ def lines(
         said.append(
             f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
             f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "
-            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): {asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
+            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): "
+            f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
         )
     if amounts.queries:
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into

@@ -90,9 +90,7 @@ def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[S
     if asked.chunks is not None:
         corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
     trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
-    samples = [
-        Sample(of_trial(trial, chars_per_token=measured.tokenizing.chars_per_token), trial.steps) for trial in trials
-    ]
+    samples = [Sample(of_trial(trial), trial.steps) for trial in trials]
     gpus = pipeline.capacity_here(recipe).gpus
     here = Machines(pipeline.worker_count(recipe), gpus)
     machines = [here]

@@ -43,6 +43,7 @@ class Tokenizing(NamedTuple):
 
     chars_per_token: float
     lost_share: float  # of the characters, by the tokenizer
+    read_s: float  # the tokenizer's file
     chars_before: float
     slow_s: float  # a character
     load_s: float
@@ -180,8 +181,9 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
     others = chunks[1 :: max(2, len(chunks) // _TOKENIZED_CHUNKS)] or few
+    read_s = 0.0
     if recipe.tokenizer.train is None:
-        tokenizer = load_tokenizer(recipe.tokenizer)
+        tokenizer, read_s = _timed(lambda: load_tokenizer(recipe.tokenizer))
     else:
         tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
     for key in ("bos", "eos"):
@@ -195,6 +197,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     return Tokenizing(
         chars_per_token=chars / max(1, len(ids)),
         lost_share=lost_share(tokenizer, few),
+        read_s=read_s,
         chars_before=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
         slow_s=slow / chars,
         load_s=load,

@@ -10,6 +10,7 @@ model or a server (LSA takes its place), evaluation files, an approximate index;
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
@@ -30,9 +31,11 @@ from nextlong.inputs.remembered import input_files
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.schemas import Layout
+from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
 
-_SMALL, _LARGE = 2_000_000, 8_000_000  # characters
+_LARGE = 8_000_000  # characters; the small sample is a quarter of it
 _WARM = 200_000  # tried first and not counted: it pays for imports
+_ENTRIES, _TRAINED_TEXTS, _TRAINED_CHARS = 2048, 64, 4_000  # of the tokenizer that stands for the user's
 _ROOM = 3  # times the characters of a draft that a sample must hold
 
 
@@ -56,13 +59,16 @@ class Trial:
     drawn: int  # … those that were (0: a method that draws none), …
     meta_chunks: int  # … and their chunks
     dimensions: int
+    chars_per_token: float
     steps: Mapping[str, Tried]
 
 
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> tuple[Trial, Trial]:
     """Return what the steps of a recipe took on a small and on a larger part of `texts`."""
-    trials = [_try(recipe, _first(texts, chars), chars_per_token) for chars in (_WARM, _SMALL, _LARGE)]
-    return trials[1], trials[2]
+    large = min(sum(map(len, texts)), _LARGE)
+    sizes = (large // 4, large) if large < _WARM else (_WARM, large // 4, large)
+    *_, less, more = [_try(recipe, _first(texts, chars), chars_per_token) for chars in sizes]
+    return less, more
 
 
 def _first(texts: Sequence[str], chars: int) -> list[str]:
@@ -101,6 +107,15 @@ def _run_dir(folder: str) -> Path:
     return run_dir
 
 
+def _train(corpus: Path) -> Path:
+    """Return a small tokenizer, trained on the sample."""
+    path = corpus.with_name("tokenizer.json")
+    with corpus.open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"][:_TRAINED_CHARS] for line in itertools.islice(lines, _TRAINED_TEXTS)]
+    path.write_text(train_bpe(texts, vocab_size=_ENTRIES).to_str(), encoding="utf-8")
+    return path
+
+
 def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: float) -> Recipe:
     """Return the recipe for a sample: as it is, but for what depends on the size of the corpus."""
     plain: dict[str, Any] = recipe.model_dump(mode="json")
@@ -109,6 +124,11 @@ def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: fl
     plain["decontaminate"] |= {"files": []}
     plain["search"] |= {"index": "exact", "device": "cpu"}
     plain["export"] |= {"push": None}
+    if recipe.tokenizer.train is None:  # a small one, because to read a large one thrice takes longer than all else
+        plain["tokenizer"] |= {"source": str(_train(corpus)), "chars_per_token": "auto"}
+        plain["tokenizer"] |= {key: END_OF_TEXT for key in ("bos", "eos") if plain["tokenizer"][key] is not None}
+    if plain["export"].get("megatron_eod") is not None:
+        plain["export"] |= {"megatron_eod": END_OF_TEXT}
     if recipe.encoder.kind != "lsa":
         plain["encoder"] |= {"model": "lsa"}
     if "queries" in (options := plain.get(recipe.compose.method) or {}):
@@ -163,6 +183,9 @@ def _told(recipe: Recipe, run_dir: Path, seconds: Mapping[str, float]) -> Trial:
         meta_chunks=total("meta_documents", "meta_chunks"),
         dimensions=max(
             (part["counts"].get("dimensions", 0) for part in by_name.get("encoder", {}).get("parts", ())), default=0
+        ),
+        chars_per_token=next(
+            (part["counts"]["chars_per_token"] for part in by_name.get("tokenizer", {}).get("parts", ())), 4.0
         ),
         steps={name: Tried(seconds.get(name, 0.0), manifest["bytes"]) for name, manifest in by_name.items()},
     )
