@@ -42,7 +42,11 @@ def test_chat_needs_a_length():
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: [", r"recipe\.yaml:2: not YAML"), ("- 1", "holds no keys"), ("out: a\nout: b", "stands twice")],
+    [
+        ("a: [", r"recipe\.yaml:2: not YAML"),
+        ("- 1", "holds a list, not the keys of a recipe; `nextlong train init` writes one"),
+        ("out: a\nout: b", "stands twice"),
+    ],
 )
 def test_files_that_are_no_recipe(tmp_path, text, told):
     (tmp_path / "recipe.yaml").write_text(text + "\n")
