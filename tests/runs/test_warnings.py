@@ -39,7 +39,9 @@ class Writer:
 
 
 def write(path, texts):
-    path.write_text("".join(json.dumps({"id": f"{path.stem}-{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
+    path.write_text(
+        "".join(json.dumps({"id": f"{path.stem}-{n}", "text": text}) + "\n" for n, text in enumerate(texts))
+    )
     return {"path": str(path), "name": path.stem}
 
 
@@ -123,7 +125,9 @@ def test_documents_as_long_as_the_sequence(measured):
 
 def test_tables_that_differ_in_numbers_alone(measured):
     draw = random.Random(4)
-    form = "Area: {} square kilometres of land and {} of water, Population: {} inhabitants in year {}, Exports: {} million"
+    form = (
+        "Area: {} square kilometres of land and {} of water, Population: {} inhabitants in year {}, Exports: {} million"
+    )
     tables = ["\n".join(form.format(*(draw.randint(10, 10**7) for _ in range(5))) for _ in range(6)) for _ in range(60)]
     found = measured({"one": Writer(4).documents(200) + tables}, "compose.sequences=60")
     near = found.near_identical
@@ -139,10 +143,14 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
     asking = writer.documents(40)
     # Too short to be extended: they only stand between others' chunks.
     serving = [writer.document(sentences=3) for _ in range(1500)]
-    found = measured({"books": asking, str(tmp_path / "snippets"): serving}, "compose.sequences=20", "compose.min_meta_chunks=3")
+    found = measured(
+        {"books": asking, str(tmp_path / "snippets"): serving}, "compose.sequences=20", "compose.min_meta_chunks=3"
+    )
     share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
     assert share > warnings.SOURCE_SHARE
-    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the extended" in said(found, "one-source")
+    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the extended" in said(
+        found, "one-source"
+    )
 
 
 def test_a_source_that_is_most_of_the_corpus_is_no_surprise(measured):
@@ -155,7 +163,9 @@ def test_few_chunks_that_serve_again_and_again(measured):
     few = {"one": Writer(7).documents(20, sentences=(10, 20))}
     found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
     assert found.reuse.mean > warnings.MOST_USES
-    assert f"a chunk serves {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(found, "heavy-reuse")
+    assert f"a chunk serves {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
+        found, "heavy-reuse"
+    )
     mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", "compose.max_uses=2")
     assert "heavy-reuse" not in names(mended)
 
@@ -176,7 +186,9 @@ def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured):
 
 def test_a_tokenizer_that_loses_text(measured, tmp_path):
     words = sorted({word for text in Writer(1).documents(200) for word in text.split()})
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words[::2]])}, unk_token="[UNK]"))
+    made = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words[::2]])}, unk_token="[UNK]")
+    )
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "lossy.json"))
     found = measured({"one": Writer(1).documents(400)}, f"tokenizer.source={tmp_path}/lossy.json")
