@@ -17,7 +17,8 @@ from typing import Any, Final
 from nextlong.corpus.ingest import content_hash
 from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.places import can_be_entered, sample_at, sample_through
-from nextlong.inputs.records import Record, read_records
+from nextlong.inputs.record import Record
+from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import Recipe, Source
 
