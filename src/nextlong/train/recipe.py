@@ -209,7 +209,8 @@ class TrainRecipe(Section):
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> TrainRecipe:
         """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
-        return cls.from_dict(_read(Path(path)), overrides=overrides, origin=str(path))
+        cure = f"`nextlong train init {path} --data RUN --model PATH` writes a commented one"
+        return cls.from_dict(read_yaml(Path(path), cure=cure), overrides=overrides, origin=str(path))
 
     @classmethod
     def from_dict(
@@ -243,20 +244,19 @@ class TrainRecipe(Section):
 _DECIDING: Final = ("seed", "data", "model", "attention", "training")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, *, cure: str) -> dict[str, Any]:
+    """Return the keys of a YAML file. Raises RecipeError that names the place; where there is no recipe, the `cure`."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
     except FileNotFoundError:
-        raise RecipeError(
-            f"{path} does not exist; `nextlong train init {path} --data RUN --model PATH` writes a commented one"
-        ) from None
+        raise RecipeError(f"{path} does not exist; {cure}") from None
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a training recipe") from None
+        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe") from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a training recipe") from None
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
     if not isinstance(data, dict):
-        raise RecipeError(f"{path} holds no keys of a training recipe; `nextlong train init` writes one")
+        raise RecipeError(f"{path} holds no keys of a recipe; {cure}")
     return data
