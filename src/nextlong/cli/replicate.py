@@ -28,7 +28,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE")
     sub.add_argument("--preset", metavar="NAME", help="smoke, cpu-night, one-gpu, or paper (prints the plan)")
     sub.add_argument(
-        "--corpus", action="append", default=[], metavar="FILE", help="your documents (default: Python's own documentation)"
+        "--corpus",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="your documents (default: Python's own documentation)",
     )
     sub.add_argument("--out", metavar="DIR", help="where everything goes (default: nextlong-replicate-PRESET)")
     sub.add_argument(
@@ -51,7 +55,9 @@ def _replicate(asked: argparse.Namespace) -> None:
         _init(asked, Path(asked.words[1]))
         return
     if len(asked.words) + (asked.preset is not None) != 1:
-        raise NextlongError("replicate needs a recipe or a preset, one of the two; say nextlong replicate --preset smoke")
+        raise NextlongError(
+            "replicate needs a recipe or a preset, one of the two; say nextlong replicate --preset smoke"
+        )
     if asked.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
     recipe = _recipe(asked)

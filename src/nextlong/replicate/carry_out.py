@@ -51,7 +51,9 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
         told(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out")
         began = time.monotonic()
         runs = data.make(recipe, documents, out)
-        told(f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)")
+        told(
+            f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)"
+        )
         planned = models.planned(recipe, runs, out)
         found = Replicated(recipe, out, documents, runs, tuple(planned))
         for number, model in enumerate(planned, start=1):

@@ -32,7 +32,9 @@ _MOST_CHARS: Final = 10_000_000  # of a document, as ingest.max_document_chars
 def stage_of(corpus: Corpus, out: Path) -> Stage:
     """Return the stage that parts the documents; other files, or changed ones, are another stage."""
     files = {
-        source.path: [(file.name, file.bytes, file.version) for file in list_files(source, where=f"corpus.sources[{place}].path")]
+        source.path: [
+            (file.name, file.bytes, file.version) for file in list_files(source, where=f"corpus.sources[{place}].path")
+        ]
         for place, source in enumerate(corpus.sources)
     }
     about = {"corpus": corpus.model_dump(mode="json"), "files": files}

@@ -1,8 +1,8 @@
 """Data: training documents → the runs that models are trained and measured on, by the package's own `run` and `sweep`.
 
-    OUT/runs/pretraining    standard, short; trains the tokenizer
-    OUT/runs/extension      a state for every method and setting; what they have in common is made once
-    OUT/runs/held-out       of held-out documents: hard negatives, and random ones, for the dependency probe
+OUT/runs/pretraining    standard, short; trains the tokenizer
+OUT/runs/extension      a state for every method and setting; what they have in common is made once
+OUT/runs/held-out       of held-out documents: hard negatives, and random ones, for the dependency probe
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _swept(
         if outcome.stats is None:
             raise CorpusError(f"{variant.name}: {outcome.error}")
         run = Run(f"{variant.recipe.run_dir}@{variant.name}")
-        arms.append(Arm(experiment, variant.settings[KEYS[experiment]], str(run.state.named), composed_of(run), outcome.stats))
+        arms.append(
+            Arm(experiment, variant.settings[KEYS[experiment]], str(run.state.named), composed_of(run), outcome.stats)
+        )
     return arms
 
 
@@ -128,6 +130,3 @@ def _common(recipe: Replication, documents: Stage, side: str, *, tokenizer: Mapp
 
 def _with_settings(recipe: Replication, keys: Mapping[str, Any]) -> dict[str, Any]:
     return merge(keys, [f"{key}={json.dumps(value)}" for key, value in recipe.data.settings.items()])
-
-
-

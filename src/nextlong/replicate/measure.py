@@ -1,7 +1,7 @@
 """Measure: models → results, by `nextlong.evaluate`; killed, it goes on with the first sample that is not on the disk.
 
-    OUT/results/<model>/            tasks and probes at each length
-    OUT/results/<model>-<side>/     the dependency probe over the held-out runs
+OUT/results/<model>/            tasks and probes at each length
+OUT/results/<model>-<side>/     the dependency probe over the held-out runs
 """
 
 from __future__ import annotations
@@ -40,11 +40,17 @@ class Measured:
         return read_results(self.asked.out)
 
 
-def planned(recipe: Replication, model: Trained, held_out: tuple[Arm, ...], documents: Stage, out: Path) -> Iterator[Measured]:
+def planned(
+    recipe: Replication, model: Trained, held_out: tuple[Arm, ...], documents: Stage, out: Path
+) -> Iterator[Measured]:
     """Yield the measurements of a model: the tasks, then the dependency probe over each held-out run."""
     data = DataFiles(documents.folder / "data")
     about = {"model": model.stage.fingerprint, "documents": documents.fingerprint}
-    tasks = {"tasks": list(recipe.measure.tasks), "lengths": list(recipe.measure.lengths), "samples": recipe.measure.samples}
+    tasks = {
+        "tasks": list(recipe.measure.tasks),
+        "lengths": list(recipe.measure.lengths),
+        "samples": recipe.measure.samples,
+    }
     stage = Stage(out / "results", "tasks", {**about, **tasks})
     label = None if model.arm is None else f"{model.arm.experiment}={model.arm.value}"
     cosine = model.arm.stats.similarity if model.arm else None
@@ -76,8 +82,12 @@ def measure(model: Trained, todo: list[Measured], recipe: Replication) -> None:
 
     @lru_cache(maxsize=1)
     def loaded() -> HuggingFaceModel:
-        opened = HuggingFaceModel(str(model.final), LoadOptions(dtype="float32", batch_tokens=recipe.measure.batch_tokens))
-        opened.context = recipe.extend.tokens  # of the one that is pretrained only, too: how it fares there is the question
+        opened = HuggingFaceModel(
+            str(model.final), LoadOptions(dtype="float32", batch_tokens=recipe.measure.batch_tokens)
+        )
+        opened.context = (
+            recipe.extend.tokens
+        )  # of the one that is pretrained only, too: how it fares there is the question
         return opened
 
     for one in todo:

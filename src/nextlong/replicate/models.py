@@ -65,7 +65,11 @@ def train(model: Trained, *, told: Callable[[str], None]) -> None:
 
     start.train(model.recipe, Console(quiet=True))
     steps = metrics.read(model.stage.folder / metrics.STEPS)
-    made = {"loss": steps[-1]["loss"], "tokens": sum(step["tokens"] for step in steps), "seconds": sum(s["seconds"] for s in steps)}
+    made = {
+        "loss": steps[-1]["loss"],
+        "tokens": sum(step["tokens"] for step in steps),
+        "seconds": sum(s["seconds"] for s in steps),
+    }
     model.stage.finish(made)
     shutil.rmtree(model.stage.folder / checkpoint.FOLDER, ignore_errors=True)
     told(f"loss {made['loss']:.3f} after {made['tokens']:,} tokens, {made['seconds']:.0f} s")

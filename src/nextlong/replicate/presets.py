@@ -23,7 +23,14 @@ _SMOKE: Final = Preset(
     keys={
         "data": {"max_chars": 512, "sequences": 16, "settings": {"executor": "serial"}},
         "model": {"hidden_size": 64, "intermediate_size": 160, "layers": 2, "heads": 2, "key_value_heads": 1},
-        "pretrain": {"tokens": 256, "steps": 24, "tokens_per_step": 4096, "lr": 5e-3, "warmup_steps": 4, "micro_batch_rows": 4},
+        "pretrain": {
+            "tokens": 256,
+            "steps": 24,
+            "tokens_per_step": 4096,
+            "lr": 5e-3,
+            "warmup_steps": 4,
+            "micro_batch_rows": 4,
+        },
         "extend": {
             "tokens": 2048,
             "steps": 6,

@@ -27,22 +27,30 @@ KEYS: Final[Mapping[Experiment, str]] = {
 class Corpus(Section):
     """documents → what is trained on, and what is kept out."""
 
-    sources: tuple[Source, ...] = Field((), description="as ingest.sources of a data recipe; none: Python's own documentation")
+    sources: tuple[Source, ...] = Field(
+        (), description="as ingest.sources of a data recipe; none: Python's own documentation"
+    )
     held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="share of the documents that no model sees, drawn by their content"
     )
-    held_out_chars: Positive = Field(4_000_000, description="keep at most so many characters of them; the rest is left out")
+    held_out_chars: Positive = Field(
+        4_000_000, description="keep at most so many characters of them; the rest is left out"
+    )
 
 
 class Data(Section):
     """training documents → sequences."""
 
-    vocabulary: Annotated[int, Field(ge=300)] = Field(4096, description="entries of the BPE that is trained on the corpus")
+    vocabulary: Annotated[int, Field(ge=300)] = Field(
+        4096, description="entries of the BPE that is trained on the corpus"
+    )
     tokenizer: str | None = Field(None, description="instead: a tokenizer.json, a folder with one, or a hub name")
     max_chars: Positive = Field(2048, description="granularity s of the methods (chunk.max_chars)")
     sequences: Positive = Field(64, description="of each method, all of extend.tokens tokens")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
-    settings: Mapping[str, Any] = Field({}, description="further keys of every data recipe, dotted, such as {mine.near_copies: 0.8}")
+    settings: Mapping[str, Any] = Field(
+        {}, description="further keys of every data recipe, dotted, such as {mine.near_copies: 0.8}"
+    )
 
 
 class Phase(Section):
@@ -60,7 +68,9 @@ class Phase(Section):
     @model_validator(mode="after")
     def _whole_rows(self) -> Self:
         if self.tokens_per_step % self.tokens:
-            raise ValueError(f"tokens_per_step={self.tokens_per_step} is no multiple of tokens={self.tokens}; make it one")
+            raise ValueError(
+                f"tokens_per_step={self.tokens_per_step} is no multiple of tokens={self.tokens}; make it one"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower it")
         return self
@@ -87,7 +97,9 @@ class Measure(Section):
     def _no_lengthless(self) -> Self:
         for name in self.tasks:
             if name in ("dependency", "short"):
-                raise ValueError(f"tasks: {name} has no length; dependency is always measured, short is no matter of length")
+                raise ValueError(
+                    f"tasks: {name} has no length; dependency is always measured, short is no matter of length"
+                )
         return self
 
 
@@ -95,13 +107,19 @@ class Replication(Section):
     """The whole request. `Replication.load(path)` reads YAML; `dump()` writes it."""
 
     out: Named = Field(description="where everything goes")
-    preset: str | None = Field(None, description="the preset that this was made from; the report says what that can show")
-    seeds: tuple[int, ...] = Field((0, 1, 2), description="of initial weights and of the order of rows; the spread is over them")
+    preset: str | None = Field(
+        None, description="the preset that this was made from; the report says what that can show"
+    )
+    seeds: tuple[int, ...] = Field(
+        (0, 1, 2), description="of initial weights and of the order of rows; the spread is over them"
+    )
     experiments: tuple[Experiment, ...] = Field(
         ("methods",), description="methods, and the ablations granularity, position, negatives"
     )
     methods: tuple[str, ...] = ("standard", "knn", "iclm", "quest", "nextlong")
-    granularity: tuple[Positive, ...] = Field((512, 1024, 2048, 8192, 32_768), description="chunk.max_chars; the paper's five")
+    granularity: tuple[Positive, ...] = Field(
+        (512, 1024, 2048, 8192, 32_768), description="chunk.max_chars; the paper's five"
+    )
     position: tuple[str, ...] = ("head", "tail", "random")
     negatives: tuple[str, ...] = ("top", "random-retrieved", "tail", "random-corpus", "self-repeat")
     corpus: Corpus = Corpus()
@@ -119,7 +137,9 @@ class Replication(Section):
         return cls.from_dict(read_yaml(Path(path), cure=cure), overrides=overrides, origin=str(path))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Replication:
+    def from_dict(
+        cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe"
+    ) -> Replication:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
         try:
             return cls.model_validate(merge(data, overrides))
@@ -146,5 +166,7 @@ class Replication(Section):
                 f"extend.tokens={self.extend.tokens} is no longer than pretrain.tokens={self.pretrain.tokens}; raise it"
             )
         if longer := [length for length in self.measure.lengths if length > self.extend.tokens]:
-            raise ValueError(f"measure.lengths holds {longer[0]}, longer than extend.tokens={self.extend.tokens}; leave it out")
+            raise ValueError(
+                f"measure.lengths holds {longer[0]}, longer than extend.tokens={self.extend.tokens}; leave it out"
+            )
         return self

@@ -36,7 +36,9 @@ def samples(request: Request) -> Iterator[Sample | None]:
     room = request.room - BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
     if room < 1:
         raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
-    haystacks = _Haystacks(request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS))
+    haystacks = _Haystacks(
+        request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS)
+    )
     for number in range(request.samples or _DEPTHS):
         depth = float(np.linspace(0, 100, _DEPTHS)[number % _DEPTHS])
         haystack = haystacks.of_round(number // _DEPTHS)

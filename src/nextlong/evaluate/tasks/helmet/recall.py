@@ -70,7 +70,9 @@ def _published(request: Request, file: str) -> Iterator[Sample]:
 def _made(request: Request) -> Iterator[Sample]:
     """Make objects whose asked key stands at one of six depths in turn."""
     keys = keys_at(request.length)
-    if request.length not in KEYS_AT:  # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens
+    if (
+        request.length not in KEYS_AT
+    ):  # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens
         while keys > _LEAST_KEYS and not request.fits(_object(request, 0, keys)):
             keys -= 1
     for number in range(request.samples or 100):
