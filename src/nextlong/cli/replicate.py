@@ -84,8 +84,8 @@ def _recipe(asked: argparse.Namespace) -> Replication:
     if asked.preset is None:
         if asked.corpus:
             raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
-        out = [f"out={asked.out}"] if asked.out else []
-        recipe = Replication.load(asked.words[0], overrides=[*asked.overrides, *out])
+        elsewhere = [f"out={asked.out}"] if asked.out else []
+        recipe = Replication.load(asked.words[0], overrides=[*asked.overrides, *elsewhere])
     else:
         out = asked.out or f"nextlong-replicate-{asked.preset}"
         recipe = presets.recipe_from(asked.preset, out=out, sources=asked.corpus, overrides=asked.overrides)

@@ -1,7 +1,7 @@
 """Replicate: the paper in small, from a corpus to its tables and figures.
 
-In:  a recipe, and the user's documents. Out: `OUT/report.html`, `.md`, `.tex`, the figures as SVG and PNG, and everything that they are
-drawn from.
+In:  a recipe, and the user's documents. Out: `OUT/report.html`, `.md`, `.tex`, the figures as SVG and PNG, and everything
+that they are drawn from.
 
     recipe.py     what is asked for          presets.py   sizes, and what each can and cannot show
     corpus.py     documents → training and held-out parts, the haystack

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nextlong.engine import store
@@ -39,6 +40,7 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
     """Bring about everything that the recipe asks for but the report; `told` gets a line a stage."""
     if not recipe.corpus.sources:
         raise RecipeError("corpus.sources is empty; name files with documents of yours")
+    measure.check(recipe)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     out = Path(recipe.out).expanduser()
     with store.locked(out):
@@ -54,11 +56,16 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
         told(
             f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)"
         )
+        measure.check_samples(recipe, documents, runs.tokenizer)
         planned = models.planned(recipe, runs, out)
         found = Replicated(recipe, out, documents, runs, tuple(planned))
         for number, model in enumerate(planned, start=1):
-            _train_and_measure(found, model, told=lambda line, at=number: told(f"[{at}/{len(planned)}] {line}"))
+            _train_and_measure(found, model, told=partial(_numbered, told, f"[{number}/{len(planned)}]"))
     return found
+
+
+def _numbered(told: Callable[[str], None], number: str, line: str) -> None:
+    told(f"{number} {line}")
 
 
 def _train_and_measure(found: Replicated, model: Trained, *, told: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -45,9 +46,10 @@ def part(corpus: Corpus, stage: Stage) -> None:
     """Write both sides and the haystack; raise CorpusError if a side is empty."""
     counts = dict.fromkeys(_SIDES, 0)
     bound, held_chars = threshold_for(corpus.held_out), 0
-    haystack = stage.folder / "data" / "needle" / "haystack.txt"
+    haystack, essays = (stage.folder / "data" / name for name in ("needle/haystack.txt", "ruler/essays.txt"))
     with store.explained(stage.folder):
-        haystack.parent.mkdir(parents=True, exist_ok=True)
+        for path in (haystack, essays):
+            path.parent.mkdir(parents=True, exist_ok=True)
         files = {side: (stage.folder / f"{side}.jsonl").open("w", encoding="utf-8") for side in _SIDES}
         with files["train"], files["held-out"], haystack.open("w", encoding="utf-8") as straw:
             for row in _rows(corpus):
@@ -62,6 +64,7 @@ def part(corpus: Corpus, stage: Stage) -> None:
             for file in (*files.values(), straw):
                 file.flush()
                 os.fsync(file.fileno())
+        shutil.copyfile(haystack, essays)
     if empty := [side for side in _SIDES if not counts[side]]:
         raise CorpusError(
             f"corpus: of {sum(counts.values())} documents none fell to the {empty[0]} side (corpus.held_out={corpus.held_out:g}); "

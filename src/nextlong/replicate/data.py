@@ -50,6 +50,7 @@ class Runs:
 
     pretraining: str
     composed: str
+    tokenizer: Path
     arms: tuple[Arm, ...]
     held_out: tuple[Arm, ...]
 
@@ -60,7 +61,7 @@ def make(recipe: Replication, documents: Stage, out: Path) -> Runs:
     tokenizer = str(pretraining.steps["tokenizer"].file(".tokenizer.json"))
     extension = _arms(recipe, documents, out, tokenizer)
     held_out = _held_out(recipe, documents, out, tokenizer)
-    return Runs(str(pretraining.path), composed_of(pretraining), extension, held_out)
+    return Runs(str(pretraining.path), composed_of(pretraining), Path(tokenizer), extension, held_out)
 
 
 def composed_of(run: Run) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from nextlong.evaluate.lengths import short
+from nextlong.evaluate.probes.key_values import PAIRS
 from nextlong.evaluate.report.draw import COLOURS, Figure, drawn, lengths_axis, needle_map, style
 from nextlong.replicate.carry_out import Replicated
 from nextlong.replicate.collect import COLUMNS, Column, Row, measured_columns, rows, spread
@@ -87,6 +88,8 @@ def _by_length(figure: Any, *, found: Sequence[Row]) -> bool:
             _points(axes, [(length, row.values_at(column.key, length)) for length in lengths], row.name, number)
         axes.set_title(column.title, fontsize=10)
         axes.set_ylabel(column.unit)
+        if column.key == "key_values":
+            axes.axhline(100 / PAIRS, color="#57606a", linewidth=0.8, linestyle="--")  # chance
         if column.unit == "percent":
             axes.set_ylim(-2, max(30.0, axes.get_ylim()[1]))
         lengths_axis(axes, lengths)
@@ -109,7 +112,7 @@ def _by_distance(figure: Any, *, found: Sequence[Row]) -> bool:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
         axes.set(xlabel="tokens to the nearest", ylabel="gain, nats a token")
-        axes.set_title(f"held out, {side} negatives", fontsize=10)
+        axes.set_title(f"negatives: {side}", fontsize=10)
     _legend(figure, panels[0])
     return True
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 
+from nextlong.errors import EvaluateError, RecipeError
 from nextlong.evaluate.command import chosen
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.results import Results, read_results
 from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import Request, Task
 from nextlong.replicate.data import Arm
 from nextlong.replicate.models import Trained
 from nextlong.replicate.recipe import Replication
@@ -40,11 +44,37 @@ class Measured:
         return read_results(self.asked.out)
 
 
+def check(recipe: Replication) -> None:
+    """Raise RecipeError for a task that is none, before anything is made."""
+    try:
+        chosen([], recipe.measure.tasks)
+    except EvaluateError as error:
+        raise RecipeError(f"measure.tasks: {str(error).removeprefix('--tasks ')}") from None
+
+
+def check_samples(recipe: Replication, documents: Stage, tokenizer: Path) -> None:
+    """Raise a user's error for a task without its files, or without a sample that fits a length, before anything is trained."""
+    counts = TextTokenizer.read(tokenizer)
+    for task in chosen([], recipe.measure.tasks):
+        for length in recipe.measure.lengths:
+            if isinstance(task, Task):
+                request = Request(length, counts, _data(documents), recipe.measure.samples)
+                if all(sample is None for sample in islice(task.make(request), recipe.measure.samples)):
+                    raise RecipeError(
+                        f"measure.tasks: no sample of {task.name} fits {length:,} tokens of this tokenizer; leave the task or the "
+                        "length out of measure"
+                    )
+
+
+def _data(documents: Stage) -> DataFiles:
+    return DataFiles(documents.folder / "data")
+
+
 def planned(
     recipe: Replication, model: Trained, held_out: tuple[Arm, ...], documents: Stage, out: Path
 ) -> Iterator[Measured]:
     """Yield the measurements of a model: the tasks, then the dependency probe over each held-out run."""
-    data = DataFiles(documents.folder / "data")
+    data = _data(documents)
     about = {"model": model.stage.fingerprint, "documents": documents.fingerprint}
     tasks = {
         "tasks": list(recipe.measure.tasks),

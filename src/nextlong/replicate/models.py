@@ -1,6 +1,6 @@
 """Models: one pretrained on short rows a seed, and from each of these one extended on every run, by `nextlong.train`.
 
-All extensions have the same tokens, steps and learning rates; with a seed, they have the same rows' order and start from the same weights.
+All extensions have the same tokens, steps and learning rates; those of a seed start from the same weights.
 """
 
 from __future__ import annotations

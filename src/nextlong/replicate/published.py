@@ -31,10 +31,17 @@ TABLES: Final[Mapping[Experiment, Mapping[str, tuple[float, ...]]]] = {
 SOURCES: Final[Mapping[Experiment, str]] = {
     "methods": "paper, Table 1",
     "position": "paper, appendix B.1",
-    "granularity": "paper, section 5.3: a figure only; 512, 1024, 2048, 8192 and 32768 were compared, and 2048 was best, 1024 best at 128K alone",
-    "negatives": "paper, section 5.4: a figure only; top was best, lower similarity gave lower scores, and self-repeat degraded them further",
+    "granularity": (
+        "paper, section 5.3: a figure only; 512, 1024, 2048, 8192 and 32768 were compared, and 2048 was best, "
+        "1024 best at 128K alone"
+    ),
+    "negatives": (
+        "paper, section 5.4: a figure only; top was best, lower similarity gave lower scores, and self-repeat "
+        "degraded them further"
+    ),
 }
 ATTENTION: Final = (
-    "The paper shows in figures only (section 5.1, appendix B.4) that models trained with NExtLong attend more to the first third of the "
+    "The paper shows in figures only (section 5.1, appendix B.4) that models trained with NExtLong attend "
+    "more to the first third of the "
     "context and less to the last."
 )

@@ -55,7 +55,8 @@ def _lead(done: Replicated) -> Iterator[str]:
         f"Models: Llama, {recipe.model.layers} layers of width {recipe.model.hidden_size}, "
         f"pretrained on {base.stage.record['tokens']:,} tokens in rows of {recipe.pretrain.tokens:,}, extended by "
         f"{recipe.extend.trained_tokens:,} in rows of {recipe.extend.tokens:,} (RoPE base {recipe.extend.rope_base:,.0f}). "
-        f"Seeds {seeds}: of weights and of the order of rows; the sequences are drawn once, so the spread holds nothing of their draw."
+        f"Seeds {seeds}: of weights and of the order of rows; the sequences are drawn once, so the spread "
+        "holds nothing of their draw."
     )
     if preset:
         yield f"It can show {preset.shows}"

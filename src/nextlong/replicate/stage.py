@@ -1,7 +1,8 @@
 """Stage: a folder named by what is in it and what that depends on; finished once its last file is there.
 
-`FOLDER/NAME-<fingerprint>/stage.json` is written last and holds what the stage depends on and what came of it. A killed stage is begun
-again, or goes on where its own files say; another recipe makes other folders, and leaves these as they are.
+`FOLDER/NAME-<fingerprint>/stage.json` is written last and holds what the stage depends on and what came of it. A
+killed stage is begun again, or goes on where its own files say; another recipe makes other folders, and leaves these as
+they are.
 """
 
 from __future__ import annotations

@@ -45,9 +45,12 @@ def _scores(done: Replicated, title: str, found: Sequence[Row]) -> Table:
     cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in found]
     lengths = ", ".join(map(short, done.recipe.measure.lengths))
     about = (
-        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: percent, chance 12.5. Copying: nats "
-        "a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on held-out documents; loss: of those "
-        "meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: share of the last token's attention."
+        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: "
+        "percent, chance 12.5. Copying: nats "
+        "a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on "
+        "held-out documents; loss: of those "
+        "meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: share of "
+        "the last token's attention."
     )
     return _table(f"{title}: scores", about, [column.title for column in columns], cells)
 
@@ -71,7 +74,10 @@ def _differences(experiment: Experiment, title: str, found: Sequence[Row]) -> It
         beside = [None if there is None else theirs[str(best)][place] - there[place] for place in places]
         cells.append((f"{ours.name} − {row.name}", (*here, *beside)))
     titles = [f"{column.title} ({'+' if column.better == 'higher' else '−'} is better)" for column in columns]
-    about = f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}. Last columns, where there are any: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
+    about = (
+        f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}. Last "
+        f"columns, where there are any: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
+    )
     yield _table(
         f"{title}: {ours.name} against the others",
         about,
@@ -105,8 +111,10 @@ def _by_distance(title: str, found: Sequence[Row]) -> Iterator[Table]:
         parts = sorted({part for row in found for scores in row.seeds for part in scores.gains[side]})
         cells = [(row.name, tuple(spread(row.gains(side, part)) for part in parts)) for row in found]
         about = (
-            f"Held-out documents as NExtLong extends them, compose.negatives={side}: what the earlier meta-chunks save, nats a token, by "
-            "the tokens to the nearest of them. Models extended on NExtLong's data know the form of these sequences; the others do not."
+            f"Held-out documents as NExtLong extends them, compose.negatives={side}: what the earlier "
+            "meta-chunks save, nats a token, by "
+            "the tokens to the nearest of them. Models extended on NExtLong's data know the form of these "
+            "sequences; the others do not."
         )
         columns = [f"{low:,} to {high:,}" for low, high in parts]
         yield _table(f"{title}: gain by distance, {side} negatives", about, columns, cells)
@@ -125,7 +133,8 @@ def _data(done: Replicated, title: str, found: Sequence[Row]) -> Table:
                 (row.name, (f"{count:,}", epochs, cosine, f"{stats.distinct_documents:,}", stats.chars_per_token))
             )
     about = (
-        f"Every model is extended by {done.recipe.extend.trained_tokens:,} tokens, {ceil(done.recipe.extend.steps)} steps; a method that "
+        f"Every model is extended by {done.recipe.extend.trained_tokens:,} tokens, "
+        f"{ceil(done.recipe.extend.steps)} steps; a method that "
         "gives fewer sequences has them read more often. Cosine: median over the negatives, or the documents behind the first."
     )
     return _table(f"{title}: data", about, columns, cells)
@@ -143,7 +152,10 @@ def verdicts(done: Replicated) -> Iterator[str]:
         best = _OURS.get(experiment)
         ours = next((row for row in found if row.arm is not None and row.arm.value == best), None)
         if ours is not None:
-            yield f"{_TITLES[experiment]}: {_verdict(ours, [row for row in found if row not in (ours, found[0])], measured_columns(found))}"
+            yield (
+                f"{_TITLES[experiment]}: "
+                f"{_verdict(ours, [row for row in found if row not in (ours, found[0])], measured_columns(found))}"
+            )
 
 
 def _verdict(ours: Row, others: Sequence[Row], columns: Sequence[Column]) -> str:

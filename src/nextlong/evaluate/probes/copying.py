@@ -3,9 +3,9 @@
 In:  a Hugging Face model and any text (the haystack). Out: nats a token that the second reading costs less because the first stands
 before it, by the length of the whole.
 
-A model that can look back copies: this is what long contexts need first (Olsson et al. 2022, arXiv 2209.11895), and models of a million
-parameters show it, to whom no benchmark question means anything. Both readings stand at the same place behind the same text; only what
-stands at the head differs, the passage itself or another of the same length.
+A model that can look back copies: this is what long contexts need first (Olsson et al. 2022, arXiv 2209.11895), and it is
+asked without a question, which small models do not understand. Both readings stand at the same place behind the same text;
+only what stands at the head differs, the passage itself or another of the same length.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
         raise EvaluateError(
             f"--lengths: copying needs at least {_LEAST_TOKENS} tokens, not {request.length:,}; leave the length out"
         )
-    first, second = [], []
+    first: list[float] = []
+    second: list[float] = []
     for number in range(request.samples or PROBE.samples):
         passage, other, between = _pieces(request, number, special=len(model.tokenizer.prefix))
         for losses, head in ((second, passage), (first, other)):
@@ -64,14 +65,18 @@ def _pieces(request: Request, number: int, *, special: int) -> tuple[list[int], 
 
 
 def haystack_ids(request: Request, tokens: int, *, part: int) -> NDArray[np.int64]:
-    """Return `tokens` ids of the haystack, shape (tokens,); each `part` reads elsewhere. Raises EvaluateError if it is too short."""
+    """Return `tokens` ids of the haystack, shape (tokens,); each `part` reads elsewhere.
+
+    Raises EvaluateError if it is too short.
+    """
     text = needle.haystack_text(request.data)
     chars = tokens * needle.MOST_CHARS_PER_TOKEN
     first = part * chars % len(text)
     ids = request.tokenizer.encode((text[first:] + "\n" + text[:first])[:chars])
     if len(ids) < tokens:
         raise EvaluateError(
-            f"{needle.HAYSTACK} has {len(ids):,} tokens, and {tokens:,} are needed; put a longer text there, or leave the length out"
+            f"{needle.HAYSTACK} has {len(ids):,} tokens, and {tokens:,} are needed; put a longer text there, "
+            "or leave the length out"
         )
     return np.array(ids[:tokens])
 

@@ -1,10 +1,10 @@
 """Key-value probe: is the value that stood behind a key the likeliest, of all values in the context, when the key comes again?
 
-In:  a Hugging Face model and any text (the haystack), into which pairs of words are strewn. Out: how often the right value is chosen,
-in percent; chance is one of the number of pairs.
+In:  a Hugging Face model and any text (the haystack), into which pairs of words are strewn. Out: how often the right value is
+chosen, in percent; chance is one of the number of pairs.
 
-It asks what JSON KV asks, in a form that the smallest models understand: no instruction, no identifier of dozens of tokens, nothing to
-generate; keys and values are single tokens, and only the values of the context are compared.
+It asks what JSON KV asks, in a form that small models may understand: no instruction, no identifier of dozens of tokens, nothing
+to generate; keys and values are single tokens, and only the values of the context are compared.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
-def line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
+def draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
     """Draw the points that are there, as the line of model `number`."""
     there = [(x, y) for x, y in points if y is not None]
     axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))

@@ -15,7 +15,7 @@ import numpy as np
 
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.report import paper
-from nextlong.evaluate.report.draw import COLOURS, Figure, drawn, lengths_axis, line, needle_map
+from nextlong.evaluate.report.draw import COLOURS, Figure, draw_line, drawn, lengths_axis, needle_map
 from nextlong.evaluate.results import Results
 from nextlong.evaluate.task import Task
 
@@ -65,7 +65,7 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
     for axes, category in zip(grid.flat, there, strict=False):
         for number, one in enumerate(results):
             points = [(length, paper.category_score(one, category, length, tasks[category])) for length in lengths]
-            line(axes, points, one.name, number)
+            draw_line(axes, points, one.name, number)
         axes.set_title(paper.title_of(category, tasks[category]), fontsize=10)
         axes.set_ylim(-2, 102)
         lengths_axis(axes, lengths)
@@ -121,7 +121,7 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     for axes, task in zip(panels, tasks, strict=True):
         for number, one in enumerate(results):
-            line(axes, _shots_and_scores(one, task.name), one.name, number)
+            draw_line(axes, _shots_and_scores(one, task.name), one.name, number)
         axes.set(title=task.name, xlabel="shots", xscale="log", ylim=(-2, 102))
         ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})[::2]
         axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
@@ -170,7 +170,7 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
     axes.set_ylabel(bars)
     if any(score is not None for _, _, score in rows):
         right = axes.twinx()
-        line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
+        draw_line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
         right.set_ylabel(line, color=COLOURS[1])
         right.spines.right.set_visible(True)
     return True
@@ -214,7 +214,9 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     if not tasks:
         return False
     for number, length in enumerate(lengths):
-        line(axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number)
+        draw_line(
+            axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number
+        )
     means = [(value, _mean(_over_categories(one, length, tasks) for length in lengths)) for value, one in ordered]
     axes.plot(*zip(*means, strict=True), "k--", label="mean", linewidth=1.6)
     axes.set_xscale("log", base=2)

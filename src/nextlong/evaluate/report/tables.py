@@ -177,7 +177,8 @@ def text_of(cell: Cell) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+    digits = 2 if abs(value) >= 1 else 3
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
 
 
 def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
