@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · report · sweep · train …
+"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · report · sweep · train · evaluate · replicate
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
