@@ -45,6 +45,10 @@ def test_the_papers_averages_follow_from_its_columns(rows):
         ({"seeds": []}, "seeds=[] is empty"),
         ({"measure": {"lengths": [4096]}}, "measure.lengths holds 4096, longer than extend.tokens=2048; leave it out"),
         ({"measure": {"tasks": ["dependency"]}}, "dependency has no length"),
+        (
+            {"corpus": {"sources": [{"path": "x", "weight": 2}]}},
+            "x has weight, but all its documents are taken; leave it out",
+        ),
         ({"experiments": ["size"]}, "experiments"),
         ({"modell": {}}, "modell"),
     ],
@@ -61,7 +65,10 @@ def test_a_mistake_is_told_with_its_cure(keys, told):
         ([], "replicate needs a recipe or a preset, one of the two"),
         (["r.yaml", "--preset", "smoke"], "replicate needs a recipe or a preset, one of the two"),
         (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper"),
-        (["r.yaml"], "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented one"),
+        (
+            ["r.yaml"],
+            "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe there",
+        ),
         (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
         (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
         (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),

@@ -20,7 +20,8 @@ from nextlong.corpus.ingest import content_hash
 from nextlong.engine import store
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files
-from nextlong.inputs.records import Reject, read_records
+from nextlong.inputs.record import Record
+from nextlong.inputs.records import read_records
 from nextlong.recipe.keys import Source
 from nextlong.replicate.recipe import Corpus
 from nextlong.replicate.stage import Stage
@@ -82,7 +83,7 @@ def _rows(corpus: Corpus) -> Iterator[dict[str, Any]]:
     for place, source in enumerate(corpus.sources):
         for file in list_files(source, where=f"corpus.sources[{place}].path"):
             for item in read_records(Part(file), source, max_document_chars=_MOST_CHARS):
-                if not isinstance(item, Reject) and item.text.strip() and len(item.text) <= _MOST_CHARS:
+                if isinstance(item, Record) and item.text.strip() and len(item.text) <= _MOST_CHARS:
                     yield {"id": item.source_id, "text": item.text, "source": source.label}
 
 

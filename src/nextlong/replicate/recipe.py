@@ -11,8 +11,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, Section, Source
+from nextlong.recipe.lengths import PositiveLength
+from nextlong.recipe.read import read_file
 from nextlong.recipe.text import explain, merge
-from nextlong.train.recipe import Scratch, read_yaml
+from nextlong.train.recipe import Scratch
 
 Experiment = Literal["methods", "granularity", "position", "negatives"]
 # What an experiment changes of the data recipe.
@@ -37,6 +39,16 @@ class Corpus(Section):
         4_000_000, description="keep at most so many characters of them; the rest is left out"
     )
 
+    @model_validator(mode="after")
+    def _whole_sources(self) -> Self:
+        for source in self.sources:
+            for key in ("weight", "max_documents", "max_chars"):
+                if getattr(source, key) is not None:
+                    raise ValueError(
+                        f"sources: {source.label} has {key}, but all its documents are taken; leave it out"
+                    )
+        return self
+
 
 class Data(Section):
     """training documents → sequences."""
@@ -45,7 +57,7 @@ class Data(Section):
         4096, description="entries of the BPE that is trained on the corpus"
     )
     tokenizer: str | None = Field(None, description="instead: a tokenizer.json, a folder with one, or a hub name")
-    max_chars: Positive = Field(2048, description="granularity s of the methods (chunk.max_chars)")
+    max_chars: PositiveLength = Field(2048, description="granularity s of the methods (chunk.max_chars)")
     sequences: Positive = Field(64, description="of each method, all of extend.tokens tokens")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
     settings: Mapping[str, Any] = Field(
@@ -56,9 +68,9 @@ class Data(Section):
 class Phase(Section):
     """A training: rows of `tokens` tokens, so many steps."""
 
-    tokens: Positive = Field(512, description="of a row")
+    tokens: PositiveLength = Field(512, description="of a row")
     steps: Positive = 100
-    tokens_per_step: Positive = 16_384
+    tokens_per_step: PositiveLength = 16_384
     lr: Annotated[float, Field(gt=0)] = 1e-3
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     warmup_steps: Annotated[int, Field(ge=0)] = 10
@@ -88,7 +100,7 @@ class Measure(Section):
         ("needle", "json_kv", "niah_single_1", "vt", "key_values", "copying", "attention"),
         description="tasks and probes of `nextlong evaluate`, measured at each length",
     )
-    lengths: tuple[Positive, ...] = Field((1024, 2048), description="tokens, answer included")
+    lengths: tuple[PositiveLength, ...] = Field((1024, 2048), description="tokens, answer included")
     samples: Positive = Field(20, description="of a task and length")
     sequences: Positive = Field(16, description="held-out sequences of the dependency probe")
     batch_tokens: Positive = Field(16_384, description="answered together at most")
@@ -117,7 +129,7 @@ class Replication(Section):
         ("methods",), description="methods, and the ablations granularity, position, negatives"
     )
     methods: tuple[str, ...] = ("standard", "knn", "iclm", "quest", "nextlong")
-    granularity: tuple[Positive, ...] = Field(
+    granularity: tuple[PositiveLength, ...] = Field(
         (512, 1024, 2048, 8192, 32_768), description="chunk.max_chars; the paper's five"
     )
     position: tuple[str, ...] = ("head", "tail", "random")
@@ -133,8 +145,8 @@ class Replication(Section):
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Replication:
         """Read a YAML recipe and apply overrides such as `extend.steps=50`. Raises RecipeError."""
-        cure = f"`nextlong replicate init {path} --preset smoke` writes a commented one"
-        return cls.from_dict(read_yaml(Path(path), cure=cure), overrides=overrides, origin=str(path))
+        found = read_file(Path(path), init="nextlong replicate init {} --preset smoke")
+        return cls.from_dict(found, overrides=overrides, origin=str(path))
 
     @classmethod
     def from_dict(
