@@ -15,12 +15,13 @@ import xxhash
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
-from nextlong.corpus.ingest import check_rejects, ingest_split
+from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
 from nextlong.corpus.select import select_documents
+from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
-from nextlong.inputs.records import count_lines
+from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
@@ -57,7 +58,16 @@ def lines_steps(splits: Splits) -> list[Step]:
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    return [Step("line_counts", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
+    return [
+        Step(
+            "line_counts",
+            1,
+            {"parts": config},
+            (),
+            lambda _: [partial(_count, part=part) for part in parts],
+            estimate=Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate=""),
+        )
+    ]
 
 
 def _count(_: Path, *, part: Part) -> Counts:
@@ -101,7 +111,12 @@ def ingest_step(
             max_reject_share=recipe.ingest.max_reject_share,
             example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
+            left_out=sum(counts.get("left_out_by_where", 0) for counts in done.counts),
         )
+        counted = iter(done.counts)
+        for place, (source, own) in enumerate(zip(sources, splits, strict=True)):
+            of_source = [next(counted) for _ in own]
+            check_kept(source, of_source, key=f"ingest.sources[{place}].keep")
         when_ingested(done)
 
     reading = {"label", "text", "id", "format"}
@@ -109,13 +124,21 @@ def ingest_step(
         "sources": [
             # Names below the source: a moved corpus is the same.
             {key: getattr(source, key) for key in sorted(reading)}
+            | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | {"files": [[file.name, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
     }
-    return Step("ingest", 2, config, tuple(lines), tasks, check=check)
+    estimate = Estimate(
+        work=lambda amounts: amounts.text_bytes,
+        seconds=6e-9,
+        disk=lambda amounts: amounts.text_bytes,
+        bytes=0.4,
+        tasks=per_shard,
+    )
+    return Step("ingest", 2, config, tuple(lines), tasks, check=check, estimate=estimate)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -161,7 +184,11 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     drawn = any(value is not None for cap in caps for value in cap.values())
-    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
+    )
+    config = {"sources": caps, "seed": recipe.seed if drawn else None}
+    return Step("select", 1, config, (ingest,), tasks, estimate=estimate)
 
 
 def minhash_step(ingest: Step, select: Step) -> Step:
@@ -171,7 +198,14 @@ def minhash_step(ingest: Step, select: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
         return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
 
-    return Step("minhash", 1, {}, (ingest, select), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.documents,
+        bytes=512,
+        tasks=per_shard,
+    )
+    return Step("minhash", 1, {}, (ingest, select), tasks, estimate=estimate)
 
 
 def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
@@ -190,7 +224,14 @@ def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: St
             )
         ]
 
-    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents,
+        seconds=2e-5,
+        disk=lambda amounts: amounts.documents,
+        bytes=1.0,
+        memory=lambda amounts: 16 * amounts.documents,
+    )
+    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks, estimate=estimate)
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
@@ -203,7 +244,14 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
             for documents, keep in shards
         ]
 
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=3e-9,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,  # 4 + 8 + 8 and a bit
+        tasks=per_shard,
+    )
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -223,7 +271,15 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    return Step("eval_ngrams", 1, config, (), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.evaluation_bytes,
+        seconds=1e-7,
+        disk=lambda amounts: amounts.evaluation_bytes,
+        bytes=0.8,
+        memory=lambda amounts: 4 * amounts.evaluation_bytes,
+        rate="",
+    )
+    return Step("eval_ngrams", 1, config, (), tasks, estimate=estimate)
 
 
 def _content_hash(file: str) -> str:
@@ -248,7 +304,15 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
             for documents, chunks in shards
         ]
 
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=1.0,
+        tasks=per_shard,
+        memory=lambda amounts: amounts.evaluation_bytes,
+    )
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, estimate=estimate)
 
 
 def _clean_step(chunk: Step, contaminated: Step) -> Step:
@@ -258,4 +322,11 @@ def _clean_step(chunk: Step, contaminated: Step) -> Step:
         shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
         return [partial(clean_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
 
-    return Step("clean", 1, {}, (chunk, contaminated), tasks)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=1e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,
+        tasks=per_shard,
+    )
+    return Step("clean", 1, {}, (chunk, contaminated), tasks, estimate=estimate)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from nextlong.recipe.lengths import Length, PositiveLength
 from nextlong.recipe.methods import METHODS
 
 Auto = Literal["auto"]
@@ -41,13 +42,20 @@ class Source(Section):
 
     path: Named = Field(
         description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
-        "Arrow/HF dataset folders, .txt/.md"
+        "Arrow/HF dataset folders, .csv, .tsv, .txt/.md"
     )
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field(
+    format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "text"] = Field(
         "auto", description="by the file name, if auto"
+    )
+    where: Named | None = Field(
+        None,
+        description="only documents for which this holds: an SQL condition on other columns, as language = 'en' AND score > 0.5",
+    )
+    keep: tuple[Named, ...] = Field(
+        (), description="other columns that stay beside each document, into every export's spans"
     )
     license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
     weight: Annotated[float, Field(gt=0)] | None = Field(
@@ -56,6 +64,18 @@ class Source(Section):
     )
     max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
     max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("keep", mode="after")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"names {twice[0]!r} twice; name it once")
+        return names
 
     @property
     def label(self) -> str:
@@ -106,7 +126,7 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
+    max_chars: PositiveLength = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -158,7 +178,7 @@ class SentenceTransformers(Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
     batch_size: Positive = Field(64, description="chunks encoded at a time")
-    max_tokens: Positive | None = Field(
+    max_tokens: PositiveLength | None = Field(
         None, description="cut chunks to this many tokens; default: the model's own limit"
     )
     prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
@@ -292,8 +312,8 @@ class Compose(Section):
 
     method: str = Field("nextlong", description=f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
-        131_072, description="T of the paper: the exact length of each sequence"
+    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = Field(
+        131_072, description="T of the paper: the exact length of each sequence; 128k and 64K count 1,024s"
     )
     fit: Literal["exact", "paper"] = Field(
         "exact",
