@@ -16,11 +16,8 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
-<<<<<<< HEAD
 from nextlong.cli import plan as cli_plan
-=======
 from nextlong.cli import replicate as cli_replicate
->>>>>>> main
 from nextlong.cli import report as cli_report
 from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
