@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import finished, lookup
+from nextlong.artefacts.chunks import read_chunks
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import dropped
+from nextlong.engine.step import Done
 from nextlong.methods.base import method_of
 from nextlong.runs import spans
 from nextlong.runs.opened import Run
@@ -96,12 +98,22 @@ class Reuse:
 
 
 @dataclass(frozen=True)
+class StepCost:
+    """What a step of the run took: seconds, bytes on the disk, and the memory of its largest task where that was measured."""
+
+    step: str
+    seconds: float
+    bytes: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
-    `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
+    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
     `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
     each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
     """
@@ -142,6 +154,9 @@ class Stats:
     chars_per_token: float | None
     documents_per_sequence: Spread | None
     distinct_documents: int
+    document_chars: Spread | None
+    document_chars_histogram: tuple[Bin, ...]
+    steps: tuple[StepCost, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists."""
@@ -204,6 +219,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
     doc_ids, _ = counting.tokens_of_document.counted()
+    lengths = _document_chars(run)
     return Stats(
         run=str(run),
         method=compose.method,
@@ -241,7 +257,28 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(doc_ids),
+        document_chars=lengths.spread(),
+        document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
+        steps=tuple(_cost(name, done) for name, done in run.steps.items()),
     )
+
+
+def _document_chars(run: Run) -> Tally:
+    """Count the characters of every document's chunks, a shard at a time."""
+    lengths = Tally()
+    for path in run.corpus.chunks:
+        columns = read_chunks(path, ("doc_row", "start", "end"))
+        rows = columns["doc_row"]
+        if len(rows):
+            firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
+            lengths.add(np.add.reduceat(columns["end"] - columns["start"], firsts))
+    return lengths
+
+
+def _cost(name: str, done: Done) -> StepCost:
+    manifest = done.manifest
+    peaks = [part["peak_bytes"] for part in manifest["parts"] if part.get("peak_bytes") is not None]
+    return StepCost(name, manifest["seconds"], manifest["bytes"], max(peaks, default=None))
 
 
 def _yield(run: Run) -> Yield:
