@@ -35,7 +35,9 @@ from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
-_DROPPED_EXAMPLES = 100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
+_DROPPED_EXAMPLES = (
+    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
+)
 
 
 class Composed(NamedTuple):

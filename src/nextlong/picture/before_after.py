@@ -92,7 +92,11 @@ def _after(pieces: Pieces, lead: int) -> str:
     if not apart:
         return f"the document as it was, beside {others:,} others"
     negatives = sum(piece.role == "negative" for piece in pieces)
-    between = f"{negatives:,} chunks of {others:,} other documents, the most similar ones" if negatives else f"{others:,} others"
+    between = (
+        f"{negatives:,} chunks of {others:,} other documents, the most similar ones"
+        if negatives
+        else f"{others:,} others"
+    )
     return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
 
 

@@ -146,7 +146,7 @@
       const shortened = this.data.shortened && text.length >= this.data.shortened ? "…" : "";
       const body = node("p", "words", ...marked(text, words), shortened);
       body.tabIndex = 0;
-      body.setAttribute("role", "region");
+      body.setAttribute("role", "group");
       body.setAttribute("aria-label", `Text of ${this.called(place)}`);
       const made = node("article", this.data.roles[place] === "meta" ? "is-own" : "is-other", node("h3", "", title));
       made.append(node("p", "from", this.label(place).split(" · ").slice(1).join(" · ")), body);

@@ -19,6 +19,7 @@ from nextlong.picture.elements import clean, element
 from nextlong.picture.pieces import CHUNK_ROLES, Piece, Pieces, length, neighbours_before, partners, scored
 
 SHADES = 8
+_FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
 
 
@@ -56,8 +57,14 @@ def bar(pieces: Pieces, *, tokens: int, lead: int, scale: tuple[float, float], l
     )
     drawn = [element("path", class_="arc", d=arcs)] if arcs else []
     drawn += [element("path", class_=name, d="".join(boxes)) for name, boxes in sorted(paths.items())]
-    frame = {"viewBox": f"0 0 {tokens} 100", "preserveAspectRatio": "none", "role": "img", "aria-label": label}
-    svg = element("svg", *drawn, class_="strip")
+    top = 0 if arcs else _FLAT_TOP
+    frame = {
+        "viewBox": f"0 {top} {tokens} {_FOOT - top}",
+        "preserveAspectRatio": "none",
+        "role": "img",
+        "aria-label": label,
+    }
+    svg = element("svg", *drawn, class_="strip" if arcs else "strip flat")
     for key, value in frame.items():
         svg.set(key, clean(value))
     return svg
@@ -86,10 +93,19 @@ def shade(score: float, scale: tuple[float, float]) -> int:
 
 
 def explorer(
-    pieces: Pieces, *, tokens: int, lead: int, scale: tuple[float, float], name: str, label: str, held: Held | None = None
+    pieces: Pieces,
+    *,
+    tokens: int,
+    lead: int,
+    scale: tuple[float, float],
+    name: str,
+    label: str,
+    held: Held | None = None,
 ) -> Element:
     """Return the bar with what lets a reader walk along it; `name` tells it from others on the page."""
-    told = element("p", "Point at the bar, or move the slider: here stands which chunk it is.", class_="told", id=f"{name}-told")
+    told = element(
+        "p", "Point at the bar, or move the slider: here stands which chunk it is.", class_="told", id=f"{name}-told"
+    )
     data = element("script", _json(_data(pieces, tokens, held)), type="application/json")
     return element(
         "div",
@@ -103,16 +119,18 @@ def explorer(
 
 
 def _slider(name: str, label: str, count: int) -> Element:
-    slider = element("input", type="range", min="0", max=str(max(0, count - 1)), value="0", step="1", aria_label=f"Chunk of: {label}")
+    slider = element(
+        "input", type="range", min="0", max=str(max(0, count - 1)), value="0", step="1", aria_label=f"Chunk of: {label}"
+    )
     slider.set("aria-describedby", f"{name}-told")
     back = element("button", "‹", type="button", class_="back", aria_label="The chunk before")
     on = element("button", "›", type="button", class_="on", aria_label="The chunk behind")
     return element("div", back, slider, on, class_="walk", hidden="hidden")
 
 
-def legend(pieces: Pieces, *, scale: tuple[float, float], own: str) -> Element:
-    """Return what the colours mean; `own` says what the tall chunks are."""
-    entries = [element("li", element("span", class_="key own"), own)]
+def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Element:
+    """Return what the colours mean of a bar drawn for document `lead`."""
+    entries = [element("li", element("span", class_="key own"), "the chunks of the document")]
     if scored(pieces):
         ramp = [element("span", class_=f"key shade{number}") for number in range(SHADES)]
         what = f"other documents' chunks, by cosine: {scale[0]:.2f} (pale) to {scale[1]:.2f} (strong)"
@@ -120,7 +138,9 @@ def legend(pieces: Pieces, *, scale: tuple[float, float], own: str) -> Element:
     if any(piece.role == "document" and not isfinite(piece.score) for piece in pieces):
         plain = [element("span", class_="key plain0"), element("span", class_="key plain1")]
         entries.append(element("li", element("span", *plain, class_="ramp"), "other documents, in turn"))
-    entries.append(element("li", element("span", class_="key line"), "joins chunks that stood side by side in the document"))
+    entries.append(
+        element("li", element("span", class_="key line"), "joins chunks that stood side by side in the document")
+    )
     return element("ul", *entries, class_="legend")
 
 

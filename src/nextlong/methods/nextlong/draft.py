@@ -126,7 +126,10 @@ def draft_block(
         [int(meta["first_chunk"]), int(meta["chunks"]), int(tokens)]
         for meta, tokens in zip(drawn[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
     ]
-    dropped = {"dropped": {DropReason.TOO_LONG: int((~fits).sum())}, "dropped_examples": {DropReason.TOO_LONG: too_long}}
+    dropped = {
+        "dropped": {DropReason.TOO_LONG: int((~fits).sum())},
+        "dropped_examples": {DropReason.TOO_LONG: too_long},
+    }
     return {"drafts": int(fits.sum())} | dropped | counted
 
 

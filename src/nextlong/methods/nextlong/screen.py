@@ -39,7 +39,9 @@ class Screened(NamedTuple):
     pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
     near_copies: int = 0  # distinct chunks that are passed over
     by_passage: int = 0  # … of these, for nothing but 100 words in a row
-    examples: tuple[tuple[int, int | None], ...] = ()  # some of these, and the candidate repeated; None: the meta-document
+    examples: tuple[
+        tuple[int, int | None], ...
+    ] = ()  # some of these, and the candidate repeated; None: the meta-document
 
 
 def screen(

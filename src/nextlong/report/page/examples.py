@@ -63,7 +63,9 @@ def _names(run: Run, ids: np.ndarray) -> list[str]:
 def _shown(pair: Pair) -> Element:
     shared = set(shared_words.shared(pair.left_out[1], pair.repeated[1], frozenset()))
     cards = [
-        element("article", element("h4", told), element("p", element("bdi", source), class_="from"), _text(text, shared))
+        element(
+            "article", element("h4", told), element("p", element("bdi", source), class_="from"), _text(text, shared)
+        )
         for told, (source, text) in zip(("Left out", "It repeats"), pair, strict=True)
     ]
     return element("div", *cards, class_="pair")
@@ -72,4 +74,4 @@ def _shown(pair: Pair) -> Element:
 def _text(text: str, shared: set[str]) -> Element:
     shown = text[:_CHARS] + ("…" if len(text) > _CHARS else "")
     pieces = [element("mark", part) if part.lower() in shared else part for part in _WORDS.split(shown) if part]
-    return element("p", *pieces, class_="words", tabindex="0", role="region", aria_label="A text")
+    return element("p", *pieces, class_="words", tabindex="0", role="group", aria_label="A text")

@@ -55,7 +55,12 @@ def _cell(plain: Mapping[str, Any], path: Path | None, form: str) -> Cell:
 
 def first(plain: Plain) -> list[Row]:
     """The few numbers to look at first."""
-    apart = row("tokens between chunks that were neighbours, half the time at most", plain, ("distance_tokens", "p50"), "{:,.0f}")
+    apart = row(
+        "tokens between chunks that were neighbours, half the time at most",
+        plain,
+        ("distance_tokens", "p50"),
+        "{:,.0f}",
+    )
     return _said(
         [
             row("sequences", plain, ("sequences",)),

@@ -32,7 +32,10 @@ def table(caption: str, rows: Sequence[Row], heads: Sequence[str], **attributes:
     return element(
         "table",
         element("caption", caption),
-        element("thead", element("tr", element("th", "what", scope="col"), *(element("th", head, scope="col") for head in heads))),
+        element(
+            "thead",
+            element("tr", element("th", "what", scope="col"), *(element("th", head, scope="col") for head in heads)),
+        ),
         element("tbody", *map(_row, rows)),
         **attributes,
     )

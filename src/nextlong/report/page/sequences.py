@@ -73,7 +73,7 @@ def _before(one: _Chosen) -> Element | None:
     tokens = len(one.sequence.input_ids)
     caption = f"{placed[0].source_id}: {words.chunks(len(placed))}, {at:,} tokens."
     bar = strip.bar(placed, tokens=tokens, lead=one.lead, scale=(0, 1), label=f"The document before: {caption}")
-    bar.set("class", "strip short")
+    bar.set("class", "strip flat short")
     heading = element("h3", "Before: one short document")
     return element("figure", heading, element("figcaption", element("bdi", caption)), bar)
 
@@ -90,14 +90,20 @@ def _after(one: _Chosen, scale: tuple[float, float], limit: int, *, alone: bool)
     label = f"Sequence {one.number}, by {method}"
     held = _held(one.sequence, limit)
     drawn = strip.explorer(
-        spans, tokens=tokens, lead=one.lead, scale=scale, name=f"sequence-{one.letter.replace(' ', '-')}", label=label, held=held
+        spans,
+        tokens=tokens,
+        lead=one.lead,
+        scale=scale,
+        name=f"sequence-{one.letter.replace(' ', '-')}",
+        label=label,
+        held=held,
     )
     caption = element("figcaption", words.sequence(spans, lead=one.lead, tokens=tokens))
     yield element("figure", element("h3", heading), caption, _legend(one, scale), drawn)
 
 
 def _legend(one: _Chosen, scale: tuple[float, float]) -> Element:
-    return strip.legend(one.sequence.spans, scale=scale, own="the chunks of the document")
+    return strip.legend(one.sequence.spans, lead=one.lead, scale=scale)
 
 
 def _held(sequence: OneSequence, limit: int) -> Held | None:

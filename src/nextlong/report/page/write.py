@@ -91,7 +91,9 @@ def _made(runs: Sequence[Run], plain: Plain) -> Iterator[Element]:
 
 def _settings(plain: Plain) -> Element:
     heading = "What was asked for, and what came of it"
-    table = parts.table("Settings of the recipe, and amounts", numbers.settings(plain), parts.letters(len(plain)), class_="settings")
+    table = parts.table(
+        "Settings of the recipe, and amounts", numbers.settings(plain), parts.letters(len(plain)), class_="settings"
+    )
     return parts.section("settings", heading, parts.wide(table, heading))
 
 
@@ -111,7 +113,10 @@ def _one_made(letter: str, run: Run, own: Mapping[str, Any], plain: Plain, *, is
 
 
 def _tiles(plain: Plain) -> Element:
-    tiles = [element("div", element("dt", row.name), element("dd", parts.number(row.cells[0]))) for row in numbers.first(plain)]
+    tiles = [
+        element("div", element("dt", row.name), element("dd", parts.number(row.cells[0])))
+        for row in numbers.first(plain)
+    ]
     return element("dl", *tiles, class_="tiles")
 
 
@@ -226,7 +231,9 @@ def _costs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
     ):
         rows = numbers.costs(plain, key, form, unit)
         if rows:
-            yield _quality(name, heading, svg=pictures.costs(named, key, unit=unit, label=label), rows=rows, caption=caption)
+            yield _quality(
+                name, heading, svg=pictures.costs(named, key, unit=unit, label=label), rows=rows, caption=caption
+            )
 
 
 def _glossary() -> Element:
