@@ -71,11 +71,11 @@ def _peek(asked: argparse.Namespace) -> None:
 def _draw(sequence: Sequence, path: Path) -> None:
     from nextlong.picture import before_after, png
 
-    said = {"tokens": len(sequence.input_ids), "name": sequence.id}
+    tokens = len(sequence.input_ids)
     if path.suffix.lower() == ".png":
-        write(path, png.png(sequence.spans, **said))
+        write(path, png.png(sequence.spans, tokens=tokens, name=sequence.id))
     else:
-        write(path, before_after.svg(sequence.spans, **said))
+        write(path, before_after.svg(sequence.spans, tokens=tokens, name=sequence.id))
 
 
 def _stats(asked: argparse.Namespace) -> None:

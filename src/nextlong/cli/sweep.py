@@ -30,7 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _sweep(asked: argparse.Namespace) -> None:
     from nextlong.engine.progress import reporter_for
     from nextlong.report import compare, sweep
+    from nextlong.report.page import at_end
     from nextlong.runs import export as runs_export
+    from nextlong.runs.opened import Run
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
@@ -47,6 +49,8 @@ def _sweep(asked: argparse.Namespace) -> None:
         write(asked.csv, compare.csv_text(sweep.rows(outcomes)))
     if asked.json:
         write(asked.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
+    if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
+        progress.print(f"report: {at_end.leave(made)}", markup=False, highlight=False)
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")

@@ -76,8 +76,8 @@ def parts(pieces: Pieces, *, tokens: int, name: str) -> Iterator[Box | Line | Ar
         fill = _fill(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)
         yield _box(piece, piece.token_start, AFTER_Y, unit, fill)
     for one, other in neighbours_before(pieces, lead):
-        middles = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
-        yield Arc(*middles, y=AFTER_Y + BAR + 2)
+        left, right = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
+        yield Arc(left, right, AFTER_Y + BAR + 2)
     yield from _legend(pieces, shades)
 
 

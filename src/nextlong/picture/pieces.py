@@ -33,6 +33,7 @@ class Piece(Protocol):
 
 
 Pieces = Sequence[Piece]
+_JOINT_TOKENS = 16  # what may stand between two chunks that still stand side by side
 CHUNK_ROLES = ("meta", "negative", "document")
 
 
@@ -80,4 +81,4 @@ def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
     own = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
     chunks = list({piece.chunk_id: piece for piece in own}.values())
-    return [(a, b) for a, b in pairwise(chunks) if a.token_end + 16 < b.token_start or b.token_end < a.token_start]
+    return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _JOINT_TOKENS]

@@ -35,10 +35,12 @@
       this.told = root.querySelector(".told");
       this.pair = root.querySelector(".pair");
       this.asked = 0;
+      this.chosen = 0;
       this.ends = this.data.starts.slice(1).concat(this.data.tokens);
       this.outlines = ["partner", "here"].map((name) => this.svg.appendChild(this.outline(name)));
       root.querySelector(".walk").hidden = false;
       this.listen();
+      if (root.dataset.opens !== "at once") return;
       const first = this.data.roles.indexOf("negative");
       this.choose(first >= 0 ? first : this.data.roles.findIndex((_, place) => this.data.partners[place] >= 0));
     }

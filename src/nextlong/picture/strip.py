@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from math import isfinite
+from typing import Literal
 from xml.etree.ElementTree import Element
 
 from nextlong.picture.elements import clean, element
@@ -101,8 +102,12 @@ def explorer(
     name: str,
     label: str,
     held: Held | None = None,
+    opens: Literal["at once", "when chosen"] = "at once",
 ) -> Element:
-    """Return the bar with what lets a reader walk along it; `name` tells it from others on the page."""
+    """Return the bar with what lets a reader walk along it; `name` tells it from others on the page.
+
+    `opens`: whether it shows texts "at once", those of its first negative, or only "when chosen".
+    """
     told = element(
         "p", "Point at the bar, or move the slider: here stands which chunk it is.", class_="told", id=f"{name}-told"
     )
@@ -115,6 +120,7 @@ def explorer(
         element("div", class_="pair"),
         data,
         class_="sequence",
+        data_opens=opens,
     )
 
 
@@ -138,9 +144,9 @@ def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Element:
     if any(piece.role == "document" and not isfinite(piece.score) for piece in pieces):
         plain = [element("span", class_="key plain0"), element("span", class_="key plain1")]
         entries.append(element("li", element("span", *plain, class_="ramp"), "other documents, in turn"))
-    entries.append(
-        element("li", element("span", class_="key line"), "joins chunks that stood side by side in the document")
-    )
+    if neighbours_before(pieces, lead):
+        line = element("span", class_="key line")
+        entries.append(element("li", line, "joins chunks that stood side by side in the document"))
     return element("ul", *entries, class_="legend")
 
 

@@ -19,9 +19,9 @@ from nextlong.search.index_steps import chosen_in_words
 from nextlong.tokens import lost
 
 
-def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
-    """Print (name, value), one a line."""
-    width = max(len(name) for name, _ in told) + 2
+def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+    """Print (name, value), one a line; the values stand below those `beside` which were printed before."""
+    width = max(len(name) for name, _ in (*told, *beside)) + 2
     for name, value in told:
         console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
 

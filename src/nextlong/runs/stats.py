@@ -113,7 +113,8 @@ class Stats:
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
-    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
+    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks.
+    `near_copies` is what the run's steps counted, None if they did not look;
     `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
     each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element
 
 from nextlong.picture import pieces, strip
-from nextlong.picture.elements import element
+from nextlong.picture.elements import document, element
 from nextlong.report.page import words
 from nextlong.view import documents, left_out, listing, pages
 from nextlong.view.documents import Place, Wanted
@@ -120,7 +120,7 @@ def beside_one(states: States, name: str, doc_id: int, of: str, *, after: int) -
 
 
 def _alone(of: str, *children: Element) -> str:
-    return pages.document(
+    return document(
         element("html", element("body", element("section", element("h2", element("bdi", of)), *children)), lang="en")
     )
 

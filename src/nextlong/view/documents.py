@@ -160,7 +160,8 @@ def read(corpus: Corpus, doc_id: int) -> Chunks | None:
         return None
     ids = schemas.pack_ids(shard, np.arange(first, last))
     texts = corpus.texts(ids).tolist() if len(ids) else []
-    return Chunks(*(column[0] for column in names), ids, texts)
+    source, source_id = (str(column[0]) for column in names)
+    return Chunks(source, source_id, ids, texts)
 
 
 def sources(corpus: Corpus, *, most: int) -> Iterator[str]:

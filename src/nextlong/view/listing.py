@@ -67,7 +67,7 @@ class Summary(NamedTuple):
 class _Place(NamedTuple):
     path: Path
     first: int  # within the file
-    count: int
+    size: int
     number: int  # of the first one, within the run
 
 
@@ -87,21 +87,21 @@ class Listing:
         until = time.monotonic() + seconds
         numbers: list[int] = []
         for block, place in enumerate(self._places):
-            if place.number + place.count <= first:
+            if place.number + place.size <= first:
                 continue
             fits = place.number + np.flatnonzero(self._fits(block, wanted))
             for number in fits[fits >= first].tolist():
                 if len(numbers) == most:
                     return Found(numbers, number)
                 numbers.append(number)
-            behind = place.number + place.count
+            behind = place.number + place.size
             if behind < len(self._run) and time.monotonic() > until:
                 return Found(numbers, behind)
         return Found(numbers, None)
 
     def summary(self, number: int) -> tuple[Summary, int]:
         """Return what is known of a sequence: the summary of its block, and its place there."""
-        block = next(n for n, place in enumerate(self._places) if number < place.number + place.count)
+        block = next(n for n, place in enumerate(self._places) if number < place.number + place.size)
         return self._summary(block), number - self._places[block].number
 
     def _fits(self, block: int, wanted: Wanted) -> NDArray[np.bool_]:
@@ -124,7 +124,7 @@ class Listing:
         return fits
 
     def _holds(self, block: int, doc_id: int, roles: tuple[int, ...]) -> NDArray[np.bool_]:
-        holds = np.zeros(self._places[block].count, np.bool_)
+        holds = np.zeros(self._places[block].size, np.bool_)
         for first, one in self._read(block):
             own = one.of(*roles)
             holds[first + own.sequence[own.doc_ids == doc_id]] = True
@@ -139,7 +139,7 @@ class Listing:
     def _read(self, block: int) -> Iterator[tuple[int, Block]]:
         """Yield the spans of a block, with the place in it at which they begin."""
         place, first = self._places[block], 0
-        for one in spans.read_blocks(place.path, place.first + place.count, self._run.corpus, first=place.first):
+        for one in spans.read_blocks(place.path, place.first + place.size, self._run.corpus, first=place.first):
             yield first, one
             first += int(one.sequence[-1]) + 1
 

@@ -34,7 +34,8 @@ def listed(states: States, name: str, wanted: Wanted, *, first: int, is_part: bo
     below = _below(state, name, wanted, found)
     if is_part:
         return pages.part(rows, below)
-    told = f"{len(state.run):,} sequences of exactly {state.run.recipe.sequence_tokens:,} tokens, method {state.run.recipe.compose.method}."
+    recipe = state.run.recipe
+    told = f"{words.sequences_of(len(state.run), recipe.sequence_tokens)}, method {recipe.compose.method}."
     children = [element("p", told), _form(state, name, wanted), _jump(name, len(state.run))]
     table = pages.table("rows", _HEADS, rows, caption="Sequences, in the order in which they were drawn")
     return pages.page(states, name, "sequences", "Sequences", *children, table, below)

@@ -112,8 +112,8 @@ def _sequences(states: States, request: Request) -> str:
 
 def _sequence(states: States, request: Request) -> str:
     asked = request.query_params
-    chosen = {"role": asked.get("role", ""), "name": asked.get("name", "")}
-    chosen |= {name: _float(request, name) for name in ("least", "most")}
+    bounds = {name: _float(request, name) for name in ("least", "most")}
+    chosen = {"role": asked.get("role", ""), "name": asked.get("name", ""), **bounds}
     state, number = request.path_params["state"], request.path_params["number"]
     return sequence_pages.one(states, state, number, first=_whole(request, "after") or 0, chosen=chosen)
 
@@ -172,15 +172,13 @@ def _float(request: Request, name: str) -> float | None:
 
 def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
     """Serve the viewer until it is stopped; `when_ready` is told its address. Raises NextlongError if the port is taken."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except (OSError, OverflowError) as error:
-        raise NextlongError(
-            f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any that is free"
-        ) from None
-    when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
-    config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
-    with listener:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+            listener.listen()
+        except (OSError, OverflowError) as error:
+            raise NextlongError(f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any") from None
+        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
         uvicorn.Server(config).run(sockets=[listener])

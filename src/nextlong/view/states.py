@@ -6,13 +6,16 @@ In:  a run directory. Out: its states by name, with the few sequences that were 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from nextlong.artefacts import record
 from nextlong.picture import pieces, shared_words
 from nextlong.runs.opened import Run, Sequence
 from nextlong.view.listing import Listing
+
+T = TypeVar("T")
 
 _HELD_SEQUENCES = 8
 _COMMON_SAMPLE = 12  # texts of a sequence that say which words are common
@@ -59,7 +62,7 @@ class State:
         return self.sequence(number).texts_of([place])[0]
 
 
-def _held(held: OrderedDict[int, Any], number: int, make: Any) -> Any:
+def _held(held: OrderedDict[int, T], number: int, make: Callable[[], T]) -> T:
     if number not in held:
         held[number] = make()
         if len(held) > _HELD_SEQUENCES:

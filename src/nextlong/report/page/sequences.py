@@ -97,6 +97,7 @@ def _after(one: _Chosen, scale: tuple[float, float], limit: int, *, alone: bool)
         name=f"sequence-{one.letter.replace(' ', '-')}",
         label=label,
         held=held,
+        opens="at once" if alone else "when chosen",
     )
     caption = element("figcaption", words.sequence(spans, lead=one.lead, tokens=tokens))
     yield element("figure", element("h3", heading), caption, _legend(one, scale), drawn)

@@ -29,7 +29,7 @@ READ: Final = {
     "look. Bars below 1,000 tokens teach little that short documents do not. A run whose documents stay whole has none.",
     "reuse": "Most chunks should be used once or a few times; a chunk that is used hundreds of times will be learned by heart.",
     "chunks": "One heap is what to expect; many chunks of a few tokens are headings or remains of tables.",
-    "documents": "Documents of a few chunks have little to pull apart; those far longer than the rest fill sequences by themselves.",
+    "documents": "Documents of a few chunks have little to pull apart; those far longer fill sequences by themselves.",
     "sources": "Compare with the mix you meant: similar chunks are found where there is much of a kind, so a large source tends to "
     "grow.",
     "roles": "The document that is stretched is the part a model can predict from far back; the rest is what stands in between.",
@@ -63,6 +63,11 @@ GLOSSARY: Final = {
 }
 
 
+def sequences_of(count: int, tokens: int) -> str:
+    """Return so many sequences of so many tokens in words."""
+    return f"{count:,} sequence{'' if count == 1 else 's'} of exactly {tokens:,} tokens"
+
+
 def chunks(count: int) -> str:
     """Return so many chunks in words."""
     return "1 chunk" if count == 1 else f"{count:,} chunks"
@@ -87,7 +92,7 @@ def opening(stats: Mapping[str, Any]) -> str:
 def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
-        f"{stats['sequences']:,} sequences of exactly {stats['target_tokens']:,} tokens, {stats['tokens']:,} tokens in all, from "
+        f"{sequences_of(stats['sequences'], stats['target_tokens'])}, {stats['tokens']:,} tokens in all, from "
         f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -44,10 +45,17 @@ def page(runs: Sequence[Run]) -> str:
         _glossary(),
     ]
     title = f"{plain[0]['sequences']:,} long sequences" if len(runs) == 1 else f"{len(runs)} data sets side by side"
-    return document(_html(title, sections))
+    return document(_html(title, sections, identity(runs)))
 
 
-def _html(title: str, sections: Sequence[Element]) -> Element:
+def identity(runs: Sequence[Run]) -> str:
+    """Return what names the very data that a page shows, and the version that drew it."""
+    made = [[run.state.name, {name: done.manifest["fingerprint"] for name, done in run.steps.items()}] for run in runs]
+    text = json.dumps([nextlong.__version__, made, [run.sequences_per_part for run in runs]])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _html(title: str, sections: Sequence[Element], shows: str) -> Element:
     style = resources.files(__package__).joinpath("style.css").read_text("utf-8") + strip.asset("strip.css")
     script = strip.asset("strip.js")
     hashes = f"style-src {_digest(style)}; script-src {_digest(script)}"
@@ -58,6 +66,7 @@ def _html(title: str, sections: Sequence[Element]) -> Element:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="nextlong-data", content=shows),
         element("title", f"{title} · nextlong report"),
         element("style", style),
     )
