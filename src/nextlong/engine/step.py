@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nextlong.engine.estimate import BY_CHUNKS, Estimate
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
 
@@ -43,6 +44,8 @@ class Step:
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     close: Closer | None = field(default=None, compare=False)
+    # How its time, disk and memory grow, for plans.
+    estimate: Estimate = field(default=BY_CHUNKS, compare=False)
     known_fingerprint: str | None = None
 
     @classmethod
