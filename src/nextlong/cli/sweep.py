@@ -42,7 +42,9 @@ def _sweep(asked: argparse.Namespace) -> None:
     ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=runs_export.complete)
     outcomes = []
     for number, outcome in enumerate(ran, start=1):
-        progress.print(f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False)
+        progress.print(
+            f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False, soft_wrap=True
+        )
         outcomes.append(outcome)
     sweep.show(outcomes, Console())
     if asked.csv:
@@ -50,7 +52,7 @@ def _sweep(asked: argparse.Namespace) -> None:
     if asked.json:
         write(asked.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
     if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
-        progress.print(f"report: {at_end.leave(made)}", markup=False, highlight=False)
+        progress.print(f"report: {at_end.leave(made)}", markup=False, highlight=False, soft_wrap=True)
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")

@@ -178,7 +178,9 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             listener.bind((HOST, port))
             listener.listen()
         except (OSError, OverflowError) as error:
-            raise NextlongError(f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any") from None
+            raise NextlongError(
+                f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
+            ) from None
         when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
         uvicorn.Server(config).run(sockets=[listener])
