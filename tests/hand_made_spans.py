@@ -9,7 +9,7 @@ HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\
 
 
 def span(role, chunk, doc, start, end, *, group=0, score=NAN, source="s"):
-    return Span(chunk, doc, source, 0, end - start, role, group, start, end, score)
+    return Span(chunk, doc, source, {}, 0, end - start, role, group, start, end, score)
 
 
 EXTENDED = [

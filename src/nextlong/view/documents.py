@@ -5,6 +5,7 @@ In:  DOCUMENTS and CHUNKS, and what is asked for. Out: documents, and where to g
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -137,10 +138,11 @@ def _document(batch: pa.RecordBatch, row: int, doc_id: int, looked_for: str) -> 
 
 
 class Chunks(NamedTuple):
-    """A document: its name, and its chunks with their texts."""
+    """A document: its name, what its source keeps beside the text, and its chunks with their texts."""
 
     source: str
     source_id: str
+    kept: dict[str, Any]
     chunk_ids: NDArray[np.int64]
     texts: list[str]
 
@@ -161,7 +163,8 @@ def read(corpus: Corpus, doc_id: int) -> Chunks | None:
     ids = schemas.pack_ids(shard, np.arange(first, last))
     texts = corpus.texts(ids).tolist() if len(ids) else []
     source, source_id = (str(column[0]) for column in names)
-    return Chunks(source, source_id, ids, texts)
+    (kept,) = lookup.kept_values(np.array([doc_id]), corpus.documents).tolist()
+    return Chunks(source, source_id, json.loads(kept) if kept else {}, ids, texts)
 
 
 def sources(corpus: Corpus, *, most: int) -> Iterator[str]:
