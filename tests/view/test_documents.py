@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 import nextlong
+from nextlong import pipeline
 from nextlong.view import documents
 from nextlong.view.documents import Place, Wanted
 
@@ -55,7 +56,7 @@ def test_a_document_is_read_whole(run, rows):
     texts = {row["id"]: row["text"] for row in rows}
     for own in everything(run, Wanted(name="law-"))[:5]:
         read = documents.read(run.corpus, own.doc_id)
-        assert (read.source, read.source_id) == ("small", own.source_id)
+        assert (read.source, read.source_id, read.kept) == ("small", own.source_id, {})
         assert "".join(read.texts) == texts[own.source_id]
 
 
@@ -66,3 +67,12 @@ def test_there_is_no_such_document(run, doc_id):
 
 def test_sources_are_named(run):
     assert list(documents.sources(run.corpus, most=2)) == ["small"]
+
+
+def test_columns_that_a_source_keeps_are_read(recipe_for, tmp_path):
+    rows = [{"text": f"word{n} " * 200, "lang": "en", "id": f"d{n}"} for n in range(9)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = json.dumps([{"path": str(tmp_path / "c.jsonl"), "keep": ["lang"]}])
+    few = ("compose.method=standard", "compose.sequences=1", "compose.target_tokens=512")
+    pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *few))
+    assert documents.read(nextlong.open(tmp_path / "run").corpus, 3).kept == {"lang": "en"}

@@ -16,6 +16,7 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import replicate as cli_replicate
 from nextlong.cli import report as cli_report
 from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_export.add(commands)
     cli_train.add(commands)
     cli_evaluate.add(commands)
+    cli_replicate.add(commands)
 
     cli_verify.add(commands)
     return parser

@@ -12,18 +12,20 @@ from nextlong.artefacts.finished import sequences_per_part
 from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
-from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
+from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.runs import statistics
+from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
-from nextlong.tokens import lost
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
     """Print (name, value), one a line; the values stand below those `beside` which were printed before."""
     width = max(len(name) for name, _ in (*told, *beside)) + 2
     for name, value in told:
-        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if name == "warning" else ""
+        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
@@ -42,8 +44,6 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
-    if loses := lost.warning(done["tokenizer"].counts[0].get("lost_share", 0.0)):
-        told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
     if chosen := chosen_in_words(done):
@@ -51,6 +51,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     if "weights" in done:
         told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
     told += exported(recipe, done)
+    told += warned(done)
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told
 
@@ -60,7 +61,8 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
     (counts,) = done["rows"].counts
     room = recipe.export.pack or longest or recipe.sequence_tokens
     told = []
-    for split in export_steps.splits_of(recipe):
+    splits = export_steps.splits_of(recipe)
+    for split in splits:
         own = counts[split]
         short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
         rows = f"{own['rows']:,} rows of {own['sequences']:,} sequences" + short
@@ -73,7 +75,7 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    told += [("warning", _empty(split, counts[split], room)) for split in _hollow(recipe, counts, room)]
+    told += [("warning", str(one)) for split in splits for one in empty_rows(split, counts[split], room=room)]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
     if counts["left_out"]:
@@ -81,18 +83,14 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
     return told
 
 
-def _hollow(recipe: Recipe, counts: Mapping[str, Any], room: int) -> list[str]:
-    """Return the splits whose rows hold less than they should."""
-    return [split for split in export_steps.splits_of(recipe) if fill(counts[split], room=room) < LEAST_FILL]
-
-
-def _empty(split: str, counts: Mapping[str, Any], room: int) -> str:
-    """Say how much of a split's rows is empty, and the cure."""
-    empty = counts["rows"] * room - counts["tokens"]
-    return (
-        f"{empty:,} tokens of room in the rows of {split} are empty ({percent(fill(counts, room=room))} are filled), which "
-        "training pays for; make export.pack a multiple of the sequences' length, or the sequences more"
-    )
+def warned(done: Finished) -> list[tuple[str, str]]:
+    """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
+    if statistics.NAME not in done:
+        return []
+    told = statistics.read(done[statistics.NAME]).warnings
+    return [("warning", str(one)) for one in told] or [
+        ("checked", "nothing that is checked speaks against training on it")
+    ]
 
 
 def _left_out(counts: Mapping[str, Any]) -> str:

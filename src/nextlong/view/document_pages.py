@@ -73,13 +73,10 @@ def one(states: States, name: str, doc_id: int) -> str:
         links.append(
             element("li", element("a", "It in every state, side by side", href=url(name, "document", doc_id, "beside")))
         )
-    facts = pages.facts(
-        {
-            "source": element("bdi", own.source),
-            "chunks": f"{len(own.texts):,}",
-            "characters": f"{sum(map(len, own.texts)):,}",
-        }
-    )
+    told: dict[str, str | Element] = {"source": element("bdi", own.source), "chunks": f"{len(own.texts):,}"}
+    told["characters"] = f"{sum(map(len, own.texts)):,}"
+    told |= {key: element("bdi", str(value)) for key, value in own.kept.items()}
+    facts = pages.facts(told)
     return pages.page(
         states, name, "documents", own.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
     )

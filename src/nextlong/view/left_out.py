@@ -64,6 +64,8 @@ def _records(run: Run) -> Iterator[Kind]:
     yield Kind(
         "rejected", "records", f"cannot be read as a document ({told})", reasons.total(), partial(_rejects, paths)
     )
+    without = sum(counts.get("left_out_by_where", 0) for counts in step.counts)
+    yield Kind("where", "documents", "the source's `where` does not hold for them", without, lambda: iter(()))
 
 
 def _rejects(paths: Sequence[Path]) -> Iterator[Entry]:
