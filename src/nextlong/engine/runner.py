@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nextlong.engine import store
+from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared
@@ -307,8 +307,9 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     with store.explained(folder):
         try:
             work.mkdir()
-            counts: Counts = task(work / f"part-{index:05d}")
-            return store.commit_part(work, folder, index, counts, time.monotonic() - began)
+            with memory.peak() as peak_bytes:
+                counts: Counts = task(work / f"part-{index:05d}")
+            return store.commit_part(work, folder, index, counts, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
