@@ -23,7 +23,7 @@ _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
 # What says how or where to work, not what to make.
 _NO_SETTINGS: Final = frozenset(
-    {"name", "run_dir", "workers", "executor", "search.device", "tokenizer.engine", "export.push"}
+    {"name", "run_dir", "store", "workers", "executor", "search.device", "tokenizer.engine", "export.push"}
 )
 
 

@@ -35,6 +35,9 @@ from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
+_DROPPED_EXAMPLES = (
+    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
+)
 
 
 class Composed(NamedTuple):
@@ -153,9 +156,20 @@ def compose_capped(
         "sequences": sum(own["sequences"] for own in counts),
         "sequences_per_file": [own["sequences"] for own in counts],
         "dropped": dict(dropped),
+        "dropped_examples": _first_examples(counts),
         "longest_dropped_tokens": max((own["longest_dropped_tokens"] for own in counts), default=0),
         "chunks_at_max_uses": len(uses.blocked),
     }
+
+
+def _first_examples(counts: Sequence[dict[str, Any]]) -> dict[str, list[list[int]]]:
+    """Return the first examples of each reason of several files."""
+    found: dict[str, list[list[int]]] = {}
+    for own in counts:
+        for reason, examples in own["dropped_examples"].items():
+            there = found.setdefault(reason, [])
+            there += examples[: _DROPPED_EXAMPLES - len(there)]
+    return found
 
 
 class _Uses:
@@ -184,6 +198,7 @@ def _compose_file(
     uses: _Uses | None,
 ) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
+    examples: dict[str, list[list[int]]] = {}
     kept = longest = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(drafts))) as reader,
@@ -195,6 +210,8 @@ def _compose_file(
             spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
+                if dropped[spans.reason] <= _DROPPED_EXAMPLES:
+                    examples.setdefault(spans.reason, []).append([pieces[0].chunk, len(pieces), spans.tokens])
                 longest = max(longest, 0 if spans.reason == DropReason.TOO_LONG else spans.tokens)
                 continue
             if uses is not None:
@@ -205,6 +222,7 @@ def _compose_file(
         "sequences": kept,
         "sequences_per_file": [kept],
         "dropped": dict(dropped),
+        "dropped_examples": examples,
         "longest_dropped_tokens": longest,
     }
 
