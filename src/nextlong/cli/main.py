@@ -89,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="what to read: files, folders, globs, URLs (default: what lies beside)",
     )
+    init.add_argument("--tokenizer", metavar="NAME", help="a tokenizer.json, a folder, a hub name; a number: train one")
+    init.add_argument("--full", action="store_true", help="write every key, not only the dozen that matter")
     init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     init.add_argument(
         "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
@@ -140,7 +142,15 @@ def _init(asked: argparse.Namespace) -> None:
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
         heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
-        text = template.commented(starter.starter(asked.recipe, asked.sources), heading=heading)
+        recipe = starter.starter(asked.recipe, asked.sources, tokenizer=asked.tokenizer)
+        if asked.full:
+            text = template.commented(recipe, heading=heading)
+        else:
+            heading += "\nEvery other key has its default: `nextlong init --full` writes all, with what they mean."
+            text = template.short(recipe, heading=heading)
+    elif asked.full or asked.tokenizer:
+        option = "--full" if asked.full else "--tokenizer"
+        raise NextlongError(f"--preset is copied as it is; leave out {option}, and change the copy")
     elif asked.sources:
         raise NextlongError("--preset has sources of its own; leave out the files, and change ingest.sources")
     else:
@@ -149,6 +159,10 @@ def _init(asked: argparse.Namespace) -> None:
     look = "look at ingest.sources and tokenizer"
     if asked.preset is None and not starter.finds(asked.recipe, asked.sources):
         look = "found no documents beside it: put the path of yours into ingest.sources"
+    elif asked.preset is None:
+        for source in recipe.ingest.sources:
+            told = f"{source.label}: text from {source.text!r}, ids from {source.id!r}"
+            Console().print(told, highlight=False, soft_wrap=True, markup=False)
     told = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
     Console().print(told, highlight=False, soft_wrap=True)
 
