@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import counts_of, total
 from nextlong import pipeline, recipe
 from nextlong.embed import slices
 from nextlong.embed.choose import Execution, _execution
@@ -127,12 +128,12 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
 ):
     run_dir = run_of(recipe_for, tmp_path / "run", model_path, "workers=2")
     embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
-    (chosen,) = encoder.counts
+    (chosen,) = counts_of(encoder)
     assert chosen["dtype"] in ("float32", "bfloat16")
     assert chosen["task_chunks"] % chosen["call_chunks"] == 0
     before = [path.read_bytes() for path in embed.files(".vectors.npy")]
-    assert len(before) == len(step_of(run_dir, "chunk").counts)
-    assert embed.total("chunks") == step_of(run_dir, "chunk").total("chunks")
+    assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
+    assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
     # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
     for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
         (embed.folder / name).unlink(missing_ok=True)

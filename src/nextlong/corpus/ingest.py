@@ -23,6 +23,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
 from nextlong.inputs.records import Record, Reject, RejectKind, read_records
 from nextlong.recipe import Source
+from nextlong.results import IngestResult
 from nextlong.schemas import DOCUMENTS, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
@@ -37,11 +38,11 @@ _LOWER_AND_BLANK: Final = bytes(
 
 def ingest_split(
     out: Path, *, parts: tuple[Part, ...], source: Source, shard_bytes: int, max_document_chars: int
-) -> dict[str, Any]:
+) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
-    Returns counts, and the first reject as `example`. Raises CorpusError for a file that cannot be read to its end.
+    Raises CorpusError for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source.label, shard_bytes)
     rejects = _RejectFile(out)
@@ -55,15 +56,15 @@ def ingest_split(
                 documents.add(item)
     documents.close()
     rejects.close()
-    return {
-        "documents": documents.documents,
-        "text_bytes": documents.text_bytes,
-        "chars": documents.chars,
-        "rejects": rejects.kinds.total(),
-        "reject_reasons": {kind.value: count for kind, count in sorted(rejects.kinds.items())},
-        "example": rejects.example,
-        "shards": documents.shards,
-    }
+    return IngestResult(
+        documents=documents.documents,
+        text_bytes=documents.text_bytes,
+        chars=documents.chars,
+        rejects=rejects.kinds.total(),
+        reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
+        example=rejects.example,
+        shards=documents.shards,
+    )
 
 
 def check_rejects(

@@ -17,13 +17,23 @@ from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evalu
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_rejects, ingest_split
 from nextlong.corpus.select import select_documents
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
 from nextlong.inputs.records import count_lines
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
+from nextlong.results import (
+    ChunkResult,
+    ContaminatedResult,
+    EvalNgramsResult,
+    IngestResult,
+    LineCountResult,
+    MinhashResult,
+    NearDuplicatesResult,
+    SelectResult,
+)
 
 
 def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
@@ -57,11 +67,12 @@ def lines_steps(splits: Splits) -> list[Step]:
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    return [Step("line_counts", 1, {"parts": config}, (), lambda _: [partial(_count, part=part) for part in parts])]
+    tasks = [partial(_count, part=part) for part in parts]
+    return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult)]
 
 
-def _count(_: Path, *, part: Part) -> Counts:
-    return {"lines": count_lines(part)}
+def _count(_: Path, *, part: Part) -> LineCountResult:
+    return LineCountResult(lines=count_lines(part))
 
 
 def ingest_step(
@@ -77,7 +88,7 @@ def ingest_step(
     sources = recipe.ingest.sources
 
     def tasks(done: Finished) -> list[Task]:
-        ended = iter([counts["lines"] for step in done.values() for counts in step.counts])
+        ended = iter([part.lines for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
                 _ingest_and_hash,
@@ -91,15 +102,13 @@ def ingest_step(
         ]
 
     def check(done: Done) -> None:
-        reasons: Counter[str] = Counter()
-        for counts in done.counts:
-            reasons.update(counts["reject_reasons"])
+        ingested = done.results(IngestResult)
         check_rejects(
-            documents=done.total("documents"),
-            rejects=done.total("rejects"),
-            reasons=reasons,
+            documents=sum(part.documents for part in ingested),
+            rejects=sum(part.rejects for part in ingested),
+            reasons=sum((Counter(part.reject_reasons) for part in ingested), Counter[str]()),
             max_reject_share=recipe.ingest.max_reject_share,
-            example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
+            example=next((part.example for part in ingested if part.example), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
         )
         when_ingested(done)
@@ -115,7 +124,7 @@ def ingest_step(
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
     }
-    return Step("ingest", 2, config, tuple(lines), tasks, check=check)
+    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -131,10 +140,11 @@ def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Itera
         above += next(ended)
 
 
-def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> Counts:
+def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
     """Ingest some files, and hash those whose first part it reads: a small one while the page cache still holds it."""
-    counts = ingest_split(out, parts=parts, **options)
-    return counts | {"input_hashes": [hash_of(part.file) for part in parts if not part.start]}
+    ingested = ingest_split(out, parts=parts, **options)
+    hashes = tuple(hash_of(part.file) for part in parts if not part.start)
+    return ingested.model_copy(update={"input_hashes": hashes})
 
 
 def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
@@ -145,8 +155,8 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     def tasks(done: Finished) -> list[Task]:
         shard_sources = [
             place
-            for place, counts in zip(source_of_split, done["ingest"].counts, strict=True)
-            for _ in range(counts["shards"])
+            for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
+            for _ in range(part.shards)
         ]
         return [
             partial(
@@ -161,7 +171,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     drawn = any(value is not None for cap in caps for value in cap.values())
-    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks)
+    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks, SelectResult)
 
 
 def minhash_step(ingest: Step, select: Step) -> Step:
@@ -171,7 +181,7 @@ def minhash_step(ingest: Step, select: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
         return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
 
-    return Step("minhash", 1, {}, (ingest, select), tasks)
+    return Step("minhash", 1, {}, (ingest, select), tasks, MinhashResult)
 
 
 def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
@@ -190,7 +200,7 @@ def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: St
             )
         ]
 
-    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks)
+    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks, NearDuplicatesResult)
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
@@ -203,7 +213,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
             for documents, keep in shards
         ]
 
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks)
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -223,7 +233,7 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    return Step("eval_ngrams", 1, config, (), tasks)
+    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult)
 
 
 def _content_hash(file: str) -> str:
@@ -248,7 +258,7 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
             for documents, chunks in shards
         ]
 
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks)
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult)
 
 
 def _clean_step(chunk: Step, contaminated: Step) -> Step:
@@ -258,4 +268,4 @@ def _clean_step(chunk: Step, contaminated: Step) -> Step:
         shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
         return [partial(clean_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
 
-    return Step("clean", 1, {}, (chunk, contaminated), tasks)
+    return Step("clean", 1, {}, (chunk, contaminated), tasks, ChunkResult)

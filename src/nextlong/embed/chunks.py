@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.embed.base import Encoder, load_encoder
 from nextlong.embed.lsa import fit_lsa
 from nextlong.errors import EncoderError
+from nextlong.results import EmbedResult, FitResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import pack_ids
 
@@ -40,7 +41,7 @@ _CURES: Final = {
 
 def fit_encoder(
     out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder, seed: int
-) -> dict[str, Any]:
+) -> FitResult:
     """Fit the `lsa` encoder on about `encoder.lsa.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
     options = encoder.lsa
     shards = list(zip(documents, chunks, strict=True))
@@ -58,13 +59,13 @@ def fit_encoder(
     sample = [texts[place] for place in order]
     lsa = fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
     lsa.save(out)
-    return {"chunks": total_chunks, "fit_chunks": len(sample), "terms": len(lsa.terms), "dimensions": lsa.dimensions}
+    return FitResult(chunks=total_chunks, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
 
 
 def embed_shard(
     out: Path, *, documents: Path, chunks: Path, shard: int, encoder: recipe.Encoder, fitted: Path | None
-) -> dict[str, Any]:
-    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions), and returns its counts.
+) -> EmbedResult:
+    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions).
 
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
@@ -75,7 +76,7 @@ def embed_shard(
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
         for vectors in encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=BLOCK_CHUNKS):
             file.write(vectors.tobytes())
-    return {"chunks": shape[0], "dimensions": shape[1]}
+    return EmbedResult(chunks=shape[0], dimensions=shape[1])
 
 
 @functools.lru_cache(maxsize=1)

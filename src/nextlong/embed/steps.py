@@ -16,9 +16,10 @@ from nextlong.embed.documents import average_shard
 from nextlong.embed.slices import embed_slice, join_slices, slices_of, try_model
 from nextlong.engine import store
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Counts, Finished, Step, Task
+from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import HOW_TO_ENCODE
+from nextlong.results import DocumentVectorsResult, EmbedResult, ExecutionResult, FitResult
 
 
 def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -45,7 +46,8 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         config["files"] = store.hash_folder(Path(recipe.encoder.name).expanduser())
     version = 2 if kind == "sentence-transformers" else 1
     resources = partial(embedding_resources, recipe.encoder)
-    return Step("encoder", version, config, (ingest, chunk), tasks, resources=resources)
+    result = FitResult if kind == "lsa" else ExecutionResult
+    return Step("encoder", version, config, (ingest, chunk), tasks, result, resources=resources)
 
 
 def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
@@ -60,17 +62,18 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
             for shard, (documents, chunks) in enumerate(_shards(done))
         ]
 
-    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, resources=partial(embedding_resources, recipe.encoder))
+    needs = partial(embedding_resources, recipe.encoder)
+    return Step("embed", 1, {}, (ingest, chunk, encoder), tasks, EmbedResult, resources=needs)
 
 
 def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
     known: dict[str, Any] = {}  # what is known once the inputs are done
 
     def tasks(done: Finished) -> list[Task]:
-        (counts,) = done["encoder"].counts
-        execution = Execution(*(counts[name] for name in Execution._fields))
+        chosen = done["encoder"].result(ExecutionResult)
+        execution = Execution(*(getattr(chosen, name) for name in Execution._fields))
         shards = list(_shards(done))
-        known.update(threads=execution.threads, shards=len(shards), dimensions=counts["dimensions"])
+        known.update(threads=execution.threads, shards=len(shards), dimensions=chosen.dimensions)
         return [
             partial(
                 embed_slice,
@@ -90,10 +93,10 @@ def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step)
         threads = known.get("threads", 1)
         return needs if threads == 1 else replace(needs, cpus=threads, at_once=max(1, capacity.cpus // threads))
 
-    def close(slices: Sequence[Counts]) -> Task:
+    def close(slices: Sequence[EmbedResult]) -> Task:
         return partial(join_slices, slices=slices, shards=known["shards"], dimensions=known["dimensions"])
 
-    return Step("embed", 2, {}, (ingest, chunk, encoder), tasks, resources=resources, close=close)
+    return Step("embed", 2, {}, (ingest, chunk, encoder), tasks, EmbedResult, resources=resources, close=close)
 
 
 def _shards(done: Finished) -> Iterator[tuple[Path, Path]]:
@@ -108,4 +111,4 @@ def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 
-    return Step("document_vectors", 2, config, (chunk, embed), tasks)
+    return Step("document_vectors", 2, config, (chunk, embed), tasks, DocumentVectorsResult)

@@ -9,12 +9,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
-from nextlong.engine.step import Counts, Finished, Step, Task
+from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
 from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
 from nextlong.recipe import Recipe
+from nextlong.results import RowsResult, ShardResult, TokenizerResult
 from nextlong.tokens.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
@@ -106,7 +107,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
     config = arrangement | {"sequences": takes, "others": others}
-    return Step("rows", 2, config, tuple(read), tasks)
+    return Step("rows", 2, config, tuple(read), tasks, RowsResult)
 
 
 def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
@@ -131,20 +132,21 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
 
-    def close(counts: Sequence[Counts]) -> Task:
-        return partial(close_export, name=name, shards=counts)
+    def close(shards: Sequence[ShardResult]) -> Task:
+        return partial(close_export, name=name, shards=shards)
 
-    return Step(step_name(name, split), 4, config, (rows, *read), tasks, close=close)
+    result = format_of(name).result
+    return Step(step_name(name, split), 4, config, (rows, *read), tasks, result, close=close)
 
 
 def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
-    (counts,) = done["tokenizer"].counts
+    tokenizer = done["tokenizer"].result(TokenizerResult)
     return Options(
         keys=keys,
         shard_bytes=shard_bytes,
-        vocab_size=counts["vocab_size"],
-        bos_id=counts["bos_id"],
-        eos_id=counts["eos_id"],
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
         token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
     )
 

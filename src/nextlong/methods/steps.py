@@ -19,6 +19,7 @@ from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.amounts import fetch_of, sequence_limit
+from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
     documents_step,
@@ -84,7 +85,7 @@ def draft_step(
             done["mine"].files(".candidates.arrow"),
             strict=True,
         )
-        rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
+        rules = DraftRules(chars_per_token=done["tokenizer"].result(TokenizerResult).chars_per_token, **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
             partial(
@@ -106,7 +107,7 @@ def draft_step(
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
-    return Step("draft", 5, {**promises, **config, "engine": recipe.tokenizer.engine}, inputs, tasks)
+    return Step("draft", 5, {**promises, **config, "engine": recipe.tokenizer.engine}, inputs, tasks, DraftResult)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
 
-    return Step("lengths", 1, {"engine": recipe.tokenizer.engine}, (ingest, chunk, tokenizer), tasks)
+    return Step("lengths", 1, {"engine": recipe.tokenizer.engine}, (ingest, chunk, tokenizer), tasks, LengthsResult)
 
 
 def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -179,7 +180,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
     needs = partial(query_resources, options.queries)
-    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, KeywordsResult, resources=needs)
 
 
 def draft_documents_step(
@@ -216,12 +217,12 @@ def draft_documents_step(
         ]
 
     def check(done: Done) -> None:
-        (counts,) = done.counts
-        if not counts["drafts"] and not counts["starved"]:
+        drafted = done.result(DraftResult)
+        if not drafted.drafts and not drafted.starved:
             raise CorpusError(
                 f"compose.method={method.name} finds no sequence of compose.target_tokens="
                 f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
                 "documents or lower it"
             )
 
-    return Step("draft", 4, config, (*needed, tokenizer), tasks, check=check)
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check)

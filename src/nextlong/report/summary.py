@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -15,6 +14,17 @@ from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.results import (
+    ChunkResult,
+    ContaminatedResult,
+    DraftResult,
+    IngestResult,
+    NearDuplicatesResult,
+    RowsResult,
+    SelectResult,
+    SplitResult,
+    TokenizerResult,
+)
 from nextlong.search.index_steps import chosen_in_words
 from nextlong.tokens import lost
 
@@ -28,28 +38,28 @@ def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps."""
-    ingest, chunk, compose = (done[name] for name in ("ingest", "chunk", "compose"))
-    sequences = sum(sequences_per_part(recipe, compose))
+    read = sum(part.documents for part in done["ingest"].results(IngestResult))
+    chunked = done["chunk"].results(ChunkResult)
+    chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
+    sequences = sum(sequences_per_part(recipe, done["compose"]))
     told = [
-        ("documents", f"{chunk.total('documents'):,} kept of {ingest.total('documents'):,}{_why_less(done)}"),
-        (
-            "chunks",
-            f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
-        ),
+        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(done)}"),
+        ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
         (
             "sequences",
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
-    if loses := lost.warning(done["tokenizer"].counts[0].get("lost_share", 0.0)):
+    if loses := lost.warning(done["tokenizer"].result(TokenizerResult).lost_share):
         told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
     if chosen := chosen_in_words(done):
         told.append(("search", chosen))
     if "weights" in done:
-        told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
+        near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
+        told.append(("near-copies", f"{near_copies:,} left out of the drafts"))
     told += exported(recipe, done)
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told
@@ -57,48 +67,48 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
 
 def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
     """Return what was exported and where, as (name, value); `longest` is the longest sequence of a mix."""
-    (counts,) = done["rows"].counts
+    rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     told = []
     for split in export_steps.splits_of(recipe):
-        own = counts[split]
-        short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
-        rows = f"{own['rows']:,} rows of {own['sequences']:,} sequences" + short
-        told.append((split, f"{rows}; {percent(fill(own, room=room))} of {room:,} tokens a row are filled"))
+        arranged = rows.splits[split]
+        short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
+        filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
+        counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
+        told.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
         told += [
             (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
-            for number, (sequences, tokens) in enumerate(own.get("of_runs", ()))
+            for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
         told += [
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    told += [("warning", _empty(split, counts[split], room)) for split in _hollow(recipe, counts, room)]
+    told += [
+        ("warning", _empty(name, split, room))
+        for name, split in rows.splits.items()
+        if fill(split.tokens, rows=split.rows, room=room) < LEAST_FILL
+    ]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
-    if counts["left_out"]:
-        told.append(("left out", _left_out(counts)))
+    if rows.left_out:
+        told.append(("left out", _left_out(rows)))
     return told
 
 
-def _hollow(recipe: Recipe, counts: Mapping[str, Any], room: int) -> list[str]:
-    """Return the splits whose rows hold less than they should."""
-    return [split for split in export_steps.splits_of(recipe) if fill(counts[split], room=room) < LEAST_FILL]
-
-
-def _empty(split: str, counts: Mapping[str, Any], room: int) -> str:
+def _empty(name: str, split: SplitResult, room: int) -> str:
     """Say how much of a split's rows is empty, and the cure."""
-    empty = counts["rows"] * room - counts["tokens"]
+    empty, filled = split.rows * room - split.tokens, percent(fill(split.tokens, rows=split.rows, room=room))
     return (
-        f"{empty:,} tokens of room in the rows of {split} are empty ({percent(fill(counts, room=room))} are filled), which "
+        f"{empty:,} tokens of room in the rows of {name} are empty ({filled} are filled), which "
         "training pays for; make export.pack a multiple of the sequences' length, or the sequences more"
     )
 
 
-def _left_out(counts: Mapping[str, Any]) -> str:
+def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
-    left_out, train = counts["left_out"], counts["train"]["sequences"]
-    total = left_out + train + counts["validation"]["sequences"]
+    left_out, train = rows.left_out, rows.train.sequences
+    total = left_out + sum(split.sequences for split in rows.splits.values())
     told = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
     return f"{told}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else told
 
@@ -106,20 +116,22 @@ def _left_out(counts: Mapping[str, Any]) -> str:
 def _contamination(done: Finished) -> str:
     """Say how many chunks share text with the evaluation files, and with which."""
     by_file: Counter[str] = Counter()
-    for counts in done["contaminated"].counts:
-        by_file.update(counts["files"])
+    shards = done["contaminated"].results(ContaminatedResult)
+    for shard in shards:
+        by_file.update(shard.files)
     told = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{done['contaminated'].total('contaminated'):,} chunks left out ({told})"
+    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({told})"
 
 
 def _why_less(done: Finished) -> str:
-    (counts,) = done["select"].counts
+    selected = done["select"].result(SelectResult)
+    near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
     reasons = [
-        (counts["duplicates"], "exact duplicate"),
-        (counts["capped"], "over a cap"),
-        (counts["weighted_out"], "over their weight"),
-        (done["near_duplicates"].total("near_duplicates") if "near_duplicates" in done else 0, "near-duplicate"),
-        (done["ingest"].total("rejects"), "rejected"),
+        (selected.duplicates, "exact duplicate"),
+        (selected.capped, "over a cap"),
+        (selected.weighted_out, "over their weight"),
+        (sum(part.near_duplicates for part in near), "near-duplicate"),
+        (sum(part.rejects for part in done["ingest"].results(IngestResult)), "rejected"),
     ]
     told = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
     return f" ({', '.join(told)})" if told else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -19,6 +19,7 @@ from nextlong.export.card import Facts, Source, Split
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import method_of
 from nextlong.recipe import MayBePath, OpenAI, Recipe, Section
+from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
 
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -35,32 +36,32 @@ def facts(
     statistics: Mapping[str, str],
 ) -> Facts:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
-    (rows,) = done["rows"].counts
+    rows = done["rows"].result(RowsResult)
     made = format_of(name)
     splits = [
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
-            rows[split]["rows"],
-            rows[split]["sequences"],
-            rows[split]["documents"],
-            rows[split]["tokens"],
+            rows.splits[split].rows,
+            rows.splits[split].sequences,
+            rows.splits[split].documents,
+            rows.splits[split].tokens,
             done[export_steps.step_name(name, split)].manifest["bytes"],
         )
         for split, folder in below.items()
     ]
-    arranged = rows["left_out"] + sum(rows[split]["sequences"] for split in export_steps.splits_of(recipe))
+    arranged = rows.left_out + sum(split.sequences for split in rows.splits.values())
     return Facts(
         name=Path(recipe.run_dir).name,
         format=made,
         splits=splits,
         room=recipe.export.pack or max(run.recipe.sequence_tokens for run in runs),
-        left_out=(rows["left_out"], arranged),
+        left_out=(rows.left_out, arranged),
         methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
-        vocabulary=done["tokenizer"].counts[0]["vocab_size"],
-        eos=done["tokenizer"].counts[0]["eos_id"],
+        vocabulary=done["tokenizer"].result(TokenizerResult).vocab_size,
+        eos=done["tokenizer"].result(TokenizerResult).eos_id,
         sources=_sources(runs),
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
@@ -72,7 +73,7 @@ def facts(
 
 def _lost_text(done: Finished) -> dict[str, str]:
     """Return the share of the text that its tokens do not say, where there is any."""
-    share = done["tokenizer"].counts[0].get("lost_share", 0.0)
+    share = done["tokenizer"].result(TokenizerResult).lost_share
     return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
 
 
@@ -119,13 +120,17 @@ def _model_name(model: str) -> str:
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
 
-def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str]) -> list[tuple[str, int, int]]:
+def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list[tuple[str, int, int]]:
     """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
     if len(runs) == 1:
         return []
-    taken = [rows[split]["of_runs"] for split in splits]
+    taken = [rows.splits[name].of_runs for name in names]
     return [
-        (Path(str(run)).name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        (
+            Path(str(run)).name,
+            sum(of_runs[number][0] for of_runs in taken),
+            sum(of_runs[number][1] for of_runs in taken),
+        )
         for number, run in enumerate(runs)
     ]
 

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from nextlong.engine import store
-from nextlong.engine.step import Counts, Done, Step
+from nextlong.engine.step import Done, Step
 from nextlong.export.steps import read_steps
+from nextlong.results import StatisticsResult
 from nextlong.runs import card_statistics, stats
 from nextlong.runs.opened import Run
 
@@ -22,14 +23,16 @@ _SUFFIX = ".statistics.json"
 def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
-    return Step(NAME, 1, config, read_steps(run.steps), lambda _: [partial(measure_to, named=run.state.named)])
+    return Step(
+        NAME, 1, config, read_steps(run.steps), lambda _: [partial(measure_to, named=run.state.named)], StatisticsResult
+    )
 
 
-def measure_to(out: Path, *, named: str) -> Counts:
+def measure_to(out: Path, *, named: str) -> StatisticsResult:
     """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), card_statistics.statistics(stats.measure(run)))
-    return {"sequences": len(run)}
+    return StatisticsResult(sequences=len(run))
 
 
 def read(done: Done) -> dict[str, str]:

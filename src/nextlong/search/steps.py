@@ -15,6 +15,7 @@ from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
 from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
@@ -38,15 +39,15 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         return [partial(draw_metas, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Done) -> None:
-        (counts,) = done.counts
-        if not counts["drawn"]:
+        draw = done.result(MetaDocumentsResult)
+        if not draw.drawn:
             raise CorpusError(
-                f"none of the {counts['documents']:,} documents has compose.min_meta_chunks="
+                f"none of the {draw.documents:,} documents has compose.min_meta_chunks="
                 f"{recipe.compose.min_meta_chunks} chunks of at most chunk.max_chars={recipe.chunk.max_chars} characters; "
                 "lower either, or add longer documents"
             )
 
-    return Step("meta_documents", 1, config, (ingest, chunk), tasks, check=check)
+    return Step("meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check)
 
 
 def meta_blocks(metas: Path) -> list[tuple[int, int]]:
@@ -84,7 +85,7 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
         ]
 
     inputs = (embed, metas, *index)
-    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, resources=partial(exact_resources, recipe))
+    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=partial(exact_resources, recipe))
 
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
@@ -95,7 +96,7 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    return Step("documents", 2, config, (ingest, chunk), tasks)
+    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult)
 
 
 def neighbours_step(
@@ -108,11 +109,11 @@ def neighbours_step(
         queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
         return [
             partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)
-            for first, last in document_blocks(done["documents"].total("drawn"))
+            for first, last in document_blocks(done["documents"].result(DocumentsResult).drawn)
         ]
 
     inputs = (documents, document_vectors, *index)
-    return Step("neighbours", 3, dict(wanted), inputs, tasks, resources=partial(exact_resources, recipe))
+    return Step("neighbours", 3, dict(wanted), inputs, tasks, MineResult, resources=partial(exact_resources, recipe))
 
 
 def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:
@@ -130,6 +131,6 @@ def neighbours_fetch(wanted: Mapping[str, float], done: Finished) -> int:
     """Return how many neighbours a document gets, from `wanted_neighbours` and the corpus's mean length."""
     if "fetch" in wanted:
         return int(wanted["fetch"])
-    counts = done["documents"].counts[0]
-    mean_chars: float = counts["chars"] / max(1, counts["documents"])
+    documents = done["documents"].result(DocumentsResult)
+    mean_chars = documents.chars / max(1, documents.documents)
     return math.ceil(wanted["chars"] / max(1.0, mean_chars))

@@ -7,6 +7,7 @@ from functools import partial
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
+from nextlong.results import ChunkResult, ShinglesResult, WeightsResult
 from nextlong.similarity.shingles import SAMPLED_CHARS, ShingleStore, shingle_shard, weigh_shingles
 
 
@@ -17,7 +18,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
 
-    return Step("shingles", 3, {}, (ingest, chunk), tasks)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -31,13 +32,13 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
                 store=shingle_store(done),
                 chunks=chunked.files(".chunks.arrow"),
                 hashes=done["ingest"].files(".hashes.npy"),
-                share=min(1.0, SAMPLED_CHARS / max(1, chunked.total("chars"))),
+                share=min(1.0, SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
                 seed=recipe.seed,
             )
         ]
 
     config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult)
 
 
 def shingle_store(done: Finished) -> ShingleStore:

@@ -14,6 +14,7 @@ from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
+from nextlong.results import NamedChunksResult, TokenizerResult, TokensResult
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
 from nextlong.tokens.tokenizer import local_path, prepare_tokenizer, token_id
@@ -43,7 +44,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     def check(done: Done) -> None:
         check_eod(recipe, done.file(".tokenizer.json"))
 
-    return Step("tokenizer", 3, config, (ingest, chunk), tasks, check=check)
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check)
 
 
 def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
@@ -54,7 +55,7 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
         return [partial(list_named_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
-    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks)
+    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult)
 
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
@@ -86,7 +87,8 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
 
     def check(done: Done) -> None:
-        wrong = {shard: counts["mismatches"] for shard, counts in enumerate(done.counts) if counts["mismatches"]}
+        encoded = enumerate(done.results(TokensResult))
+        wrong = {number: shard.mismatches for number, shard in encoded if shard.mismatches}
         if wrong:
             told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
             raise RunError(
@@ -94,7 +96,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 
-    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, check=check)
+    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, TokensResult, check=check)
 
 
 def _earlier_tokens(
@@ -106,8 +108,9 @@ def _earlier_tokens(
         try:
             tokens = open_done("tokens", folder)
             manifest = tokens.manifest
-            same = manifest["version"] == version and manifest["config"] == config and not tokens.total("mismatches")
-            if not same or not inputs.items() <= manifest["inputs"].items():
+            same = manifest["version"] == version and manifest["config"] == config
+            is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
+            if not same or not is_right or not inputs.items() <= manifest["inputs"].items():
                 continue
             (named,) = run_dir.glob(f"[0-9][0-9]-named_chunks-{manifest['inputs']['named_chunks']}")
             rows = open_done("named_chunks", named).files(".rows.npy")

@@ -17,7 +17,7 @@ def write_all(folder, *shards):
         arrow.write(folder / f"part-{shard:05}", blocks, shard=shard, shards=len(shards))
         for shard, blocks in enumerate(shards)
     ]
-    arrow.close(folder, json.loads(json.dumps(counts)))
+    arrow.close(folder, [arrow.ArrowShard(**json.loads(count.model_dump_json())) for count in counts])
     return counts
 
 
@@ -32,7 +32,7 @@ def test_files_are_named_and_listed_as_datasets_does(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "dataset_info.json", "state.json"]
     state = read_json(tmp_path, "state.json")
     assert state["_data_files"] == [{"filename": name} for name in names]
-    assert [count["rows"] for count in counts] == [len(blocks[0]) + len(blocks[1]), 0]
+    assert [count.rows for count in counts] == [len(blocks[0]) + len(blocks[1]), 0]
 
 
 def test_features_say_what_the_columns_are(tmp_path):

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Counts, Format, Options, Snippet, Write
+from nextlong.export.formats.base import Format, Options, Snippet, Write
+from nextlong.results import ShardResult
 
 Compression = Literal["zstd", "lz4", "snappy", "none"]
 
@@ -154,7 +155,7 @@ def writer(columns: Sequence[str]) -> Write:
     return partial(_write_shard, columns=columns)
 
 
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options, *, columns: Sequence[str]) -> Counts:
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options, *, columns: Sequence[str]) -> ShardResult:
     count = write(
         Path(f"{out}.parquet"),
         rows,
@@ -162,7 +163,7 @@ def _write_shard(out: Path, rows: Iterable[Resolved], options: Options, *, colum
         row_group_bytes=int(options.keys["row_group_mb"] * 1_000_000),
         compression=options.keys["compression"],
     )
-    return {"rows": count}
+    return ShardResult(rows=count)
 
 
 def _bytes_per_token(compression: str, chars_per_token: float) -> float:

@@ -24,6 +24,7 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
 from nextlong.methods.nextlong.screen import Screened, screen
+from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.metas import chunk_ids_of
@@ -89,7 +90,7 @@ def draft_block(
     engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
     rules: DraftRules,
-) -> dict[str, Any]:
+) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
     `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
@@ -114,8 +115,12 @@ def draft_block(
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
             near_copies += found.near_copies
             by_passage += found.by_passage
-    counted = {} if measure is None else {"near_copies": near_copies, "repeated_passages": by_passage}
-    return {"drafts": int(fits.sum()), "dropped": {DropReason.TOO_LONG: int((~fits).sum())}} | counted
+    return DraftResult(
+        drafts=int(fits.sum()),
+        dropped={DropReason.TOO_LONG: int((~fits).sum())},
+        near_copies=None if measure is None else near_copies,
+        repeated_passages=None if measure is None else by_passage,
+    )
 
 
 def _draft(
