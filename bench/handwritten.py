@@ -1,9 +1,10 @@
-"""The baseline: what a competent engineer writes in an afternoon from the paper's Algorithm 1 (arXiv 2501.12766).
+"""The baselines: what a competent engineer writes in an afternoon from the paper's Algorithm 1 (arXiv 2501.12766), and in a day.
 
 In:  JSONL(.zst) files with a `text` field, a tokenizer.json.
 Out: OUT/sequences.parquet with `input_ids`, each exactly T tokens; one JSON line with the seconds of each stage.
 One process, everything in memory, every library at its defaults: scikit-learn's TF-IDF and SVD fitted on every chunk,
-one FAISS call and one call of the tokenizer a document. Nothing here is slow on purpose.
+one FAISS call and one call of the tokenizer a document. Nothing here is slow on purpose. `--tuned` is the same script after
+its author looked at a profile: 50,000 terms in float32, and FAISS and the tokenizer called for 32 documents at once, on every core.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ DRAFT_FACTOR = 1.5  # w
 FETCHED = 512
 DIMENSIONS = 256
 SEED = 0
+TUNED_TERMS = 50_000
+TUNED_BATCH = 32
 
 
 def main() -> None:
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE")
     parser.add_argument("--target-tokens", type=int, default=131_072)
     parser.add_argument("--sequences", type=int, default=100)
+    parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -53,7 +57,8 @@ def main() -> None:
             chunks.extend(chunk(text))
             first_chunk.append(len(chunks))
     with timed(seconds, "tfidf"):
-        terms = TfidfVectorizer().fit_transform(chunks)
+        tuning = {"max_features": TUNED_TERMS, "dtype": np.float32} if options.tuned else {}
+        terms = TfidfVectorizer(**tuning).fit_transform(chunks)
     with timed(seconds, "svd"):
         svd = TruncatedSVD(DIMENSIONS, random_state=SEED)
         vectors = normalize(svd.fit_transform(terms)).astype(np.float32)
@@ -72,17 +77,23 @@ def main() -> None:
     queue = rng.permutation(np.flatnonzero(chunk_counts >= 2)).tolist()
     kept: list[list[int]] = []
     dropped = 0
+    batch = TUNED_BATCH if options.tuned else 1
     while queue and len(kept) < options.sequences:
-        document = queue.pop()
+        drawn = [queue.pop() for _ in range(min(batch, len(queue), options.sequences - len(kept)))]
         with timed(seconds, "search"):
-            first, last = first_chunk[document], first_chunk[document + 1]
-            text = draft(first, last, chunks, vectors, index, draft_chars=draft_chars)
+            ranges = [(int(first_chunk[document]), int(first_chunk[document + 1])) for document in drawn]
+            _, neighbours = index.search(np.concatenate([vectors[first:last] for first, last in ranges]), FETCHED)
+            texts = []
+            for first, last in ranges:
+                texts.append(draft(first, last, chunks, neighbours[: last - first], draft_chars=draft_chars))
+                neighbours = neighbours[last - first :]
         with timed(seconds, "tokenize"):
-            ids = tokenizer.encode(text, add_special_tokens=False).ids
-        if len(ids) < options.target_tokens:
-            dropped += 1
-        else:
-            kept.append(ids[: options.target_tokens])
+            encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+        for encoding in encodings:
+            if len(encoding.ids) < options.target_tokens:
+                dropped += 1
+            else:
+                kept.append(encoding.ids[: options.target_tokens])
     with timed(seconds, "write"):
         table = pa.table({"input_ids": pa.array(kept, pa.list_(pa.int32()))})
         pq.write_table(table, options.out / "sequences.parquet")
@@ -129,19 +140,16 @@ def chunk(text: str) -> list[str]:
     return chunks
 
 
-def draft(
-    start: int, end: int, chunks: list[str], vectors: NDArray[np.float32], index: faiss.Index, *, draft_chars: float
-) -> str:
+def draft(start: int, end: int, chunks: list[str], neighbours: NDArray[np.int64], *, draft_chars: float) -> str:
     """Return the text of one sequence: chunks [start, end) of a document, each followed by its k nearest others."""
     meta_chunks = end - start
     document_chars = sum(map(len, chunks[start:end]))
     negatives = max(1, math.ceil((draft_chars - document_chars) / (meta_chunks * MAX_CHARS)))
-    _, found = index.search(vectors[start:end], FETCHED)
     used = set(range(start, end))
     used.add(-1)  # FAISS pads with it where the index holds fewer vectors
     parts: list[str] = []
-    for meta, neighbours in zip(range(start, end), found.tolist(), strict=True):
-        fresh = [i for i in neighbours if i not in used][:negatives]
+    for meta, nearest in zip(range(start, end), neighbours.tolist(), strict=True):
+        fresh = [i for i in nearest if i not in used][:negatives]
         used.update(fresh)
         parts.append(chunks[meta])
         parts.extend(chunks[i] for i in fresh)

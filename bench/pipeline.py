@@ -1,4 +1,4 @@
-"""The whole route, measured: nextlong against the handwritten script, and against itself on growing corpora.
+"""The whole route, measured: nextlong against the handwritten script, plain and tuned, and against itself on growing corpora.
 
 In:  JSONL(.zst) files, a tokenizer.json.
 Out: Markdown tables on standard output, OUT/results.json. Figures of one machine at one time: read the ratios.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from growth import PARTS, write_parts
-from routes import Order, Route, run_handwritten, run_nextlong
+from routes import Order, Route, run_handwritten, run_nextlong, run_tuned
 
 # Row of the table → stages of the handwritten script and steps of nextlong.
 ROWS: Mapping[str, frozenset[str]] = {
@@ -56,8 +56,12 @@ def main() -> int:
 
 
 def compare(files: Sequence[Path], *, order: Order, repeats: int, out: Path) -> dict[str, Any]:
-    """Run both programs alternately on the same files; print medians, stage by stage, and their ratio."""
-    programs: Mapping[str, Callable[..., Route]] = {"handwritten": run_handwritten, "nextlong": run_nextlong}
+    """Run the three programs alternately on the same files; print medians, stage by stage, and their ratios."""
+    programs: Mapping[str, Callable[..., Route]] = {
+        "handwritten": run_handwritten,
+        "tuned": run_tuned,
+        "nextlong": run_nextlong,
+    }
     taken: dict[str, list[Route]] = {name: [] for name in programs}
     for repeat in range(repeats):
         for name, program in programs.items():
@@ -67,7 +71,7 @@ def compare(files: Sequence[Path], *, order: Order, repeats: int, out: Path) -> 
         _print_outcome(name, routes, order=order)
     passed = all(_gave_all(route, order=order) for routes in taken.values() for route in routes)
     if all(not route.error for routes in taken.values() for route in routes):
-        print(comparison_table(taken["handwritten"], taken["nextlong"]))
+        print(comparison_table(taken))
     return {"passed": passed, "runs": {name: [asdict(route) for route in routes] for name, routes in taken.items()}}
 
 
@@ -91,23 +95,25 @@ def grow(files: Sequence[Path], *, order: Order, sizes: Sequence[int], copies: i
     }
 
 
-def comparison_table(handwritten: Sequence[Route], nextlong: Sequence[Route]) -> str:
-    """Return the medians of both, row by row, as Markdown; ratio = handwritten / nextlong.
+def comparison_table(taken: Mapping[str, Sequence[Route]]) -> str:
+    """Return the medians of each program, row by row, as Markdown, and how many times nextlong's the others' totals are.
 
-    Stages of the script are wall seconds, those of nextlong the seconds of its tasks, of which several run at once: only the
+    Stages of the scripts are wall seconds, those of nextlong the seconds of its tasks, of which several run at once: only the
     totals have a ratio.
     """
-    left = [_rows(route) for route in handwritten]
-    right = [_rows(route) for route in nextlong]
-    lines = ["", "| | handwritten | nextlong, all workers | ratio |", "|---|---:|---:|---:|"]
-    for row in left[0]:
-        if not any(run[row] for run in (*left, *right)):
+    rows = {name: [_rows(route) for route in routes] for name, routes in taken.items()}
+    lines = ["", f"| | {' | '.join(rows)} | ratios |", "|---|" + "---:|" * (len(rows) + 1)]
+    for row in rows["nextlong"][0]:
+        medians = {name: statistics.median(run[row] for run in runs) for name, runs in rows.items()}
+        if not any(medians.values()):
             continue
         unit = "MB" if "peak" in row else "s"
-        ours, theirs = (statistics.median(run[row] for run in runs) for runs in (right, left))
-        ratio = _ratio(theirs, ours) if row.startswith("**") else ""
-        lines.append(f"| {row} | {theirs:,.1f} {unit} | {ours:,.1f} {unit} | {ratio} |")
-    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in nextlong[-1].stage_seconds.items())
+        ours = medians["nextlong"]
+        ratios = [_ratio(value, ours) for name, value in medians.items() if name != "nextlong" and row.startswith("**")]
+        lines.append(
+            f"| {row} | {' | '.join(f'{value:,.1f} {unit}' for value in medians.values())} | {', '.join(ratios)} |"
+        )
+    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in taken["nextlong"][-1].stage_seconds.items())
     return "\n".join([*lines, "", f"seconds of the tasks of nextlong's steps (last run): {steps}", ""])
 
 

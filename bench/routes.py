@@ -45,16 +45,22 @@ class Route:
     error: str = ""
 
 
-def run_handwritten(files: Sequence[Path], *, order: Order, out: Path) -> Route:
+def run_handwritten(files: Sequence[Path], *, order: Order, out: Path, tuning: Sequence[str] = ()) -> Route:
     """Run bench/handwritten.py on `files`, its result in `out`."""
     script = Path(__file__).with_name("handwritten.py")
     command = [sys.executable, str(script), "--corpus", *map(str, files), "--tokenizer", str(order.tokenizer)]
-    command += ["--target-tokens", str(order.target_tokens), "--sequences", str(order.sequences), "--out", str(out)]
+    command += ["--target-tokens", str(order.target_tokens), "--sequences", str(order.sequences)]
+    command += ["--out", str(out), *tuning]
     taken = measure(command)
     if taken.rc:
         return _failed(taken)
     report = json.loads(taken.stdout.splitlines()[-1])
     return _finished(taken, stage_seconds=report["seconds"], out=out, target_tokens=order.target_tokens)
+
+
+def run_tuned(files: Sequence[Path], *, order: Order, out: Path) -> Route:
+    """Run bench/handwritten.py as its author tuned it."""
+    return run_handwritten(files, order=order, out=out, tuning=["--tuned"])
 
 
 def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
@@ -69,9 +75,7 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
         "compose": {"sequences": order.sequences, "target_tokens": order.target_tokens},
     }
     recipe.write_text(yaml.safe_dump(request, sort_keys=False), encoding="utf-8")
-    script = Path(sys.executable).with_name("nextlong")
-    program = [str(script)] if script.exists() else [sys.executable, "-m", "nextlong"]
-    taken = measure([*program, "run", str(recipe)])
+    taken = measure([sys.executable, "-m", "nextlong", "run", str(recipe)])
     if taken.rc:
         return _failed(taken)
     return _finished(taken, stage_seconds=step_seconds(run_dir), out=run_dir, target_tokens=order.target_tokens)

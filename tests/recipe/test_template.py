@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from nextlong.cli.starter import starter
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
+from nextlong.recipe.presets import preset
 from nextlong.recipe.recipe import options_class
-from nextlong.recipe.template import commented, preset
+from nextlong.recipe.template import commented
 
 
 def reload(tmp_path, text):

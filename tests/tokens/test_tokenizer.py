@@ -221,7 +221,7 @@ def test_prepare_takes_a_given_number(tmp_path):
 
 def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
-    monkeypatch.setattr(stage, "_TRAINING_CHARS", 600)
+    monkeypatch.setattr(stage, "TRAINING_CHARS", 600)
     backwards = DOCUMENTS[::-1]
     one = write_shards(tmp_path / "one", [DOCUMENTS])
     four = write_shards(tmp_path / "four", [backwards[:5], backwards[5:6], backwards[6:20], backwards[20:]])

@@ -22,7 +22,7 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("memory.offload=cpu", r"memory\.offload=cpu works with memory\.shard=fsdp2"),
         (
             "data.parquet=[rows]",
-            r"name one of data\.runs, data\.parquet and data\.chat \(there is data\.runs and data\.parquet\)",
+            r"name one of data\.runs, data\.parquet, data\.mds and data\.chat \(there is data\.runs and data\.parquet\)",
         ),
         ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),
@@ -42,7 +42,11 @@ def test_chat_needs_a_length():
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: [", r"recipe\.yaml:2: not YAML"), ("- 1", "holds no keys"), ("out: a\nout: b", "stands twice")],
+    [
+        ("a: [", r"recipe\.yaml:2: not YAML"),
+        ("- 1", "holds a list, not the keys of a recipe; `nextlong train init` writes one"),
+        ("out: a\nout: b", "stands twice"),
+    ],
 )
 def test_files_that_are_no_recipe(tmp_path, text, told):
     (tmp_path / "recipe.yaml").write_text(text + "\n")

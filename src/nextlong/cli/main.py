@@ -129,7 +129,7 @@ def _demo(asked: argparse.Namespace) -> None:
 
 def _init(asked: argparse.Namespace) -> None:
     from nextlong.cli import starter
-    from nextlong.recipe import template
+    from nextlong.recipe import presets, template
 
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
@@ -140,7 +140,7 @@ def _init(asked: argparse.Namespace) -> None:
     elif asked.sources:
         raise NextlongError("--preset has sources of its own; leave out the files, and change ingest.sources")
     else:
-        text = template.preset(asked.preset)
+        text = presets.preset(asked.preset)
     write(asked.recipe, text)
     look = "look at ingest.sources and tokenizer"
     if asked.preset is None and not starter.finds(asked.recipe, asked.sources):
@@ -150,7 +150,7 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _plan(asked: argparse.Namespace) -> None:
-    from nextlong.recipe.template import preset_path
+    from nextlong.recipe.presets import preset_path
     from nextlong.report.plan import page
 
     if (asked.recipe is None) == (asked.preset is None):

@@ -8,11 +8,12 @@ from typing import Any
 
 from nextlong.artefacts.finished import chunks_of, sequences_per_part, special_ids, token_store
 from nextlong.compose.compose import Rules, compose_block, compose_capped
+from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import draws
+from nextlong.recipe.amounts import blocks, draws
 from nextlong.results import ChunkResult, ComposeResult, DraftResult, DrawResult, NamedChunksResult
 from nextlong.schemas import DropReason, Layout
 
@@ -50,7 +51,16 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         ]
 
     config_and_cap = config | {"max_uses": max_uses}
-    return Step("compose", 4, config_and_cap, (chunk, tokenizer, draft, named, tokens), tasks, ComposeResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.drafted_chunks,
+        seconds=1e-5,
+        disk=lambda amounts: amounts.drafted_chunks,
+        bytes=30,
+        # Where chunks may be used so often and no more, one sequence waits for those before it.
+        tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
+    )
+    inputs = (chunk, tokenizer, draft, named, tokens)
+    return Step("compose", 4, config_and_cap, inputs, tasks, ComposeResult, estimate=estimate)
 
 
 def is_enough(recipe: Recipe, done: Finished) -> bool:

@@ -17,6 +17,7 @@ from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evalu
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_rejects, ingest_split
 from nextlong.corpus.select import select_documents
+from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
@@ -68,7 +69,8 @@ def lines_steps(splits: Splits) -> list[Step]:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
     tasks = [partial(_count, part=part) for part in parts]
-    return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult)]
+    estimate = Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate="")
+    return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
 def _count(_: Path, *, part: Part) -> LineCountResult:
@@ -124,7 +126,14 @@ def ingest_step(
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
     }
-    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check)
+    estimate = Estimate(
+        work=lambda amounts: amounts.text_bytes,
+        seconds=6e-9,
+        disk=lambda amounts: amounts.text_bytes,
+        bytes=0.4,
+        tasks=per_shard,
+    )
+    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check, estimate=estimate)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -171,7 +180,11 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     drawn = any(value is not None for cap in caps for value in cap.values())
-    return Step("select", 1, {"sources": caps, "seed": recipe.seed if drawn else None}, (ingest,), tasks, SelectResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
+    )
+    config = {"sources": caps, "seed": recipe.seed if drawn else None}
+    return Step("select", 1, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
 def minhash_step(ingest: Step, select: Step) -> Step:
@@ -181,7 +194,14 @@ def minhash_step(ingest: Step, select: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
         return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
 
-    return Step("minhash", 1, {}, (ingest, select), tasks, MinhashResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.documents,
+        bytes=512,
+        tasks=per_shard,
+    )
+    return Step("minhash", 1, {}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
 
 def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
@@ -200,7 +220,22 @@ def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: St
             )
         ]
 
-    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks, NearDuplicatesResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents,
+        seconds=2e-5,
+        disk=lambda amounts: amounts.documents,
+        bytes=1.0,
+        memory=lambda amounts: 16 * amounts.documents,
+    )
+    return Step(
+        "near_duplicates",
+        1,
+        {"threshold": threshold},
+        (ingest, select, minhash),
+        tasks,
+        NearDuplicatesResult,
+        estimate=estimate,
+    )
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
@@ -213,7 +248,14 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
             for documents, keep in shards
         ]
 
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=3e-9,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,  # 4 + 8 + 8 and a bit
+        tasks=per_shard,
+    )
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -233,7 +275,15 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.evaluation_bytes,
+        seconds=1e-7,
+        disk=lambda amounts: amounts.evaluation_bytes,
+        bytes=0.8,
+        memory=lambda amounts: 4 * amounts.evaluation_bytes,
+        rate="",
+    )
+    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult, estimate=estimate)
 
 
 def _content_hash(file: str) -> str:
@@ -258,7 +308,15 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
             for documents, chunks in shards
         ]
 
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=1.0,
+        tasks=per_shard,
+        memory=lambda amounts: amounts.evaluation_bytes,
+    )
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult, estimate=estimate)
 
 
 def _clean_step(chunk: Step, contaminated: Step) -> Step:
@@ -268,4 +326,11 @@ def _clean_step(chunk: Step, contaminated: Step) -> Step:
         shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
         return [partial(clean_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
 
-    return Step("clean", 1, {}, (chunk, contaminated), tasks, ChunkResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=1e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,
+        tasks=per_shard,
+    )
+    return Step("clean", 1, {}, (chunk, contaminated), tasks, ChunkResult, estimate=estimate)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from nextlong.engine.estimate import BY_CHUNKS, Estimate
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
 from nextlong.results import Result
@@ -46,6 +47,8 @@ class Step:
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     close: Closer | None = field(default=None, compare=False)
+    # How its time, disk and memory grow, for plans.
+    estimate: Estimate = field(default=BY_CHUNKS, compare=False)
     known_fingerprint: str | None = None
 
     @classmethod

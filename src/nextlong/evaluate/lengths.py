@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import re
-
 from nextlong.errors import EvaluateError
-
-_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+from nextlong.recipe.lengths import read_length
 
 
 def parse_lengths(text: str) -> list[int]:
@@ -30,10 +27,10 @@ def parse_lengths(text: str) -> list[int]:
 
 
 def _one(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
-    if found is None or int(found[1]) == 0:
+    length = read_length(text)
+    if not length:
         raise EvaluateError(f"--lengths: {text.strip()!r} is no length; write 8192, 8k, 8k,32k or 8k..128k")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return length
 
 
 def short(length: int | None) -> str:

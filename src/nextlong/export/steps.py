@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
 from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.results import RowsResult, ShardResult, TokenizerResult
 from nextlong.tokens.tokenizer import token_id
 
@@ -107,11 +109,15 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
     config = arrangement | {"sequences": takes, "others": others}
-    return Step("rows", 2, config, tuple(read), tasks, RowsResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.sequences, seconds=2e-5, disk=lambda amounts: amounts.sequences, bytes=36
+    )
+    return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
 def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
     """Rows → the files of one split in one format."""
+    export = recipe.export
     keys = _keys(recipe, name)
     extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
     config: dict[str, Any] = {
@@ -136,7 +142,21 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         return partial(close_export, name=name, shards=shards)
 
     result = format_of(name).result
-    return Step(step_name(name, split), 4, config, (rows, *read), tasks, result, close=close)
+    share = export.validation if split == SPLITS[-1] else 1 - export.validation
+    estimate = Estimate(
+        work=lambda amounts: share * amounts.tokens,
+        seconds=4e-8,
+        disk=lambda amounts: share * amounts.tokens,
+        bytes=format_of(name).bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
+        tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
+    )
+    return Step(step_name(name, split), 4, config, (rows, *read), tasks, result, close=close, estimate=estimate)
+
+
+def _shards_of(id_bytes: float) -> float:
+    """Return about how many shards so many bytes of ids are written in, by a format that has no rule of its own."""
+    megabytes = id_bytes / 1e6
+    return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
 
 def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:

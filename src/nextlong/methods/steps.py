@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from nextlong.artefacts.finished import chunks_of, special_ids
 from nextlong.embed.steps import document_vectors_step
 from nextlong.engine import store
+from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
@@ -18,7 +20,7 @@ from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
-from nextlong.recipe.amounts import fetch_of, sequence_limit
+from nextlong.recipe.amounts import TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
 from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
@@ -31,6 +33,14 @@ from nextlong.search.steps import (
     wanted_neighbours,
 )
 from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
+
+_DRAFT = Estimate(
+    work=lambda amounts: amounts.drafted_chunks,
+    seconds=8e-5,
+    disk=lambda amounts: amounts.drafted_chunks,
+    bytes=21,  # id, role, group and score, and a share of the header
+    tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
+)
 
 # methods that extend a meta-document
 
@@ -107,7 +117,8 @@ def draft_step(
 
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
-    return Step("draft", 5, {**promises, **config, "engine": recipe.tokenizer.engine}, inputs, tasks, DraftResult)
+    whole = {**promises, **config, "engine": recipe.tokenizer.engine}
+    return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
@@ -155,7 +166,23 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
 
-    return Step("lengths", 1, {"engine": recipe.tokenizer.engine}, (ingest, chunk, tokenizer), tasks, LengthsResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=1.3e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=4,
+        tasks=per_shard,
+        memory=lambda _: TOKENIZER_BYTES,
+    )
+    return Step(
+        "lengths",
+        1,
+        {"engine": recipe.tokenizer.engine},
+        (ingest, chunk, tokenizer),
+        tasks,
+        LengthsResult,
+        estimate=estimate,
+    )
 
 
 def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -180,7 +207,15 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
     needs = partial(query_resources, options.queries)
-    return Step("keywords", 1, config, (ingest, chunk), tasks, KeywordsResult, resources=needs)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.kept_documents,
+        bytes=200,
+        tasks=per_shard,
+        rate=TRIED if options.queries == "extractive" else "queries",
+    )
+    return Step("keywords", 1, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def draft_documents_step(
@@ -225,4 +260,12 @@ def draft_documents_step(
                 "documents or lower it"
             )
 
-    return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check)
+    estimate = replace(
+        _DRAFT,
+        work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
+        seconds=1e-6,
+        tasks=one,
+        # Lengths and documents, and the neighbours as a graph and as what it is made from.
+        memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.found,
+    )
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)

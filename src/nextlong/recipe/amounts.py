@@ -1,8 +1,9 @@
-"""Amounts: how many documents, neighbours and characters a recipe asks for."""
+"""Amounts: how many documents, neighbours and characters a recipe asks for; and what each step of it has to do."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from nextlong.recipe import Recipe
 
@@ -11,6 +12,9 @@ _LEAST_FETCH = (
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
+TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
+BLOCKS = 16  # tasks, enough that small data sets parallelise …
+MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
 
 
 def draws(recipe: Recipe, attempt: int = 0) -> int | None:
@@ -37,6 +41,50 @@ def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
     return None if count == "all" else (count + count // 16 + 4) << attempt
 
 
+def blocks(documents: float, queries: float) -> float:
+    """Return about how many tasks search for `queries` of so many documents, or draft or compose them."""
+    return max(1.0, min(BLOCKS, documents), queries / MOST_QUERIES)
+
+
 def document_chars(recipe: Recipe, chars_per_token: float) -> float:
     """Return how much text fills a sequence, T·E and a margin, because E is a mean; only to look for neighbours by."""
     return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """How much there is to do, of a corpus or of a sample; what a plan is made of (`engine/estimate.py`)."""
+
+    shards: float = 1.0
+    text_bytes: float = 0.0  # of all documents that ingest reads
+    documents: float = 0.0
+    kept_documents: float = 0.0  # what select leaves, and from here on
+    kept_chars: float = 0.0
+    chunks: float = 0.0
+    evaluation_bytes: float = 0.0
+    dimensions: float = 0.0
+    vectors: float = 0.0  # what is searched: chunks or documents
+    queries: float = 0.0
+    neighbours: float = 0.0  # of each query
+    index: str = "exact"  # or a FAISS factory string
+    looked_into: float = 1.0  # the share of the vectors that a query is compared with
+    drafts: float = 0.0
+    drafted_chunks: float = 0.0  # of all drafts, one after the other
+    named_chunks: float = 0.0  # those of them that are different
+    sequences: float = 0.0
+    tokens: float = 0.0  # of all sequences
+
+    @property
+    def chunk_chars(self) -> float:
+        """Characters of a chunk, on average."""
+        return self.kept_chars / max(1.0, self.chunks)
+
+    @property
+    def named_chars(self) -> float:
+        """Characters of the chunks that drafts name."""
+        return self.named_chunks * self.chunk_chars
+
+    @property
+    def found(self) -> float:
+        """Neighbours of all queries."""
+        return self.queries * min(self.neighbours, self.vectors)

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_check
 from pydantic import Field, field_validator, model_validator
 
 from nextlong.plugins import Plugins
-from nextlong.recipe.keys import Auto, Named, Positive, Section
+from nextlong.recipe.keys import Auto, Named, Section
+from nextlong.recipe.lengths import PositiveLength
 
 FORMATS: Final = Plugins(
     kind="format",
@@ -55,7 +56,7 @@ class Export(Section):
         ("parquet",),
         description=f"any of: {', '.join(FORMATS.built_in)}; or one that another package brings",
     )
-    pack: Positive | None = Field(
+    pack: PositiveLength | None = Field(
         None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
     )
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from nextlong.recipe.lengths import Length, PositiveLength
 from nextlong.recipe.methods import METHODS
 
 Auto = Literal["auto"]
@@ -106,7 +107,7 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Positive = Field(2048, description="granularity s of the paper, in characters; at least 16")
+    max_chars: PositiveLength = Field(2048, description="granularity s of the paper, in characters; at least 16")
     length: Literal["slice", "paper"] = Field(
         "slice",
         description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
@@ -158,7 +159,7 @@ class SentenceTransformers(Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
     batch_size: Positive = Field(64, description="chunks encoded at a time")
-    max_tokens: Positive | None = Field(
+    max_tokens: PositiveLength | None = Field(
         None, description="cut chunks to this many tokens; default: the model's own limit"
     )
     prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
@@ -292,8 +293,8 @@ class Compose(Section):
 
     method: str = Field("nextlong", description=f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
     sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[int, Field(ge=2, lt=2**31)] = Field(
-        131_072, description="T of the paper: the exact length of each sequence"
+    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = Field(
+        131_072, description="T of the paper: the exact length of each sequence; 128k and 64K count 1,024s"
     )
     fit: Literal["exact", "paper"] = Field(
         "exact",

@@ -33,8 +33,10 @@ from nextlong.recipe.keys import (
     Tokenizer,
 )
 from nextlong.recipe.methods import METHODS
+from nextlong.recipe.presets import preset_path
+from nextlong.recipe.read import lay_over_base, read_file
 from nextlong.recipe.search import Search
-from nextlong.recipe.text import UniqueKeys, check_plain, explain, merge
+from nextlong.recipe.text import check_plain, explain, merge
 
 
 class Recipe(Section):
@@ -106,39 +108,18 @@ class Recipe(Section):
 
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
-        """Read a YAML recipe and apply overrides such as `compose.target_tokens=65536`.
+        """Read a YAML recipe, with what it builds on (`base`), and apply overrides such as `compose.target_tokens=128k`.
 
         Raises RecipeError naming the file, the key, the value and the cure.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise RecipeError(
-                f"{path} does not exist; `nextlong init {path}` writes a commented recipe there"
-            ) from None
-        except OSError as error:
-            raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
-        except UnicodeDecodeError as error:
-            raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe file") from None
-        try:
-            data = yaml.load(text, UniqueKeys)
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
-        except RecursionError:
-            raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
-        except (yaml.YAMLError, ValueError) as error:
-            raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
-        if not isinstance(data, dict):
-            held = "nothing" if data is None else f"a {type(data).__name__}"
-            raise RecipeError(f"{path} holds {held}, not the keys of a recipe; `nextlong init` writes one")
+        data = read_file(Path(path), init="nextlong init {}", preset=preset_path)
         return cls.from_dict(data, overrides=overrides, origin=str(path))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
         try:
-            merged = merge(data, overrides)
+            merged = merge(lay_over_base(data, preset=preset_path) if "base" in data else data, overrides)
             check_plain(merged, origin=origin)
         except RecursionError:
             raise RecipeError(

@@ -7,6 +7,7 @@ Out: merged data for the models of `recipe.py`; one line a mistake: where, which
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, get_args, get_origin
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
 
+_INDEX = re.compile(r"\[(\d+)\]")
+_COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
 _SHOWN_CHARS = 80  # of a value in a message
 _MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
@@ -35,8 +38,8 @@ class UniqueKeys(yaml.SafeLoader):
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a deep copy of `data` with each `a.b.0.c=value` put in; values are YAML."""
-    merged: dict[str, Any] = _copy(data)
+    """Return a deep copy of `data` with each `a.b[0].c=value` (or `a.b.0.c=value`) put in; values are YAML."""
+    merged: dict[str, Any] = copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
         if not equals or not dotted:
@@ -45,7 +48,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             value = yaml.safe_load(raw)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
-        _put(merged, dotted.split("."), value, override)
+        _put(merged, _INDEX.sub(r".\1", dotted).split("."), value, override)
     return merged
 
 
@@ -57,7 +60,7 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
             check_plain(below, origin=origin, key=f"{key}.{inner}".removeprefix("."))
     elif isinstance(value, list | tuple):
         for place, below in enumerate(value):
-            check_plain(below, origin=origin, key=f"{key}.{place}")
+            check_plain(below, origin=origin, key=f"{key}[{place}]")
     elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
         told = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
@@ -69,10 +72,18 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
         raise RecipeError(f"{origin}: {key} is {told}, which is more than there can be of anything; correct it")
 
 
-def _copy(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """Return plain data as new dictionaries and lists, however deep."""
     if isinstance(value, Mapping):
-        return {key: _copy(below) for key, below in value.items()}
-    return [_copy(below) for below in value] if isinstance(value, list | tuple) else value
+        return {key: copied(below) for key, below in value.items()}
+    return [copied(below) for below in value] if isinstance(value, list | tuple) else value
+
+
+def in_full(key: str, value: Any) -> Any:
+    """Return a section's value as its keys, where it is written in short: `tokenizer: gpt2`, `decontaminate: [a, b]`."""
+    if key == "tokenizer" and isinstance(value, str):
+        return {"source": value}
+    return {"files": value} if key == "decontaminate" and isinstance(value, list) else value
 
 
 def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
@@ -88,8 +99,8 @@ def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
             return
         below = node[place] if isinstance(node, list) else node.get(place)
         if not isinstance(below, dict | list):
-            # A shorthand such as `tokenizer: path` gives way to the keys set below it.
-            node[place] = {"source": below} if key == "tokenizer" and isinstance(below, str) else {}
+            full = in_full(key, below)
+            node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
         node = node[place]
 
 
@@ -109,12 +120,18 @@ def explain(
     for item in error.errors():
         # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
         keys = [
-            str(part)
+            part
             for part in item["loc"]
-            if isinstance(part, int) or ("[" not in part and "constrained-" not in part)
+            if isinstance(part, int) or not any(mark in part for mark in ("[", "constrained-"))
         ]
-        mistakes.setdefault(".".join(keys), []).append(item)
+        mistakes.setdefault(key_of(keys), []).append(item)
     return [_explain_one(where, items, root, methods) for where, items in mistakes.items()]
+
+
+def key_of(parts: Sequence[int | str]) -> str:
+    """Return a key as errors print it and `--set` takes it: `ingest.sources[0].path`."""
+    first, *below = parts or ("",)
+    return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in below)
 
 
 def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
@@ -128,7 +145,11 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         return f"{where}: {first['ctx']['error']}{value}".removeprefix(": ")
     reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
     reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
-    return f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
+    told = f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
+    if any(item["type"] == "int_parsing" for item in items) and (short := _COUNTED.fullmatch(str(first["input"]))):
+        thousands = int(short[1]) * {"k": 1000, "m": 1_000_000}[short[2].lower()]
+        return f"{told}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
+    return told
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
@@ -141,7 +162,7 @@ def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods:
         return f"unknown key {key!r}; the method {key} has no options"
     near = difflib.get_close_matches(key, known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-    return f"unknown key {'.'.join(map(str, loc))!r}; {advice}"
+    return f"unknown key {key_of(loc)!r}; {advice}"
 
 
 def _section_below(model: Any, part: int | str) -> Any:

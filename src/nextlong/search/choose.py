@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from nextlong.recipe import Search
 from nextlong.search.ivf import clusters_for
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
+PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 _BUILD = 3.0  # k-means and assigning take so much longer than their products alone
 _PASSES = 8 * 40  # k-means: iterations times vectors a cluster
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
-_FOUND_S = 8e-7  # … and each neighbour
+FOUND_S = 8e-7  # … and each neighbour
 _SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximation must take less than half, since it is one
 _LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
@@ -62,7 +64,7 @@ def choose(load: Load) -> tuple[str, str]:
 def seconds(load: Load) -> tuple[float, float]:
     """Return about how long exact search takes, and to build and search an index."""
     pairs = float(load.queries) * load.vectors * 2 * load.dimensions
-    keeping = load.queries * load.k * _FOUND_S
+    keeping = load.queries * load.k * FOUND_S
     exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
     train, fill = build_seconds(load)
     search = pairs / _FLOP_PER_S * looked_into(load) + load.queries * _QUERY_S + keeping
@@ -89,6 +91,15 @@ def factory_for(load: Load) -> str:
     if values <= load.memory_bytes // 2 or load.dimensions % 4:
         return "IVF,SQ8"
     return f"OPQ{load.dimensions // 4},IVF,PQ{load.dimensions // 4}"
+
+
+def code_bytes(factory: str, dimensions: int) -> float:
+    """Return the bytes of a vector's code, its id left out."""
+    coded = re.search(r"PQ(\d+)(?:x(\d+))?$", factory)
+    if coded is not None:
+        return int(coded[1]) * int(coded[2] or 8) / 8
+    bits = {"SQ4": 4, "SQ6": 6, "SQ8": 8}.get(factory.rpartition(",")[2], 16)
+    return dimensions * bits / 8
 
 
 def has_driver() -> bool:

@@ -22,9 +22,9 @@ from nextlong.recipe import Recipe, Search
 from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.search import choose, ivf, tune
 from nextlong.search.index import IndexFiles
+from nextlong.search.index_estimates import FILL, PARTS, TRAIN, TUNE
 from nextlong.search.mine import chunk_queries, document_queries
 
-_PARTS = 32  # files at most, so that a cluster is found in a few of them: as many as shards, where these are few
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
 QueriesOf = Callable[[Finished], Path]  # the file of the queries: METAS, or ids of documents
@@ -106,7 +106,7 @@ def _index_step(
     if is_auto:
         config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
-    return Step("index", 1, config, inputs, tasks, IndexResult)
+    return Step("index", 1, config, inputs, tasks, IndexResult, estimate=TRAIN)
 
 
 def _lists_step(vectors: Step, index: Step) -> Step:
@@ -114,13 +114,13 @@ def _lists_step(vectors: Step, index: Step) -> Step:
         if is_exact(done):
             return []
         paths, template = _vectors_of(done), done["index"].file(".template.faiss")
-        bounds = np.linspace(0, len(paths), min(_PARTS, len(paths)) + 1).astype(int).tolist()
+        bounds = np.linspace(0, len(paths), min(PARTS, len(paths)) + 1).astype(int).tolist()
         return [
             partial(ivf.fill, template=template, vectors=paths[low:high], first_shard=low)
             for low, high in pairwise(bounds)
         ]
 
-    return Step("lists", 1, {}, (vectors, index), tasks, ListsResult)
+    return Step("lists", 1, {}, (vectors, index), tasks, ListsResult, estimate=FILL)
 
 
 def _tune_step(
@@ -143,7 +143,7 @@ def _tune_step(
         path, target = _queries_of(done), recipe.search.recall
         return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
 
-    return Step("tune", 1, config, (vectors, queries, index, lists), tasks, TuneResult)
+    return Step("tune", 1, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
 
 
 def is_exact(done: Finished) -> bool:

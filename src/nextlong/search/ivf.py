@@ -44,6 +44,11 @@ def clusters_for(vectors: int) -> int:
     return int(max(1, min(fitting, vectors // _SAMPLE_PER_CLUSTER)))
 
 
+def sample_of(clusters: int) -> int:
+    """Return how many vectors so many clusters are trained on, where there are as many."""
+    return min(_MOST_SAMPLED, _SAMPLE_PER_CLUSTER * clusters)
+
+
 def fitted(factory: str, *, vectors: int) -> str:
     """Return the factory string with its clusters fitted to the corpus: filled in where it names none, never too many."""
     match = _CLUSTERS.search(factory)

@@ -11,18 +11,50 @@ from typing import Any
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of
+from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars, draws, fetch_of
+from nextlong.recipe.amounts import (
+    BLOCKS,
+    MOST_QUERIES,
+    TYPICAL_CHARS_PER_TOKEN,
+    Amounts,
+    blocks,
+    document_chars,
+    draws,
+    fetch_of,
+)
 from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
+from nextlong.search import choose
 from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
 
-_BLOCKS = 16  # tasks, enough that small data sets parallelise …
-_MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
 _MOST_METAS = 256  # documents drafted at a time
+
+
+def _products(amounts: Amounts) -> float:
+    """Return the multiplications of a search, and what takes as long as so many: keeping what is found."""
+    products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into
+    return products + amounts.found * choose.FOUND_S / choose.PRODUCT_S
+
+
+def _search_memory(amounts: Amounts) -> float:
+    """Return the bytes that a task holds: its best so far, at most `Best` of so many queries, its scores, its candidates."""
+    queries = min(amounts.queries, MOST_QUERIES)
+    return min(36 * amounts.neighbours * queries, 200e6) + 12 * amounts.neighbours * queries + 64e6
+
+
+_SEARCH = Estimate(
+    work=_products,
+    seconds=choose.PRODUCT_S,
+    disk=lambda amounts: amounts.found,
+    bytes=12,
+    tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
+    memory=_search_memory,
+    rate="products",
+)
 
 
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
@@ -47,14 +79,19 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
                 "lower either, or add longer documents"
             )
 
-    return Step("meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
+    )
+    return Step(
+        "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
+    )
 
 
 def meta_blocks(metas: Path) -> list[tuple[int, int]]:
     """Return the ranges of drawn documents that one task takes, of about as many chunks each; they depend on these alone."""
     ends = np.cumsum(np.load(metas)["chunks"])
     total = int(ends[-1]) if len(ends) else 0
-    most = min(max(1, math.ceil(total / _BLOCKS)), _MOST_QUERIES)
+    most = min(max(1, math.ceil(total / BLOCKS)), MOST_QUERIES)
     ranges, first = [], 0
     while first < len(ends):
         begun = int(ends[first - 1]) if first else 0
@@ -66,7 +103,7 @@ def meta_blocks(metas: Path) -> list[tuple[int, int]]:
 
 def document_blocks(count: int) -> list[tuple[int, int]]:
     """Return the ranges of documents whose neighbours one task finds."""
-    size = min(max(1, math.ceil(count / _BLOCKS)), _MOST_QUERIES)
+    size = min(max(1, math.ceil(count / BLOCKS)), MOST_QUERIES)
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
@@ -85,7 +122,8 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
         ]
 
     inputs = (embed, metas, *index)
-    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=partial(exact_resources, recipe))
+    resources = partial(exact_resources, recipe)
+    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
@@ -96,7 +134,14 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=6e-8,
+        disk=lambda amounts: amounts.kept_documents,
+        bytes=48,
+        memory=lambda amounts: 100 * amounts.kept_documents,
+    )
+    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult, estimate=estimate)
 
 
 def neighbours_step(
@@ -113,7 +158,8 @@ def neighbours_step(
         ]
 
     inputs = (documents, document_vectors, *index)
-    return Step("neighbours", 3, dict(wanted), inputs, tasks, MineResult, resources=partial(exact_resources, recipe))
+    resources = partial(exact_resources, recipe)
+    return Step("neighbours", 3, dict(wanted), inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from nextlong.search.exact import nearest
 from nextlong.search.index import IndexFiles, Neighbours
 from nextlong.search.ivf import Ivf
 
-_SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
+SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
 _SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
 
 
@@ -42,7 +42,7 @@ def tune(
 
     `ids` (n,) are the queries' own vectors, `exclude` (n, 2) what each leaves out.
     """
-    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(_SAMPLE, len(ids)), replace=False))
+    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(SAMPLE, len(ids)), replace=False))
     queries_QD = lookup.vectors(ids[sample], files.vectors)
     exclude = exclude[sample]
     truth = nearest(queries_QD, files.vectors, k=k, exclude=exclude)

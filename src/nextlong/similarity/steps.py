@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from nextlong.artefacts.finished import chunks_of
+from nextlong.engine.estimate import Estimate, one, per_shard
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.results import ChunkResult, ShinglesResult, WeightsResult
@@ -18,7 +19,14 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
 
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=2e-8,
+        disk=lambda amounts: amounts.kept_chars,
+        bytes=0.66,
+        tasks=per_shard,
+    )
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -38,7 +46,10 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
         ]
 
     config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult)
+    estimate = Estimate(
+        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS), seconds=6e-9, disk=one, bytes=8.4e6
+    )
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
 
 
 def shingle_store(done: Finished) -> ShingleStore:

@@ -9,15 +9,16 @@ from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine import store
+from nextlong.engine.estimate import Estimate, one, per_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import sequence_limit
+from nextlong.recipe.amounts import TOKENIZER_BYTES, sequence_limit
 from nextlong.results import NamedChunksResult, TokenizerResult, TokensResult
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import local_path, prepare_tokenizer, token_id
+from nextlong.tokens.tokenizer import TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -44,7 +45,14 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     def check(done: Done) -> None:
         check_eod(recipe, done.file(".tokenizer.json"))
 
-    return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check)
+    estimate = Estimate(
+        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS),
+        seconds=5e-8,
+        disk=one,
+        bytes=5e6,
+        memory=lambda _: TOKENIZER_BYTES,
+    )
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
 
 
 def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
@@ -55,7 +63,14 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
         return [partial(list_named_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
-    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
+        seconds=1e-8,
+        disk=lambda amounts: amounts.named_chunks,
+        bytes=8,
+        memory=lambda amounts: amounts.chunks,
+    )
+    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
@@ -96,7 +111,24 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 
-    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, TokensResult, check=check)
+    estimate = Estimate(
+        work=lambda amounts: amounts.named_chars,
+        seconds=1.3e-8,
+        disk=lambda amounts: amounts.named_chars,
+        bytes=0.9,
+        tasks=per_shard,
+        memory=lambda _: TOKENIZER_BYTES,
+    )
+    return Step(
+        "tokens",
+        version,
+        config,
+        (ingest, chunk, tokenizer, named),
+        tasks,
+        TokensResult,
+        check=check,
+        estimate=estimate,
+    )
 
 
 def _earlier_tokens(

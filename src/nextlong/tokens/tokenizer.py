@@ -40,7 +40,7 @@ LLAMA3_PATTERN: Final = (
 )
 _MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
-_TRAINING_CHARS: Final = 20_000_000
+TRAINING_CHARS: Final = 20_000_000
 
 
 def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
@@ -230,9 +230,9 @@ def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[
 
 
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
-    """Yield the texts of random chunks, about `_TRAINING_CHARS` characters in all."""
+    """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
     total_chars = sum(_total_chars(chunks) for _, chunks in corpus)
-    bound = threshold_for(_TRAINING_CHARS / max(total_chars, 1))
+    bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
     for documents, chunks in corpus:
         rows = np.flatnonzero(_chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train") <= bound)
         for batch in iter_chunk_texts(documents, chunks, rows):

@@ -41,13 +41,7 @@ class ParquetRows:
                 place = np.arange(metadata.row_group(group).num_rows)
                 rows.append(np.stack([np.full_like(place, len(self._groups)), place], axis=1))
                 self._groups.append((number, group))
-        every = np.concatenate(rows)
-        if data.validation:
-            keys = keyed_hash(np.arange(len(every)).astype(np.uint64), seed=data.split_seed, stage="validation")
-            every = every[(keys < threshold_for(data.validation)) == (split == "validation")]
-        if not len(every):
-            raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
-        self._rows = every
+        self._rows = side_of(np.concatenate(rows), data, split=split, key="data.parquet")
         self._held: tuple[int, Any] | None = None
 
     def __len__(self) -> int:
@@ -79,7 +73,17 @@ class ParquetRows:
 
     @cached_property
     def _lengths(self) -> list[NDArray[np.int64]]:
-        return [self.read(row)[1] for row in np.argsort(self._rows[:, 0], kind="stable").tolist()]
+        """The lengths of each row's sequences, by row group."""
+        lengths: list[NDArray[np.int64]] = []
+        for group in np.unique(self._rows[:, 0]).tolist():
+            table = self._read_group(group, columns=("seq_lengths",))
+            places = self._rows[self._rows[:, 0] == group, 1].tolist()
+            if table.num_columns:
+                lengths += [table.column(0)[place].values.to_numpy() for place in places]
+            else:
+                ids = self._read_group(group, columns=("input_ids",)).column(0)
+                lengths += [np.array([len(ids[place])]) for place in places]
+        return lengths
 
     def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
         """Return ids, lengths of the sequences, and spans if the file has them."""
@@ -104,11 +108,25 @@ class ParquetRows:
 
     def _group(self, group: int) -> Any:
         if self._held is None or self._held[0] != group:
-            file, number = self._groups[group]
-            reader = pq.ParquetFile(self._paths[file])
-            wanted = [name for name in ("input_ids", "seq_lengths", "spans") if name in reader.schema_arrow.names]
-            self._held = group, reader.read_row_group(number, columns=wanted).combine_chunks()
+            self._held = group, self._read_group(group, columns=("input_ids", "seq_lengths", "spans"))
         return self._held[1]
+
+    def _read_group(self, group: int, *, columns: tuple[str, ...]) -> Any:
+        """Return those of `columns` that the file of a row group has."""
+        file, number = self._groups[group]
+        reader = pq.ParquetFile(self._paths[file])
+        there = [name for name in columns if name in reader.schema_arrow.names]
+        return reader.read_row_group(number, columns=there).combine_chunks()
+
+
+def side_of(rows: NDArray[np.int64], data: Data, *, split: str, key: str) -> NDArray[np.int64]:
+    """Return the exported rows of one side of the split, by keyed hash of their numbers. Raises CorpusError if there is none."""
+    if data.validation:
+        keys = keyed_hash(np.arange(len(rows)).astype(np.uint64), seed=data.split_seed, stage="validation")
+        rows = rows[(keys < threshold_for(data.validation)) == (split == "validation")]
+    if not len(rows):
+        raise CorpusError(f"{key} leaves no row for {split}; change data.validation, or export more")
+    return rows
 
 
 def _spans(found: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[Any]:

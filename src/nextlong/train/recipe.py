@@ -14,7 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.text import UniqueKeys, explain, merge
+from nextlong.recipe.lengths import PositiveLength
+from nextlong.recipe.read import read_file
+from nextlong.recipe.text import explain, merge
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -31,6 +33,7 @@ class Data(Section):
 
     runs: tuple[str, ...] = Field((), description="run directories; nothing needs to be exported")
     parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
+    mds: tuple[str, ...] = Field((), description="instead of runs: folders of exported MDS shards")
     chat: str | None = Field(
         None, description="instead of runs: JSON lines with `messages`, for fine-tuning on answers"
     )
@@ -38,7 +41,7 @@ class Data(Section):
         None, description="proportions of several runs; null: use everything"
     )
     by: Literal["sequences", "tokens"] = Field("sequences", description="what the mix counts")
-    pack: Positive | None = Field(
+    pack: PositiveLength | None = Field(
         None, description="tokens of a row that holds several whole sequences; for chat: of each row"
     )
     validation: Share = Field(0.01, description="share of the sequences held out, by meta-document, never trained on")
@@ -49,16 +52,18 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
+        given = [key for key in ("runs", "parquet", "mds", "chat") if getattr(self, key)]
         if len(given) != 1:
             held = " and ".join(f"data.{key}" for key in given) or "none of them"
-            raise ValueError(f"name one of data.runs, data.parquet and data.chat (there is {held})")
+            raise ValueError(f"name one of data.runs, data.parquet, data.mds and data.chat (there is {held})")
         if self.chat and not self.pack:
             raise ValueError("data.chat needs data.pack: how many tokens a row of conversations has, such as 65536")
         if self.mix and len(self.mix) != len(self.runs):
             raise ValueError(f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each")
-        if self.parquet and (self.pack or self.mix):
-            raise ValueError("data.pack and data.mix arrange runs; Parquet is read as it was arranged when exported")
+        if (self.parquet or self.mds) and (self.pack or self.mix):
+            raise ValueError(
+                "data.pack and data.mix arrange runs; an export is read as it was arranged when it was made"
+            )
         return self
 
 
@@ -102,7 +107,7 @@ class Training(Section):
     """Steps, learning rate, optimiser."""
 
     steps: Positive = 100
-    tokens_per_step: Positive = Field(131_072, description="of all ranks together")
+    tokens_per_step: PositiveLength = Field(131_072, description="of all ranks together")
     micro_batch_rows: Positive = Field(1, description="rows a rank computes at once; does not change the result")
     lr: Annotated[float, Field(gt=0)] = 1e-5
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="of lr, where the schedule ends")
@@ -137,7 +142,7 @@ class Memory(Section):
     offload: Literal["none", "cpu"] = Field(
         "none", description="cpu: with fsdp2, weights and states rest in the main memory"
     )
-    loss_block_tokens: Positive = Field(2048, description="tokens whose logits stand at a time")
+    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits stand at a time")
     context_parallel: Annotated[int, Field(ge=1)] = Field(
         1, description="ranks that share one row; only other engines, see the docs"
     )
@@ -209,7 +214,11 @@ class TrainRecipe(Section):
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> TrainRecipe:
         """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
-        return cls.from_dict(_read(Path(path)), overrides=overrides, origin=str(path))
+        return cls.from_dict(
+            read_file(Path(path), init="nextlong train init {} --data RUN --model PATH"),
+            overrides=overrides,
+            origin=str(path),
+        )
 
     @classmethod
     def from_dict(
@@ -241,22 +250,3 @@ class TrainRecipe(Section):
 
 
 _DECIDING: Final = ("seed", "data", "model", "attention", "training")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
-    except FileNotFoundError:
-        raise RecipeError(
-            f"{path} does not exist; `nextlong train init {path} --data RUN --model PATH` writes a commented one"
-        ) from None
-    except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a training recipe") from None
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a training recipe") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
-    if not isinstance(data, dict):
-        raise RecipeError(f"{path} holds no keys of a training recipe; `nextlong train init` writes one")
-    return data

@@ -1,6 +1,6 @@
 """Rows: what a training step reads, with the borders of its documents.
 
-In:  finished runs (nothing is exported), exported Parquet, or conversations; which tokens see each other.
+In:  finished runs (nothing is exported), exported Parquet or MDS, or conversations; which tokens see each other.
 Out: `Row`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its borders.
 """
 
@@ -156,6 +156,10 @@ def source_of(data: Data, *, split: str, tokenizer: Any) -> Source:
         from nextlong.train.parquet import ParquetRows
 
         return ParquetRows(data, split=split)
+    if data.mds:
+        from nextlong.train.mds import MdsRows
+
+        return MdsRows(data, split=split)
     from nextlong.train.chat import ChatRows
 
     return ChatRows(data, split=split, tokenizer=tokenizer)

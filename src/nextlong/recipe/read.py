@@ -1,0 +1,100 @@
+"""Read: recipe files → plain data, each laid over the one that it builds on.
+
+In:  a YAML file; `base` in it names another, relative to the file that names it, or a recipe of the package.
+Out: its keys, with those of its base where it says nothing. Sections are merged key by key, lists and values replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nextlong.errors import RecipeError
+from nextlong.recipe.text import UniqueKeys, copied, in_full
+
+_SUFFIXES = (".yaml", ".yml")
+PresetPath = Callable[[str], Path]  # of a recipe of the package; raises RecipeError
+
+
+def read_file(path: Path, *, init: str, preset: PresetPath | None = None) -> dict[str, Any]:
+    """Return the keys of a recipe file, laid over those of its base.
+
+    `init` is the command that writes such a file, {} for its name. Raises RecipeError naming the file, the line and the cure.
+    """
+    return _laid_over_base(_read_yaml(path, init=init), path.parent, (path,), init=init, preset=preset)
+
+
+def lay_over_base(data: Mapping[str, Any], *, preset: PresetPath) -> dict[str, Any]:
+    """Return the keys of a recipe that is no file, laid over those of its base; paths count from the working directory."""
+    return _laid_over_base(copied(data), Path(), (), init="nextlong init {}", preset=preset)
+
+
+def _laid_over_base(
+    data: dict[str, Any], folder: Path, above: tuple[Path, ...], *, init: str, preset: PresetPath | None
+) -> dict[str, Any]:
+    name = data.pop("base", None)
+    if name is None:
+        return data
+    where = f"{above[-1]}: base" if above else "recipe: base"
+    if not isinstance(name, str) or not name:
+        raise RecipeError(f"{where} is {name!r}; name one recipe file, or a preset such as paper-128k")
+    path = _find(name, folder, where=where, preset=preset)
+    if path.resolve() in {before.resolve() for before in above}:
+        chain = " → ".join(str(one) for one in (*above, path))
+        raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
+    below = _laid_over_base(_read_yaml(path, init=init), path.parent, (*above, path), init=init, preset=preset)
+    return _laid_over(below, data)
+
+
+def _find(name: str, folder: Path, *, where: str, preset: PresetPath | None) -> Path:
+    path = folder / Path(name).expanduser()
+    if path.exists():
+        return path
+    stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
+    told = ""
+    if preset is not None and "/" not in name:
+        try:
+            return preset(stem)
+        except RecipeError as error:
+            told = f", and {error}"
+    raise RecipeError(
+        f"{where}={name}: {path} does not exist{told}; a base counts from the folder of the recipe that names it"
+    )
+
+
+def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(under, dict | str | list) and isinstance(value, dict):
+            under = in_full(key, under)
+        if isinstance(under, dict) and isinstance(full := in_full(key, value), dict):
+            merged[key] = _laid_over(under, full)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _read_yaml(path: Path, *, init: str) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
+    except FileNotFoundError:
+        raise RecipeError(f"{path} does not exist; `{init.format(path)}` writes a commented recipe there") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+    except RecursionError:
+        raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
+    if not isinstance(data, dict):
+        held = "nothing" if data is None else f"a {type(data).__name__}"
+        raise RecipeError(f"{path} holds {held}, not the keys of a recipe; `{init.partition(' {')[0]}` writes one")
+    return data

@@ -1,0 +1,88 @@
+"""What an index takes, for plans: to train it, to fill it, to measure its recall.
+
+The rates are those by which `choose` weighs it against exact search; plan measures the products of this machine.
+"""
+
+from __future__ import annotations
+
+from nextlong.engine.estimate import Estimate
+from nextlong.recipe.amounts import Amounts
+from nextlong.search import choose, ivf, tune
+
+PARTS = 32  # files at most, so that a cluster is found in a few of them: as many as shards, where these are few
+
+
+def load_of(amounts: Amounts, *, has_gpu: bool = False) -> choose.Load:
+    """Return what is to be searched, as `choose` weighs it."""
+    return choose.Load(
+        vectors=round(amounts.vectors),
+        queries=round(amounts.queries),
+        dimensions=max(1, round(amounts.dimensions)),
+        k=round(min(amounts.neighbours, amounts.vectors)),
+        memory_bytes=choose.memory_bytes(),
+        has_gpu=has_gpu,
+    )
+
+
+def _training(amounts: Amounts) -> float:
+    """Return the multiplications that training takes."""
+    return 0.0 if _is_exact(amounts) else choose.build_seconds(load_of(amounts))[0] / choose.PRODUCT_S
+
+
+def _filling(amounts: Amounts) -> float:
+    return 0.0 if _is_exact(amounts) else choose.build_seconds(load_of(amounts))[1] / choose.PRODUCT_S
+
+
+def _tuning(amounts: Amounts) -> float:
+    """Return those of an exact search for the sample that recall is measured on, and of the settings tried."""
+    if _is_exact(amounts):
+        return 0.0
+    sample = min(tune.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+    return sample * (1 + 2 * amounts.looked_into)  # each trial looks into twice as many clusters as the one before
+
+
+def _is_exact(amounts: Amounts) -> bool:
+    return amounts.index == "exact"
+
+
+def _clusters(amounts: Amounts) -> int:
+    return ivf.clusters_of(ivf.fitted(amounts.index, vectors=round(amounts.vectors)))
+
+
+def _template_bytes(amounts: Amounts) -> float:
+    return 0.0 if _is_exact(amounts) else 4 * _clusters(amounts) * amounts.dimensions
+
+
+def _sample_bytes(amounts: Amounts) -> float:
+    """Return what training holds: its sample as float32, and a copy."""
+    return 0.0 if _is_exact(amounts) else 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
+
+
+def _list_bytes(amounts: Amounts) -> float:
+    if _is_exact(amounts):
+        return 0.0
+    return amounts.vectors * (choose.code_bytes(amounts.index, round(amounts.dimensions)) + 8)
+
+
+def _parts(amounts: Amounts) -> float:
+    return min(float(PARTS), max(1.0, amounts.shards))
+
+
+def _filling_bytes(amounts: Amounts) -> float:
+    """Return what a task holds: its codes, and the same in the order of clusters."""
+    return 2 * _list_bytes(amounts) / _parts(amounts)
+
+
+TRAIN = Estimate(
+    work=_training, seconds=choose.PRODUCT_S, disk=_template_bytes, bytes=1, memory=_sample_bytes, rate="products"
+)
+FILL = Estimate(
+    work=_filling,
+    seconds=choose.PRODUCT_S,
+    disk=_list_bytes,
+    bytes=1,
+    tasks=_parts,
+    memory=_filling_bytes,
+    rate="products",
+)
+TUNE = Estimate(work=_tuning, seconds=choose.PRODUCT_S, rate="products")

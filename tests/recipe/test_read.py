@@ -1,0 +1,89 @@
+"""Recipes that build on others."""
+
+import pytest
+
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
+from nextlong.recipe.presets import preset_path
+
+PLAIN = "run_dir: r\ningest: {sources: [{path: a, name: first}]}\ntokenizer: gpt2\n"
+
+
+def test_keys_of_a_section_are_laid_over_those_of_the_base_and_lists_replaced(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/base.yaml").write_text(
+        PLAIN + "compose: {sequences: 7, target_tokens: 8k}\ndecontaminate: [x.json]\nexport: {formats: [jsonl]}\n"
+    )
+    (tmp_path / "middle.yaml").write_text("base: below/base.yaml\ncompose: {sequences: 9}\ndecontaminate: {ngram: 8}\n")
+    (tmp_path / "my.yaml").write_text("base: middle.yaml\ntokenizer: {eos: '</s>'}\nexport: {formats: [parquet]}\n")
+    recipe = Recipe.load(tmp_path / "my.yaml", overrides=["compose.fit=paper"])
+    assert (recipe.compose.sequences, recipe.compose.target_tokens, recipe.compose.fit) == (9, 8192, "paper")
+    assert (recipe.decontaminate.files, recipe.decontaminate.ngram) == (("x.json",), 8)
+    assert (recipe.tokenizer.source, recipe.tokenizer.eos) == ("gpt2", "</s>")
+    assert recipe.export.formats == ("parquet",)
+    assert "base" not in recipe.as_data()
+
+
+@pytest.mark.parametrize("name", ["paper-128k", "paper-128k.yaml"])
+def test_a_preset_is_a_base_by_its_name(tmp_path, name):
+    path = tmp_path / "my.yaml"
+    path.write_text(f"base: {name}\nrun_dir: mine\ncompose: {{target_tokens: 64k}}\n")
+    recipe, preset = Recipe.load(path), Recipe.load(preset_path("paper-128k"))
+    assert (recipe.run_dir, recipe.compose.target_tokens) == ("mine", 65_536)
+    assert (recipe.ingest, recipe.encoder, recipe.mine) == (preset.ingest, preset.encoder, preset.mine)
+
+
+def test_a_file_beside_the_recipe_comes_before_a_preset(tmp_path):
+    (tmp_path / "paper-128k.yaml").write_text(PLAIN)
+    (tmp_path / "my.yaml").write_text("base: paper-128k.yaml\n")
+    assert Recipe.load(tmp_path / "my.yaml").run_dir == "r"
+
+
+def test_a_dictionary_builds_on_a_preset_too():
+    recipe = Recipe.from_dict({"base": "quickstart", "run_dir": "mine"})
+    assert (recipe.run_dir, recipe.compose.target_tokens) == ("mine", 32_768)
+
+
+def _refusal(path):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path)
+    return str(caught.value)
+
+
+def test_a_circle_is_refused_and_shown(tmp_path):
+    a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    a.write_text("base: b.yaml\n")
+    b.write_text("base: ./a.yaml\n")
+    assert _refusal(a) == f"{b}: base=./a.yaml builds on itself: {a} → {b} → {a}; take base out of one of them"
+    a.write_text("base: a.yaml\n")
+    assert "builds on itself" in _refusal(a)
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("3", "base is 3; name one recipe file, or a preset such as paper-128k"),
+        ("[a, b]", "base is ['a', 'b']; name one recipe file"),
+        ("''", "base is ''; name one"),
+        ("paper-12k", "base=paper-12k: "),
+        ("nowhere/x.yaml", "x.yaml does not exist; a base counts from the folder of the recipe that names it"),
+    ],
+)
+def test_a_base_that_is_none_is_named_with_the_file_that_names_it(tmp_path, base, message):
+    path = tmp_path / "my.yaml"
+    path.write_text(f"base: {base}\n{PLAIN}")
+    told = _refusal(path)
+    assert told.startswith(f"{path}: base")
+    assert message in told
+
+
+def test_an_unknown_preset_names_those_there_are(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("base: paper-12k\n")
+    assert "choose one of: paper-128k, paper-512k, paper-64k, quickstart" in _refusal(path)
+
+
+def test_a_broken_base_is_named_with_its_line(tmp_path):
+    (tmp_path / "base.yaml").write_text("a: 1\na: 2\n")
+    (tmp_path / "my.yaml").write_text("base: base.yaml\n")
+    assert _refusal(tmp_path / "my.yaml").startswith(f"{tmp_path / 'base.yaml'}:2: not YAML: key 'a' stands twice")
