@@ -18,7 +18,8 @@ from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import method_of
-from nextlong.recipe import MayBePath, OpenAI, Recipe, Section
+from nextlong.recipe import MayBePath, Recipe, Section
+from nextlong.recipe.keys import MayBePrivate
 from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
 
@@ -86,18 +87,24 @@ def public_recipe(recipe: Recipe) -> str:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
     plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
-    if plain["encoder"]["openai"]["base_url"] != OpenAI.model_fields["base_url"].default:
-        plain["encoder"]["openai"]["base_url"] = _NOT_PUBLISHED
     if plain["tokenizer"]["source"] is not None:
         plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
-    for section in plain:
-        options = getattr(recipe, section)
-        for key, field in type(options).model_fields.items() if isinstance(options, Section) else ():
-            if any(isinstance(mark, MayBePath) for mark in field.metadata):
-                plain[section][key] = _hub_name(plain[section][key])
+    _hide_places(plain, recipe)
     if plain["export"]["push"] is not None:
         plain["export"]["push"] = public_name(plain["export"]["push"])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
+
+
+def _hide_places(plain: dict[str, Any], section: Section) -> None:
+    """Put what may be published in the place of marked keys of a section, as plain data, and of the sections in it."""
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if isinstance(value, Section):
+            _hide_places(plain[key], value)
+        elif any(isinstance(mark, MayBePath) for mark in field.metadata):
+            plain[key] = _hub_name(value)
+        elif any(isinstance(mark, MayBePrivate) for mark in field.metadata) and value != field.default:
+            plain[key] = _NOT_PUBLISHED
 
 
 def public_name(path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nextlong import pipeline
-from nextlong.embed.base import embedding_resources
+from nextlong.embed.base import kind_of
 from nextlong.engine.step import Step
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
@@ -211,7 +211,7 @@ def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> 
     workers = pipeline.worker_count(recipe)
     lanes = min(workers, shards)
     capacity = pipeline.capacity_here(recipe)
-    resources = embedding_resources(recipe.encoder, capacity)
+    resources = kind_of(recipe.encoder).resources(recipe.encoder, capacity)
     tasks = workers if recipe.encoder.kind == "sentence-transformers" else shards  # a shard is many slices
     encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), tasks)
     fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
