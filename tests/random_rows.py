@@ -71,7 +71,7 @@ def _row(block, number):
         slice(*offsets[number : number + 2])
         for offsets in (block.token_offsets, block.document_offsets, block.span_offsets)
     )
-    of_spans = ("chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups")
+    of_spans = ("chunk_ids", "doc_ids", "source_ids", "kept", "char_starts", "char_ends", "roles", "groups")
     return replace(
         block,
         sequence_ids=[block.sequence_ids[number]],
@@ -111,6 +111,7 @@ def _block(draw, first, count, longest, vocabulary):
         chunk_ids=chunk_ids,
         doc_ids=np.where(chunk_ids < 0, -1, chunk_ids >> 3),
         source_ids=np.array([f"dokument-ø-{chunk % 9}" if chunk >= 0 else "" for chunk in chunk_ids], object),
+        kept=np.array([f'{{"n": {chunk % 3}}}' if chunk >= 0 else None for chunk in chunk_ids], object),
         char_starts=np.where(chunk_ids < 0, -1, 5),
         char_ends=np.where(chunk_ids < 0, -1, 2**33),
         roles=np.where(chunk_ids < 0, 3, draw.integers(0, 3, total)).astype(np.int8),

@@ -37,6 +37,7 @@ from nextlong.export import steps as export_steps
 from nextlong.inputs import file_systems, remembered
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
+from nextlong.inputs.where import where_of
 from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
 from nextlong.search.choose import has_driver
@@ -101,6 +102,8 @@ def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "
     check_there(recipe.tokenizer)
     if recipe.ingest.dedup == "minhash":
         minhash_class()
+    for source in recipe.ingest.sources:
+        where_of(source)
     if encoder == "installed":
         check_encoder(recipe)
     if recipe.export.push is not None:

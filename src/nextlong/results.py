@@ -29,7 +29,8 @@ class LineCountResult(Result):
 class IngestResult(Result):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
-    `input_hashes` are those of the files whose beginning the task read, in their order.
+    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
+    documents have a value, of each column that is kept.
     """
 
     documents: int
@@ -40,6 +41,8 @@ class IngestResult(Result):
     example: str
     shards: int
     input_hashes: tuple[str, ...] = ()
+    left_out_by_where: int = 0
+    kept: dict[str, int] = {}
 
 
 class Selected(Result):

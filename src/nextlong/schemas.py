@@ -27,6 +27,9 @@ DOCUMENTS: Final = pa.schema(
     ]
 )
 
+# Where a source's `keep` names columns: their values of each document, as a JSON object.
+DOCUMENTS_KEPT: Final = DOCUMENTS.append(pa.field("kept", pa.string(), nullable=False))
+
 REJECTS: Final = pa.schema(
     [pa.field("file", pa.string()), pa.field("line", pa.int64()), pa.field("reason", pa.string())]
 )

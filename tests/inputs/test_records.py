@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files
-from nextlong.inputs.records import Record, Reject, RejectKind, count_lines, read_records
+from nextlong.inputs.json_lines import count_lines
+from nextlong.inputs.record import Record, Reject, RejectKind
+from nextlong.inputs.records import read_records
 from nextlong.recipe import Source
 
 zstd = zstandard.ZstdCompressor().compress

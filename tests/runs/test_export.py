@@ -83,6 +83,7 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
         "sequences": 12,
         "documents": len(documents),
         "tokens": 12 * T,
+        "of_runs": [],
         "short_rows": 1,
     }
     texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}

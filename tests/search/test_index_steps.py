@@ -46,7 +46,7 @@ def test_pages_say_which_index_and_what_it_finds(approximate):
     assert "IVF16,SQ8" in told
     assert "the recipe names it" in told
     stats = measure(Run(recipe.run_dir))
-    assert f"{done['tune'].counts[0]['recall_measured']:.1%} of the 40 nearest" in stats.search
+    assert f"{counts_of(done['tune'])[0]['recall_measured']:.1%} of the 40 nearest" in stats.search
     assert statistics(stats)["search"] == stats.search
 
 

@@ -67,13 +67,25 @@ def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[st
     return by_shard(doc_ids, load)
 
 
+def kept_values(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+    """Return what each document's source keeps of it beside its text, as JSON, shape (n,); None of one that keeps nothing."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        with pa.ipc.open_file(pa.memory_map(str(documents[shard]))) as reader:
+            if "kept" not in reader.schema.names:
+                return [np.full(len(rows), None, object)]
+        return [_document_table(documents[shard], ("kept",)).take(pa.array(rows)).column("kept").to_numpy()]
+
+    return by_shard(doc_ids, load)[0]
+
+
 def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
     key = (*_version(documents), names)
     if key in _held_tables:
         return _held_tables[key]
     options = pa.ipc.IpcReadOptions(
-        included_fields=[schemas.DOCUMENTS.get_field_index(name) for name in names], use_threads=False
+        included_fields=[schemas.DOCUMENTS_KEPT.get_field_index(name) for name in names], use_threads=False
     )
     with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
         table = reader.read_all().combine_chunks()

@@ -154,6 +154,7 @@ def resolve_table(
         chunk_ids,
         places.doc_ids,
         places.source_ids,
+        places.kept,
         places.char_starts,
         places.char_ends,
         roles,
@@ -178,11 +179,12 @@ class _Places(NamedTuple):
     doc_ids: NDArray[np.int64]
     sources: NDArray[np.object_]
     source_ids: NDArray[np.object_]
+    kept: NDArray[np.object_]
     char_starts: NDArray[np.int64]
     char_ends: NDArray[np.int64]
 
 
-_BLANKS = ((-1, np.int64), ("", object), ("", object), (-1, np.int64), (-1, np.int64))
+_BLANKS = ((-1, np.int64), ("", object), ("", object), (None, object), (-1, np.int64), (-1, np.int64))
 
 
 def _locate(
@@ -199,6 +201,7 @@ def _locate(
     doc_rows, start, end = lookup.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     sources, source_ids = lookup.document_columns(docs, corpus.documents, ("source", "source_id"))
+    beside = lookup.kept_values(docs, corpus.documents)
     cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
     if len(cut):
         all_ids, offsets = tokens.store.ids(ids[cut], starts=tokens.starts[cut], stops=tokens.stops[cut])
@@ -211,7 +214,7 @@ def _locate(
             texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
             tokenizer=cutting.tokenizer,
         )
-    for column, own in zip(places, (docs, sources, source_ids, start, end), strict=True):
+    for column, own in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
         column[is_chunk] = own
 
 

@@ -33,6 +33,7 @@ class Resolved:
     chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for joints and special tokens
     doc_ids: NDArray[np.int64]
     source_ids: NDArray[np.object_]
+    kept: NDArray[np.object_]  # what the document's source keeps beside its text, as JSON; None where there is nothing
     char_starts: NDArray[np.int64]
     char_ends: NDArray[np.int64]
     roles: NDArray[np.int8]

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import xxhash
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
-from nextlong.inputs.records import Record, Reject, RejectKind, read_records
+from nextlong.inputs.record import Record, Reject, RejectKind
+from nextlong.inputs.records import read_records
+from nextlong.inputs.where import LeftOut
 from nextlong.recipe import Source
 from nextlong.results import IngestResult
-from nextlong.schemas import DOCUMENTS, REJECTS
+from nextlong.schemas import DOCUMENTS, DOCUMENTS_KEPT, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
@@ -44,12 +47,15 @@ def ingest_split(
     A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
     Raises CorpusError for a file that cannot be read to its end.
     """
-    documents = _DocumentShards(out, source.label, shard_bytes)
+    documents = _DocumentShards(out, source, shard_bytes)
     rejects = _RejectFile(out)
+    left_out = 0
     for part in parts:
         for item in read_records(part, source, max_document_chars=max_document_chars):
             if isinstance(item, Reject):
                 rejects.add(item)
+            elif isinstance(item, LeftOut):
+                left_out += 1
             elif problem := _problem(item.text, max_document_chars):
                 rejects.add(Reject(part.file.name, item.line, *problem))
             else:
@@ -64,7 +70,20 @@ def ingest_split(
         reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
         example=rejects.example,
         shards=documents.shards,
+        left_out_by_where=left_out,
+        kept=documents.kept_values,
     )
+
+
+def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) -> None:
+    """Raise CorpusError for a column of `keep` that no document of a source has; `ingested` is of its tasks."""
+    documents = sum(part.documents for part in ingested)
+    for name in source.keep:
+        if documents and not sum(part.kept[name] for part in ingested):
+            raise CorpusError(
+                f"{key}: none of {documents:,} documents of {source.label} has a value in {name!r}; correct the name, or "
+                "leave it out"
+            )
 
 
 def check_rejects(
@@ -75,16 +94,23 @@ def check_rejects(
     max_reject_share: float,
     example: str,
     rejects_at: str,
+    left_out: int = 0,
 ) -> None:
     """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected.
 
-    `reasons` counts rejects by kind, `example` is the first as file:line: reason, `rejects_at` where all of them lie.
+    `reasons` counts rejects by kind, `example` is the first as file:line: reason, `rejects_at` where all of them lie,
+    `left_out` how many documents no `where` held for.
     """
     records = documents + rejects
     worst = ", ".join(
         f"{count:,} × {kind}" for kind, count in sorted(reasons.items(), key=lambda kv: (-kv[1], kv[0]))[:3]
     )
     evidence = f"{worst}; the first: {example}; all of them: {rejects_at}"
+    if left_out and not documents:
+        raise CorpusError(
+            f"where holds for none of {left_out:,} documents of ingest.sources, so none is left; look at the values of its columns "
+            "(a column that is missing is NULL), and correct it"
+        )
     if not records:
         raise CorpusError(
             "ingest.sources hold no record at all: every file is empty; name files with documents in them"
@@ -127,9 +153,12 @@ def _problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | Non
 class _DocumentShards:
     """Writes documents in order, closing a record batch every MB and a shard every `shard_bytes`."""
 
-    def __init__(self, out: Path, label: str, shard_bytes: int) -> None:
+    def __init__(self, out: Path, source: Source, shard_bytes: int) -> None:
         self._out = out
-        self._label = label
+        self._label = source.label
+        self._keep = source.keep
+        self._kept: list[bytes] = []
+        self.kept_values = dict.fromkeys(source.keep, 0)
         self._shard_bytes = shard_bytes
         self._writer: Any = None
         self._texts: list[bytes] = []
@@ -146,12 +175,20 @@ class _DocumentShards:
         self._ids.append(record.source_id)
         self._hashes.append(content_hash(raw))
         self._chars.append(len(record.text))
+        if self._keep:
+            self._add_kept(record.values)
         self._batch_bytes += len(raw)
         self._shard_text_bytes += len(raw)
         if self._shard_text_bytes >= self._shard_bytes:
             self.close()
         elif self._batch_bytes >= _BATCH_TEXT_BYTES or len(self._texts) >= _BATCH_ROWS:
             self._write_batch()
+
+    def _add_kept(self, values: tuple[Any, ...]) -> None:
+        kept = dict(zip(self._keep, values, strict=True))
+        for name, value in kept.items():
+            self.kept_values[name] += value is not None
+        self._kept.append(orjson.dumps(kept, default=_in_words, option=orjson.OPT_NON_STR_KEYS))
 
     def close(self) -> None:
         """Finish the shard that is being written, if any."""
@@ -177,15 +214,22 @@ class _DocumentShards:
         if not rows:
             return
         if self._writer is None:
-            self._writer = _open_writer(f"{self._stem()}.documents.arrow", DOCUMENTS)
+            schema = DOCUMENTS_KEPT if self._keep else DOCUMENTS
+            self._writer = _open_writer(f"{self._stem()}.documents.arrow", schema)
         columns = [
             _large_strings(self._texts),
             pa.array(np.frombuffer(self._hashes, np.uint64)[-rows:].copy()),
             pa.repeat(pa.scalar(self._label, pa.string()), rows),
             pa.array(self._ids, pa.string()),
+            *([pa.array(self._kept, pa.string())] if self._keep else []),
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=DOCUMENTS))
-        self._texts, self._ids, self._batch_bytes = [], [], 0
+        self._writer.write_batch(pa.record_batch(columns, schema=DOCUMENTS_KEPT if self._keep else DOCUMENTS))
+        self._texts, self._ids, self._kept, self._batch_bytes = [], [], [], 0
+
+
+def _in_words(value: Any) -> str:
+    """Return a value that JSON has no kind for: a decimal, a duration, bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 class _RejectFile:

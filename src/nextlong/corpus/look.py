@@ -14,7 +14,8 @@ from typing import Final
 
 from nextlong.corpus.ingest import content_hash
 from nextlong.inputs.files import InputFile, Part
-from nextlong.inputs.records import Record, read_records
+from nextlong.inputs.record import Record
+from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import Recipe, Source
 

@@ -15,13 +15,13 @@ import xxhash
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
-from nextlong.corpus.ingest import check_rejects, ingest_split
+from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
-from nextlong.inputs.records import count_lines
+from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
@@ -112,7 +112,12 @@ def ingest_step(
             max_reject_share=recipe.ingest.max_reject_share,
             example=next((part.example for part in ingested if part.example), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
+            left_out=sum(part.left_out_by_where for part in ingested),
         )
+        parts = iter(ingested)
+        for place, (source, own) in enumerate(zip(sources, splits, strict=True)):
+            of_source = [next(parts) for _ in own]
+            check_kept(source, of_source, key=f"ingest.sources[{place}].keep")
         when_ingested(done)
 
     reading = {"label", "text", "id", "format"}
@@ -120,6 +125,7 @@ def ingest_step(
         "sources": [
             # Names below the source: a moved corpus is the same.
             {key: getattr(source, key) for key in sorted(reading)}
+            | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | {"files": [[file.name, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)
         ],

@@ -150,7 +150,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         bytes=format_of(name).bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
         tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
     )
-    return Step(step_name(name, split), 4, config, (rows, *read), tasks, result, close=close, estimate=estimate)
+    return Step(step_name(name, split), 5, config, (rows, *read), tasks, result, close=close, estimate=estimate)
 
 
 def _shards_of(id_bytes: float) -> float:

@@ -28,12 +28,15 @@ _FORMATS: Final = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".txt": "text",
     ".md": "text",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _PARTED: Final = 2  # a file is parted if it holds more parts
-_KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, txt, md)"
+_COMPRESSED: Final = ("jsonl", "csv", "tsv", "text")
+_KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, csv, tsv, txt, md)"
 
 # What `datasets` and the hub put beside data: about the documents, none of them.
 _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
@@ -149,16 +152,16 @@ def _known_files(found: Mapping[str, Any], source: Source, asked_for: str) -> di
 
 
 def _format_by_name(name: str) -> str:
-    """Return the format that a file's suffix names, "" if none; only lines and plain text come compressed."""
+    """Return the format that a file's suffix names, "" if none; Parquet and Arrow come compressed inside."""
     stem, suffix = posixpath.splitext(name.lower())
     if suffix in _COMPRESSIONS:
         inner = _FORMATS.get(posixpath.splitext(stem)[1], "")
-        return inner if inner in ("jsonl", "text") else ""
+        return inner if inner in _COMPRESSED else ""
     return _FORMATS.get(suffix, "")
 
 
 def format_of(name: str, source: Source) -> str:
-    """Return jsonl, parquet, arrow or text; "" where neither the recipe nor the file name says."""
+    """Return jsonl, parquet, arrow, csv, tsv or text; "" where neither the recipe nor the file name says."""
     return _format_by_name(name) if source.format == "auto" else source.format
 
 

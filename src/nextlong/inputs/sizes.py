@@ -15,7 +15,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nextlong.errors import CorpusError
 from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, lookup, parquet_text_bytes, resolve
+from nextlong.inputs.delimited import DELIMITERS, rows_of
 from nextlong.inputs.files import InputFile, compression_of, format_of, open_file
 from nextlong.recipe import Source
 
@@ -69,6 +71,8 @@ def _measure_head(file: InputFile, source: Source, head_bytes: int) -> tuple[int
     head, raw_bytes = _head(file, head_bytes)
     if kind == "text":
         return len(head), raw_bytes
+    if kind in DELIMITERS:
+        return _delimited_text_bytes(head, kind, file, source), raw_bytes
     lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
     text_bytes = sum(_line_text_bytes(line, source) for line in lines)
     line_bytes = sum(len(line) + 1 for line in lines)
@@ -88,6 +92,21 @@ def _head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
         while piece := decompressed.read(_PIECE_BYTES):
             pieces.append(piece)
     return b"".join(pieces), len(raw)
+
+
+def _delimited_text_bytes(head: bytes, kind: str, file: InputFile, source: Source) -> int:
+    """Return the bytes of text in the head of a CSV or TSV file, as if the rows that it cuts went on alike."""
+    whole = head[: head.rfind(b"\n") + 1] or head
+    text_bytes = read_bytes = 0
+    place = -1
+    with suppress(CorpusError):  # the head may end within a quoted field
+        for _, row in rows_of(pa.BufferReader(whole), kind, file):
+            if place < 0:
+                place = row.index(source.text) if source.text in row else len(row)
+            elif place < len(row):
+                text_bytes += len(row[place].encode("utf-8", "surrogateescape"))
+                read_bytes += sum(len(field) + 1 for field in row)
+    return len(head) * text_bytes // read_bytes if text_bytes else len(head)
 
 
 def _line_text_bytes(line: bytes, source: Source) -> int:

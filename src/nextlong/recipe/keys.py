@@ -63,13 +63,20 @@ class Source(Section):
 
     path: Named = Field(
         description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
-        "Arrow/HF dataset folders, .txt/.md"
+        "Arrow/HF dataset folders, .csv, .tsv, .txt/.md"
     )
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
-    format: Literal["auto", "jsonl", "parquet", "arrow", "text"] = Field(
+    format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "text"] = Field(
         "auto", description="by the file name, if auto"
+    )
+    where: Named | None = Field(
+        None,
+        description="only documents for which this holds: an SQL condition on other columns, as language = 'en' AND score > 0.5",
+    )
+    keep: tuple[Named, ...] = Field(
+        (), description="other columns that stay beside each document, into every export's spans"
     )
     license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
     weight: Annotated[float, Field(gt=0)] | None = Field(
@@ -78,6 +85,18 @@ class Source(Section):
     )
     max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
     max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("keep", mode="after")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"names {twice[0]!r} twice; name it once")
+        return names
 
     @property
     def label(self) -> str:

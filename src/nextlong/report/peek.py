@@ -78,10 +78,14 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     table.add_column("cosine", justify="right", no_wrap=True)
     table.add_column("source", overflow="ellipsis", no_wrap=True)
     table.add_column("characters", justify="right", no_wrap=True)
+    keeps = any(span.kept for span in sequence.spans)
+    if keeps:
+        table.add_column("kept", overflow="ellipsis", no_wrap=True)
     table.add_column("text", overflow="ellipsis", no_wrap=True)
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         style = STYLES.get(span.role, _OTHER)
         source = tables.tail(span.source_id, source_cells) if console.is_terminal else span.source_id
+        kept = [", ".join(f"{name}={value}" for name, value in span.kept.items())] if keeps else []
         table.add_row(
             f"{span.token_start:,}–{span.token_end:,}",
             str(span.token_end - span.token_start),
@@ -89,9 +93,10 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             f"{span.score:.3f}" if span.role == "negative" else "",
             tables.cell(source),
             f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
+            *map(tables.cell, kept),
             tables.cell(text[:_SNIPPET_CHARS]),
         )
-    tables.shrink(table, console, columns=(6, 4))
+    tables.shrink(table, console, columns=(7, 6, 4) if keeps else (6, 4))
     tables.show(table, console)
 
 

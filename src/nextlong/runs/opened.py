@@ -11,6 +11,7 @@ Sequences are looked up as you ask for them; nothing of the corpus is held in me
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
@@ -42,12 +43,14 @@ class Span:
     """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
 
     `role` is meta, negative, document, joint, bos or eos. Joints and special tokens belong to no document: their ids and
-    character offsets are -1 and their `source_id` is empty. `score` is the cosine to the meta-chunk of the same `group`.
+    character offsets are -1 and their `source_id` is empty. `kept` holds the columns that the source keeps beside the text;
+    {} if it keeps none. `score` is the cosine to the meta-chunk of the same `group`.
     """
 
     chunk_id: int
     doc_id: int
     source_id: str
+    kept: dict[str, Any]
     char_start: int
     char_end: int
     role: str
@@ -178,20 +181,29 @@ class Run:
     def _sequence(self, block: Resolved, number: int) -> Sequence:
         first, last = block.span_offsets[number : number + 2].tolist()
         ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
+        own = slice(first, last)
         columns = (
-            block.chunk_ids,
-            block.doc_ids,
-            block.source_ids,
-            block.char_starts,
-            block.char_ends,
-            np.array(schemas.ROLES, object)[block.roles],
-            block.groups,
-            block.token_starts,
-            block.token_ends,
-            block.scores,
+            block.chunk_ids[own],
+            block.doc_ids[own],
+            block.source_ids[own],
+            _parsed(block.kept[own]),
+            block.char_starts[own],
+            block.char_ends[own],
+            np.array(schemas.ROLES, object)[block.roles[own]],
+            block.groups[own],
+            block.token_starts[own],
+            block.token_ends[own],
+            block.scores[own],
         )
-        spans = tuple(map(Span, *(column[first:last].tolist() for column in columns)))
+        spans = tuple(map(Span, *(column.tolist() for column in columns)))
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def _parsed(kept: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Return kept columns, JSON or None, as dictionaries."""
+    parsed = np.empty(len(kept), object)
+    parsed[:] = [json.loads(own) if own else {} for own in kept]
+    return parsed
 
 
 def which_state(run: Run) -> str:

@@ -169,6 +169,11 @@ class Artefacts:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
         return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 
+    def keeps(self, shard: int) -> bool:
+        """Whether the documents of a shard have other columns beside their text."""
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
+            return "kept" in reader.schema.names
+
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
         with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
@@ -203,10 +208,12 @@ class Artefacts:
                 found.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
         return found
 
-    def names_of(self, doc_ids: Ids, column: Literal["source", "source_id"]) -> dict[int, str]:
-        """Return the `source` or `source_id` of each document id."""
+    def names_of(self, doc_ids: Ids, column: Literal["source", "source_id", "kept"]) -> dict[int, str]:
+        """Return one column of each document id; of `kept` only those of sources that keep something."""
         found: dict[int, str] = {}
         for shard, rows in self.by_shard(doc_ids):
+            if column == "kept" and not self.keeps(shard):
+                continue
             for first, batch in self.documents(shard, column):
                 own = rows[(rows >= first) & (rows < first + batch.num_rows)]
                 names = batch.column(column).take(pa.array(own - first)).to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
             chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
             chunks.breach(f"chunk {shard << SHARD_BITS | int(long[0])} is longer than chunk.max_chars={limit}")
+        _check_kept(documents, run, shard)
         for first, batch in run.documents(shard, "text", "content_hash"):
             stored = batch.column("content_hash").to_pylist()
             for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
@@ -41,6 +43,31 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
                 if problem := _tiling_problem(text, row, table, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
     return [documents, chunks]
+
+
+def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
+    """Find documents whose kept columns are not those that the recipe names for their source."""
+    wanted = {
+        source.get("name") or source["path"]: list(source.get("keep") or ())
+        for source in run.recipe["ingest"]["sources"]
+    }
+    has_column = run.keeps(shard)
+    for first, batch in run.documents(shard, "source", *(["kept"] if has_column else [])):
+        sources = batch.column("source").to_pylist()
+        kept = batch.column("kept").to_pylist() if has_column else ["{}"] * len(sources)
+        for row, (source, own) in enumerate(zip(sources, kept, strict=True), first):
+            if (names := _keys(own)) != wanted.get(source, []):
+                outcome.breach(
+                    f"document {shard << SHARD_BITS | row} keeps {names} of {source}, the recipe asks for {wanted.get(source)}"
+                )
+                return
+
+
+def _keys(kept: str) -> list[str] | None:
+    try:
+        return list(json.loads(kept))
+    except ValueError:
+        return None
 
 
 def _cleaning_problem(cut: Columns, used: Columns) -> str:

@@ -29,6 +29,7 @@ class Expected:
         self._parts = frozenset(parts)
         chunks, docs = (np.concatenate([getattr(own, name) for own in block]) for name in ("chunk", "doc"))
         self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
+        self._kept = run.names_of(docs, "kept") if "spans" in self._parts else {}
         self._sources = run.names_of(docs, "source")
         cut = np.concatenate([sequence.chunk[sequence.is_cut] for sequence in block])
         self._texts = run.texts_of(chunks if "text" in self._parts else cut if "spans" in self._parts else cut[:0])
@@ -107,6 +108,7 @@ class Expected:
             "chunk_id": sequence.chunk.tolist(),
             "doc_id": sequence.doc.tolist(),
             "source_id": [self._source_ids.get(doc, "") for doc in sequence.doc.tolist()],
+            "kept": [self._kept.get(doc) for doc in sequence.doc.tolist()],
             "char_start": sequence.char_start.tolist(),
             "char_end": self.char_ends(sequence),
             "role": [ROLES[role] for role in sequence.role.tolist()],

@@ -30,7 +30,9 @@ from nextlong.verify.step import Step
 
 Spans = dict[str, list[Any]]
 
-SPAN_KEYS = ("chunk_id", "doc_id", "source_id", "char_start", "char_end", "role", "token_start", "token_end", "score")
+SPAN_KEYS = (
+    "chunk_id", "doc_id", "source_id", "kept", "char_start", "char_end", "role", "token_start", "token_end", "score",
+)  # fmt: skip
 # What reading a file that is missing, torn or of another shape raises.
 BROKEN = (OSError, ValueError, LookupError, TypeError, EOFError, struct.error, pa.ArrowException, zstandard.ZstdError)
 

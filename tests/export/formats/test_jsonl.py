@@ -33,6 +33,7 @@ def block():
         chunk_ids=np.array([-1, 5, 7, -1, 8]),
         doc_ids=np.array([-1, 2, 3, -1, 4]),
         source_ids=np.array(["", "a", 'b "x"\nי', "", "c"], object),
+        kept=np.array([None, None, '{"lang":"en"}', None, None], object),
         char_starts=np.array([-1, 10, 0, -1, 0]),
         char_ends=np.array([-1, 15, 3, -1, 5]),
         roles=np.array([4, 0, 1, 3, 0], np.int8),
@@ -54,11 +55,12 @@ def test_a_row_is_an_object_a_line(block, tmp_path):
     assert first["text"] == "<s>meta\nné🎉\n"
     assert (second["length"], second["text"]) == (3, "third")
     assert first["spans"][2] == {
-        "chunk_id": 7, "doc_id": 3, "source_id": 'b "x"\nי', "char_start": 0, "char_end": 3, "role": "negative",
+        "chunk_id": 7, "doc_id": 3, "source_id": 'b "x"\nי', "kept": '{"lang":"en"}',
+        "char_start": 0, "char_end": 3, "role": "negative",
         "token_start": 3, "token_end": 5, "score": 0.123457,
     }  # fmt: skip
     assert first["spans"][0] == {
-        "chunk_id": -1, "doc_id": -1, "source_id": "", "char_start": -1, "char_end": -1, "role": "bos",
+        "chunk_id": -1, "doc_id": -1, "source_id": "", "kept": None, "char_start": -1, "char_end": -1, "role": "bos",
         "token_start": 0, "token_end": 1, "score": 0.0,
     }  # fmt: skip
     assert [json.loads(line) for line in lines[2:]] == [first, second]

@@ -25,7 +25,17 @@ def block_of(*documents):
         document_offsets=np.array([0, len(documents)]),
         document_lengths=lengths,
         **dict.fromkeys(
-            ("span_offsets", "chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups"),
+            (
+                "span_offsets",
+                "chunk_ids",
+                "doc_ids",
+                "source_ids",
+                "kept",
+                "char_starts",
+                "char_ends",
+                "roles",
+                "groups",
+            ),
             nothing,
         ),
         **dict.fromkeys(("token_starts", "token_ends", "scores"), nothing),

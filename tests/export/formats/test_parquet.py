@@ -15,8 +15,8 @@ SCHEMA = {
     "input_ids": "list<element: int32>",
     "length": "int32",
     "seq_lengths": "list<element: int32>",
-    "spans": "list<element: struct<chunk_id: int64, doc_id: int64, source_id: string, char_start: int64, char_end: int64, "
-    "role: string, token_start: int32, token_end: int32, score: float>>",
+    "spans": "list<element: struct<chunk_id: int64, doc_id: int64, source_id: string, kept: string, "
+    "char_start: int64, char_end: int64, role: string, token_start: int32, token_end: int32, score: float>>",
 }
 
 
@@ -35,6 +35,7 @@ def block_of(first, count, tokens=4):
         chunk_ids=np.array([first, -1] * count),
         doc_ids=np.array([2**33, -1] * count),
         source_ids=np.array(["é", ""] * count, object),
+        kept=np.array(['{"a":1}', None] * count, object),
         char_starts=np.array([0, -1] * count),
         char_ends=np.array([3, -1] * count),
         roles=np.array([0, 3] * count, np.int8),
@@ -68,11 +69,11 @@ def test_rows_come_back_as_they_were(path):
     assert [(row["length"], row["seq_lengths"]) for row in rows] == [(4, [4])] * 3
     assert rows[2]["spans"] == [
         {
-            "chunk_id": 2, "doc_id": 2**33, "source_id": "é", "char_start": 0, "char_end": 3, "role": "meta",
+            "chunk_id": 2, "doc_id": 2**33, "source_id": "é", "kept": '{"a":1}', "char_start": 0, "char_end": 3, "role": "meta",
             "token_start": 0, "token_end": 3, "score": 1.0,
         },
         {
-            "chunk_id": -1, "doc_id": -1, "source_id": "", "char_start": -1, "char_end": -1, "role": "joint",
+            "chunk_id": -1, "doc_id": -1, "source_id": "", "kept": None, "char_start": -1, "char_end": -1, "role": "joint",
             "token_start": 3, "token_end": 4, "score": 0.0,
         },
     ]  # fmt: skip

@@ -51,6 +51,7 @@ def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
         block.chunk_ids[places].tolist(),
         block.doc_ids[places].tolist(),
         block.source_ids[places].tolist(),
+        block.kept[places].tolist(),
         block.char_starts[places].tolist(),
         block.char_ends[places].tolist(),
         [schemas.ROLES[role] for role in block.roles[places].tolist()],

@@ -28,6 +28,7 @@ SPAN: Final = pa.struct(
         ("chunk_id", pa.int64()),
         ("doc_id", pa.int64()),
         ("source_id", pa.string()),
+        ("kept", pa.string()),
         ("char_start", pa.int64()),
         ("char_end", pa.int64()),
         ("role", pa.string()),
@@ -53,7 +54,10 @@ TRAINING: Final = pa.schema([("attention_mask", pa.list_(pa.int8())), ("labels",
 IGNORED: Final = -100
 _COMPRESSED_BYTES, _PLAIN_BYTES = 2.2, 4.0  # a token, its id compressed (measured on English) or as it is
 _IDS: Final = ("input_ids", "labels")
-_DICTIONARIES: Final = ("sequence_id", "method", "domain", "spans.list.element.source_id", "spans.list.element.role")
+_DICTIONARIES: Final = (
+    *("sequence_id", "method", "domain"),
+    *(f"spans.list.element.{name}" for name in ("source_id", "kept", "role")),
+)
 
 
 def write(
@@ -114,6 +118,7 @@ def _spans(block: Resolved) -> pa.Array:
         block.chunk_ids,
         block.doc_ids,
         pa.array(block.source_ids, pa.string()),
+        pa.array(block.kept, pa.string()),
         block.char_starts,
         block.char_ends,
         roles,

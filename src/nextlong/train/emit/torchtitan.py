@@ -107,7 +107,7 @@ class RowsLoader(ParallelAwareDataloader):
         pass
 
     def __init__(self, config, *, dp_world_size, dp_rank, seq_len, local_batch_size, tokenizer=None, **rest):
-        rows = load_dataset("parquet", data_dir=config.dataset_path, split="train", streaming=True)
+        rows = load_dataset("parquet", data_files=f"{{config.dataset_path}}/*.parquet", split="train", streaming=True)
         rows = rows.select_columns(["input_ids", "seq_lengths"]).with_format("numpy")
         rows = Rows(split_dataset_by_node(rows, dp_rank, dp_world_size), seq_len)
         loading = {{name: getattr(config, name) for name in ("num_workers", "pin_memory", "prefetch_factor")}}

@@ -1,0 +1,103 @@
+"""Delimited: CSV and TSV files → records.
+
+The first row names the columns. Fields may be quoted, and then hold delimiters and newlines (RFC 4180). A row that does not
+fit costs that row; a quote that is never closed would swallow what follows, so it stops the run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from nextlong.errors import CorpusError
+from nextlong.inputs.files import InputFile, Part, format_of
+from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.recipe import Source
+
+DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
+_LEAST_FIELD_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
+_OTHER_DELIMITERS: Final = ";|\t,"
+
+
+def read_delimited(
+    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
+) -> Iterator[Record | Reject]:
+    """Yield each row's record or reject; its line is that on which it begins. Empty fields are None but for the text."""
+    file = part.file
+    rows = rows_of(stream, format_of(file.name, source), file, max_field_chars=2 * max_document_chars)
+    _, header = next(rows, (1, None))
+    if header is None:
+        return
+    if isinstance(header, str):
+        raise CorpusError(f"{file.path}:1: the row that should name the columns cannot be read ({header}); mend it")
+    places = _places(header, file, source, wanted)
+    for line, row in rows:
+        if isinstance(row, str):
+            yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
+        elif len(row) != len(header):
+            yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"{len(row)} fields, the first row has {len(header)}")
+        elif any(not _is_text(field) for field in row):
+            yield Reject(file.name, line, RejectKind.INVALID_UTF8)
+        else:
+            text, own_id, *values = (None if place is None else row[place] for place in places)
+            own = tuple(value or None for value in values)
+            yield Record(text or "", source_id(own_id, file.name, line), line, own)
+
+
+def rows_of(
+    stream: Any, kind: str, file: InputFile, *, max_field_chars: int = 0
+) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are passed over.
+
+    Bytes that are no UTF-8 come as lone surrogates. Raises CorpusError where a quote is not closed.
+    """
+    limit = max(_LEAST_FIELD_CHARS, max_field_chars)
+    csv.field_size_limit(limit)  # of the whole process; the module's own is 131,072 characters
+    text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="surrogateescape", newline="")
+    rows = csv.reader(text, delimiter=DELIMITERS[kind], strict=True)
+    while True:
+        line = rows.line_num + 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            reason = str(error)
+            if "unexpected end" in reason or "field limit" in reason:
+                raise CorpusError(
+                    f"{file.path}:{line}: a quote in the row that begins here is not closed (read up to line {rows.line_num:,}); "
+                    "close it, or write a quote inside a quoted field twice"
+                ) from None
+            yield line, reason
+            continue
+        if row:
+            yield line, row
+
+
+def _places(header: list[str], file: InputFile, source: Source, wanted: Sequence[str]) -> list[int | None]:
+    """Return where the text, the id (None if there is none) and the wanted columns stand in a row."""
+    names = [name.strip() for name in header]
+    if names.count(source.text) != 1 and len(names) == 1:
+        _refuse_delimiter(names[0], file, source)
+    for name, asked_by in ((source.text, "text"), *((name, "keep or where") for name in wanted)):
+        if names.count(name) != 1:
+            refuse_column(file, name, names, asked_by=asked_by)
+    own_id = names.index(source.id) if names.count(source.id) == 1 else None
+    return [names.index(source.text), own_id, *map(names.index, wanted)]
+
+
+def _refuse_delimiter(header: str, file: InputFile, source: Source) -> None:
+    kind = format_of(file.name, source)
+    other = next((char for char in _OTHER_DELIMITERS if char != DELIMITERS[kind] and char in header), None)
+    if other is not None:
+        cure = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
+        raise CorpusError(
+            f"{file.path}: its first row has no {DELIMITERS[kind]!r} but {other!r} between the names of columns; "
+            f"{cure or 'write it anew with commas, as RFC 4180 has it'}"
+        )
+
+
+def _is_text(field: str) -> bool:
+    return field.isascii() or not any("\udc80" <= char <= "\udcff" for char in field)

@@ -1,0 +1,140 @@
+"""JSON lines: one object a line → records; a line that cannot be read costs one line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from nextlong.errors import CorpusError
+from nextlong.inputs.columns import ABSENT, lookup
+from nextlong.inputs.files import InputFile, Part, check_unchanged
+from nextlong.inputs.record import Record, Reject, RejectKind, explained, refuse_column, source_id
+from nextlong.recipe import Source
+
+BOM: Final = b"\xef\xbb\xbf"
+BUFFER_BYTES: Final = 1 << 20
+_COLUMN_CHECK_RECORDS: Final = 100
+# The longest line read: each character as two \uXXXX escapes, and room for the other columns.
+_ESCAPED_CHAR_BYTES: Final = 12
+_OTHER_COLUMNS_BYTES: Final = 64_000_000
+
+
+def count_lines(part: Part) -> int:
+    """Return how many lines end in a part of a local file. Raises CorpusError if that cannot be read."""
+    ended, left = 0, (part.file.bytes if part.stop is None else part.stop) - part.start
+    with explained(part.file), open(part.file.path, "rb", buffering=0) as stream:
+        stream.seek(part.start)
+        while block := stream.read(min(BUFFER_BYTES, left)):
+            ended += block.count(b"\n")
+            left -= len(block)
+        check_unchanged(part.file)
+    return ended
+
+
+def read_json_lines(
+    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
+) -> Iterator[Record | Reject]:
+    """Yield each line's record or reject; a line too long to hold a document is never held whole."""
+    file, is_head = part.file, not part.start  # a later part may be nothing but rejects
+    with_column = without_column = 0
+    keys: list[str] = []
+    max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
+    for number, line in _lines(stream, part, max_line_bytes):
+        value, problem = (
+            _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
+        )
+        if problem:
+            if number == 1:
+                _refuse_array(file, line)
+            yield Reject(file.name, number, *problem)
+            continue
+        text = lookup(value, source.text)
+        if text is ABSENT:
+            without_column += 1
+            keys = keys or _key_names(value)
+            if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_head:
+                refuse_column(file, source.text, keys)
+        else:
+            with_column += 1
+        if isinstance(text, str):
+            values = tuple(None if (own := lookup(value, name)) is ABSENT else own for name in wanted)
+            yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
+        else:
+            yield Reject(file.name, number, _why_no_text(text))
+    if without_column and not with_column and part.stop is None:
+        refuse_column(file, source.text, keys)
+
+
+def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of a part that is not blank with its 1-based number; of one over the limit only its head."""
+    reader = io.BufferedReader(stream, BUFFER_BYTES)
+    number, at = part.lines_before, part.start
+    if part.start:
+        at = reader.seek(part.start - 1) + _skip_line(reader)
+        number += at > part.start  # the end of a line that begins in the part before
+    while (part.stop is None or at < part.stop) and (line := reader.readline(max_line_bytes + 1)):
+        number += 1
+        at += len(line)
+        if len(line) > max_line_bytes and not line.endswith(b"\n"):
+            at += _skip_line(reader)
+        if number == 1:
+            line = line.removeprefix(BOM)
+        if line and not line.isspace():
+            yield number, line
+
+
+def _skip_line(reader: io.BufferedReader) -> int:
+    """Read to the end of the line; return how many bytes that was."""
+    skipped = 0
+    while piece := reader.readline(BUFFER_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], tuple[RejectKind, str] | None]:
+    """Return (object, None) or ({}, (kind, detail))."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as strict:
+        try:
+            value = _parse_leniently(line, text_column)
+        except UnicodeDecodeError:
+            return {}, (RejectKind.INVALID_UTF8, "")
+        except UnicodeEncodeError:
+            return {}, (RejectKind.LONE_SURROGATE, "")
+        except (ValueError, RecursionError):
+            return {}, (RejectKind.BROKEN_JSON, str(strict))
+    return (value, None) if isinstance(value, dict) else ({}, (RejectKind.NOT_AN_OBJECT, ""))
+
+
+def _parse_leniently(line: bytes, text_column: str) -> Any:
+    """Parse what orjson refuses and people write outside the text: NaN in a score, half a surrogate pair in a title."""
+    value = json.loads(line.decode("utf-8"))
+    text = lookup(value, text_column)
+    if isinstance(text, str):
+        text.encode("utf-8")
+    return value
+
+
+def _refuse_array(file: InputFile, line: bytes) -> None:
+    if file.name.lower().endswith(".json") and line.lstrip().startswith(b"["):
+        raise CorpusError(
+            f"{file.path} is one JSON array, not JSON lines; convert it: jq -c '.[]' {file.name} > {file.name}l"
+        )
+
+
+def _key_names(record: dict[str, Any]) -> list[str]:
+    nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value]
+    return [*record, *nested]
+
+
+def _why_no_text(value: Any) -> RejectKind:
+    if value is ABSENT:
+        return RejectKind.NO_COLUMN
+    return RejectKind.NULL if value is None else RejectKind.NOT_A_STRING

@@ -1,0 +1,98 @@
+"""Tables: the rows of Parquet and Arrow files → records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nextlong.errors import CorpusError
+from nextlong.inputs.columns import (
+    arrow_batches,
+    arrow_reader,
+    column_at,
+    is_string,
+    parquet_text_bytes,
+    resolve,
+    strings,
+)
+from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.json_lines import BUFFER_BYTES
+from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.recipe import Source
+
+_BATCH_TEXT_BYTES: Final = 4 << 20
+# Rows turned into Python strings at once: few, because each may hold megabytes.
+_SLICE_ROWS: Final = 64
+
+Path = tuple[str, ...]  # of a column, or of a field of a struct
+
+
+def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
+    """Yield each row's record or reject; memory holds one batch of rows, however large their row group."""
+    file = part.file
+    # Buffered and not pre-buffered: a row group may hold gigabytes.
+    parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    paths = _resolve_columns(parquet.schema_arrow, file, source, wanted)
+    rows = parquet.metadata.num_rows
+    row_bytes = parquet_text_bytes(parquet.metadata, source.text) // max(rows, 1)
+    batches = parquet.iter_batches(
+        batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
+        columns=list(dict.fromkeys(".".join(path) for path in paths if path)),
+        use_threads=False,
+    )
+    yield from _read_batches(batches, file, paths)
+
+
+def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
+    """Yield each row's record or reject, of an Arrow file or stream."""
+    file = part.file
+    reader = arrow_reader(stream)
+    paths = _resolve_columns(reader.schema, file, source, wanted)
+    yield from _read_batches(arrow_batches(reader), file, paths)
+
+
+def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]) -> Iterator[Record | Reject]:
+    text_path, id_path, *others = paths
+    line = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            rows = batch.slice(start, _SLICE_ROWS)
+            texts = strings(column_at(rows, text_path))
+            ids = column_at(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
+            columns = [column_at(rows, path).to_pylist() for path in others]
+            values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
+            for text, own_id, own in zip(texts, ids, values, strict=True):
+                line += 1
+                if isinstance(text, str):
+                    yield Record(text, source_id(own_id, file.name, line), line, own)
+                else:
+                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.INVALID_UTF8)
+
+
+def _resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequence[str]) -> list[Path]:
+    """Return the paths of the text, of the id, () if it is missing or no scalar, and of the columns wanted beside them."""
+    text_path, text_type = resolve(schema, source.text)
+    if text_type is None:
+        refuse_column(file, source.text, _known(schema))
+    if not is_string(text_type):
+        raise CorpusError(
+            f"{file.path}: column {source.text!r} holds {text_type}, not strings; name a column of strings as text"
+        )
+    id_path, id_type = resolve(schema, source.id)
+    is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
+    return [text_path, id_path if is_scalar else (), *(_other(schema, file, name) for name in wanted)]
+
+
+def _other(schema: Any, file: InputFile, name: str) -> Path:
+    path, kind = resolve(schema, name)
+    if kind is None:
+        refuse_column(file, name, _known(schema), asked_by="keep or where")
+    return path
+
+
+def _known(schema: Any) -> list[str]:
+    structs = [field for field in schema if pa.types.is_struct(field.type)]
+    return [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]

@@ -1,0 +1,218 @@
+"""Where: a source's condition on its other columns, an SQL expression that DuckDB evaluates.
+
+In:  `where: language = 'en' AND score > 0.5`, and records with the values of the columns that it names.
+Out: the same records, and `LeftOut` for those for which it is false or NULL.
+The expression must give the same answer every time and see nothing but its row, so DuckDB reads no file, and subqueries,
+random numbers and the present time are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from nextlong.errors import CorpusError, RecipeError
+from nextlong.inputs.files import InputFile
+from nextlong.inputs.record import Record, Reject
+from nextlong.recipe import Source
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "enable_external_access": "false",
+    "threads": "1",
+    "autoinstall_known_extensions": "false",
+}
+_BATCH_RECORDS: Final = 1024
+_BATCH_CHARS: Final = 8_000_000
+_HEAD_CHARS: Final = 200
+_ROW: Final = "nextlong row"
+_REFUSED: Final = {
+    "SUBQUERY": "a subquery",
+    "STAR": "*",
+    "POSITIONAL_REFERENCE": "#",
+    "PARAMETER": "a parameter",
+    "LAMBDA": "a lambda",
+    "WINDOW": "a window",
+}
+
+
+class LeftOut(NamedTuple):
+    """A document for which the source's `where` does not hold; `head` is the beginning of its text."""
+
+    line: int
+    source_id: str
+    head: str
+
+
+class Where:
+    """A condition that was understood; `columns` are those that it names, dotted where it reaches into a struct."""
+
+    def __init__(self, expression: str, *, key: str) -> None:
+        """`key` is the recipe's, for errors. Raises RecipeError if it is no condition that can serve."""
+        self.expression = expression
+        self._key = f"{key}={expression!r}"
+        self._connection = _connect(key)
+        self._paths = self._understood()
+        self.columns = tuple(".".join(path) for path in self._paths)
+
+    def sorted_out(
+        self, items: Iterator[Record | Reject], *, beside: int, file: InputFile
+    ) -> Iterator[Record | Reject | LeftOut]:
+        """Yield the items in their order; the condition's columns are a record's values from `beside` on, and taken off."""
+        held: list[Record | Reject] = []
+        chars = 0
+        for item in items:
+            held.append(item)
+            chars += len(item.text) if isinstance(item, Record) else 0
+            if len(held) >= _BATCH_RECORDS or chars >= _BATCH_CHARS:
+                yield from self._decided(held, beside, file)
+                held, chars = [], 0
+        yield from self._decided(held, beside, file)
+
+    def _decided(
+        self, items: Sequence[Record | Reject], beside: int, file: InputFile
+    ) -> Iterator[Record | Reject | LeftOut]:
+        records = [item for item in items if isinstance(item, Record)]
+        holding = self._rows_holding([record.values[beside:] for record in records], file, records)
+        row = 0
+        for item in items:
+            if isinstance(item, Reject):
+                yield item
+                continue
+            if row in holding:
+                yield item._replace(values=item.values[:beside])
+            else:
+                yield LeftOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
+            row += 1
+
+    def _rows_holding(
+        self, values: Sequence[tuple[Any, ...]], file: InputFile, records: Sequence[Record]
+    ) -> frozenset[int]:
+        if not values:
+            return frozenset()
+        import duckdb
+
+        columns = {name: _array([_nested(row, own) for row in values]) for name, own in self._of_names().items()}
+        self._connection.register("record", pa.table({_ROW: pa.array(range(len(values))), **columns}))
+        try:
+            query = f'SELECT "{_ROW}" FROM record WHERE ({self.expression}\n)'
+            return frozenset(row for (row,) in self._connection.execute(query).fetchall())
+        except duckdb.Error as error:
+            lines = f"{file.path}:{records[0].line} to {records[-1].line}"
+            raise CorpusError(
+                f"{self._key} cannot be evaluated on {lines}: {_first_line(error)}; compare like with like: CAST(x AS DOUBLE), or "
+                "TRY_CAST where some values are of another kind"
+            ) from None
+        finally:
+            self._connection.unregister("record")
+
+    def _of_names(self) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
+        """Return for each column of the table the places of its values in a row, and the path of each below it."""
+        found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        for place, path in enumerate(self._paths):
+            found.setdefault(path[0], []).append((place, path[1:]))
+        # Where a struct is named as a whole, it holds its fields.
+        return {name: [own for own in places if not own[1]] or places for name, places in found.items()}
+
+    def _understood(self) -> list[tuple[str, ...]]:
+        parsed = json.loads(
+            _ask(self._connection, "SELECT json_serialize_sql(?::VARCHAR)", f"SELECT 1 WHERE ({self.expression}\n)")
+        )
+        if parsed["error"]:
+            raise RecipeError(
+                f"{self._key} is no SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
+            )
+        nodes = [statement["node"] for statement in parsed["statements"]]
+        if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
+            raise RecipeError(f"{self._key} is more than one condition; join conditions by AND and OR")
+        paths: dict[tuple[str, ...], None] = {}
+        for node in _nodes(nodes[0]["where_clause"]):
+            if (kind := node["class"]) in _REFUSED:
+                raise RecipeError(
+                    f"{self._key} holds {_REFUSED[kind]}; a condition sees the columns of one document and no more"
+                )
+            if kind == "FUNCTION":
+                self._check_function(node["function_name"])
+            if kind == "COLUMN_REF":
+                paths[tuple(node["column_names"])] = None
+        if not paths:
+            raise RecipeError(
+                f"{self._key} names no column, so it is the same for every document; name one, such as language = 'en'"
+            )
+        return list(paths)
+
+    def _check_function(self, name: str) -> None:
+        query = "SELECT coalesce(max(stability), '') FROM duckdb_functions() WHERE stability <> 'CONSISTENT' AND function_name = ?"
+        if _ask(self._connection, query, name):
+            raise RecipeError(
+                f"{self._key}: {name}() is another value every time, so the same files would give other documents; write the "
+                "value out"
+            )
+
+
+def where_of(source: Source) -> Where | None:
+    """Return a source's condition, None if it has none. Raises RecipeError."""
+    return None if source.where is None else _where(source.where, f"ingest.sources ({source.label}): where")
+
+
+@lru_cache(maxsize=64)
+def _where(expression: str, key: str) -> Where:
+    return Where(expression, key=key)
+
+
+def _connect(key: str) -> Any:
+    try:
+        import duckdb
+    except ImportError:
+        raise RecipeError(
+            f"{key} needs the package duckdb, which is not installed; pip install 'nextlong[where]'"
+        ) from None
+    return duckdb.connect(config=_SETTINGS)
+
+
+def _ask(connection: Any, query: str, value: str) -> Any:
+    return connection.execute(query, [value]).fetchall()[0][0]
+
+
+def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every expression of a parsed condition."""
+    if isinstance(value, dict):
+        if "class" in value:
+            yield value
+        for below in value.values():
+            yield from _nodes(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _nodes(below)
+
+
+def _nested(row: tuple[Any, ...], places: Sequence[tuple[int, tuple[str, ...]]]) -> Any:
+    if not places[0][1]:
+        return row[places[0][0]]
+    struct: dict[str, Any] = {}
+    for place, path in places:
+        below = struct
+        for part in path[:-1]:
+            below = below.setdefault(part, {})
+        below[path[-1]] = row[place]
+    return struct
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """Return values as a column of their common type: whole and other numbers as such, what does not go together as JSON."""
+    kinds = {type(value) for value in values} - {type(None)}
+    try:
+        if kinds == {int, float}:
+            return pa.array(values, pa.float64())
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array(
+            [value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values]
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

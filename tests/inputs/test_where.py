@@ -1,0 +1,163 @@
+"""Conditions on other columns, in every format; what cannot be one; and what is kept beside the text."""
+
+import datetime
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.errors import CorpusError, RecipeError
+from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.record import Record, Reject
+from nextlong.inputs.records import read_records
+from nextlong.inputs.where import LeftOut, where_of
+from nextlong.recipe import Source
+
+ROWS = [
+    {"text": "one", "id": "1", "lang": "en", "score": 0.9, "meta": {"licence": "cc0", "tags": ["a", "b"]}},
+    {"text": "two", "id": "2", "lang": "de", "score": 0.95, "meta": {"licence": "mit", "tags": []}},
+    {"text": "three", "id": "3", "lang": None, "score": 1.0, "meta": {"licence": None, "tags": ["b"]}},
+    {"text": "four", "id": "4", "lang": "en", "score": 0.1, "meta": None},
+]
+
+
+def written(folder, kind, rows=ROWS):
+    path = folder / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        table = pa.Table.from_pylist(rows)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+def read(path, **options):
+    source = Source(path=str(path), name="a", **options)
+    (file,) = list_files(source, where="path")
+    return list(read_records(Part(file), source, max_document_chars=1000))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("lang = 'en'", "14"),
+        ("lang = 'en' AND score > 0.5", "1"),
+        ("lang IS NULL OR lang <> 'en' -- all but English", "23"),
+        ("meta.licence IN ('cc0', 'mit')", "12"),
+        ("list_contains(meta.tags, 'b')", "13"),
+        ("meta['licence'] = 'mit'", "2"),
+        ("score BETWEEN 0.1 AND 0.9", "14"),
+        ("text LIKE 't%'", "23"),
+    ],
+)
+def test_documents_are_left_out_for_which_it_is_false_or_null(tmp_path, kind, where, ids):
+    items = read(written(tmp_path, kind), where=where)
+    assert "".join(item.source_id for item in items if isinstance(item, Record)) == ids
+    left = [item for item in items if isinstance(item, LeftOut)]
+    assert [item.source_id for item in items] == list("1234")
+    assert all(item.head == ROWS[item.line - 1]["text"] for item in left)
+    assert all(item.values == () for item in items if isinstance(item, Record))
+
+
+def test_columns_of_csv_are_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,score\n1,one,0.9\n2,two,\n3,three,0.75\n4,four,n/a\n")
+    kept = [item.source_id for item in read(path, where="TRY_CAST(score AS DOUBLE) > 0.8") if isinstance(item, Record)]
+    assert kept == ["1"]
+    with pytest.raises(CorpusError) as caught:
+        read(path, where="score > 0.8")
+    told = str(caught.value)
+    assert told.startswith("ingest.sources (a): where='score > 0.8' cannot be evaluated on")
+    assert f"{path}:2 to 5: " in told
+    assert told.endswith("TRY_CAST where some values are of another kind")
+
+
+def test_what_is_kept_stands_beside_the_text_and_is_not_asked_for_by_where(tmp_path):
+    items = read(written(tmp_path, "jsonl"), where="score > 0.5", keep=["lang", "meta.licence", "absent"])
+    assert [item.values for item in items if isinstance(item, Record)] == [
+        ("en", "cc0", None),
+        ("de", "mit", None),
+        (None, None, None),
+    ]
+
+
+def test_rejects_stand_where_they_stood(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text":"a","n":1}\n{\n{"text":"b","n":0}\n{"text":"c","n":2}\n')
+    kinds = [type(item) for item in read(path, where="n > 0")]
+    assert kinds == [Record, Reject, LeftOut, Record]
+
+
+def test_values_of_several_kinds_are_text(tmp_path):
+    path = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "many"}, {"text": "c", "n": [2]}])
+    assert [type(item) for item in read(path, where="TRY_CAST(n AS INT) = 1")] == [Record, LeftOut, LeftOut]
+
+
+def test_dates_of_parquet_are_dates(tmp_path):
+    rows = [{"text": "a", "d": datetime.date(2019, 5, 1)}, {"text": "b", "d": datetime.date(2021, 1, 1)}]
+    assert [type(item) for item in read(written(tmp_path, "parquet", rows), where="d >= DATE '2020-01-01'")] == [
+        LeftOut,
+        Record,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("options", [{"where": "lnag = 'en'"}, {"keep": ["lnag"]}])
+def test_a_column_that_a_table_does_not_have_is_refused(tmp_path, kind, options):
+    with pytest.raises(CorpusError) as caught:
+        read(written(tmp_path, kind), **options)
+    assert "has no column 'lnag' that keep or where names; it has text, id, lang" in str(caught.value)
+    assert "did you mean 'lang'?" in str(caught.value)
+
+
+def test_plain_text_has_no_columns(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(
+        CorpusError, match="is plain text and has no columns, but the source's keep or where names 'lang'"
+    ):
+        read(tmp_path / "a.txt", keep=["lang"])
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("lang = ", "is no SQL condition: syntax error"),
+        ("lang == 'en' AND", "is no SQL condition: syntax error"),
+        ("random() < 0.1 AND lang = 'en'", "random() is another value every time"),
+        ("date > now()", "now() is another value every time"),
+        ("id IN (SELECT id FROM 'other.csv')", "holds a subquery"),
+        ("COLUMNS(*) > 1", "holds *"),
+        ("#1 > 1", "holds #"),
+        ("x = ?", "holds a parameter"),
+        ("true) UNION SELECT (1", "is more than one condition"),
+        ("true); DROP TABLE x; SELECT (1", "SELECT statements"),
+        ("1 = 1", "names no column"),
+        ("row_number() OVER () > x", "holds a window"),
+    ],
+)
+def test_what_can_be_no_condition_is_refused_before_anything_runs(where, message):
+    with pytest.raises(RecipeError) as caught:
+        where_of(Source(path="a", where=where))
+    assert str(caught.value).startswith(f"ingest.sources (a): where={where!r}")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["count(lang) > 1", "lang", "lower(score, 1) = 'a'", "lang > 1"])
+def test_what_the_values_do_not_allow_is_refused_with_its_place(tmp_path, where):
+    path = written(tmp_path, "jsonl")
+    with pytest.raises(CorpusError, match="cannot be evaluated on"):
+        read(path, where=where)
+
+
+@given(st.lists(st.none() | st.integers(-5, 5) | st.floats(-5, 5, allow_nan=False), max_size=30), st.integers(-5, 5))
+def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_factory, numbers, bound):
+    path = written(tmp_path_factory.mktemp("n"), "jsonl", [{"text": "t", "n": number} for number in numbers])
+    holds = [isinstance(item, Record) for item in read(path, where=f"n >= {bound}")]
+    assert holds == [number is not None and number >= bound for number in numbers]

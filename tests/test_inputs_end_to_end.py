@@ -1,0 +1,117 @@
+"""CSV, `where` and `keep` from a file to the spans of an export, as the commands do it."""
+
+import csv
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+import nextlong
+from conftest import write_corpus
+from nextlong.cli import main as cli_main
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A CSV of 260 documents, half of them English."""
+    write_corpus(tmp_path / "corpus")
+    lines = [
+        json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
+    ]
+    with (tmp_path / "docs.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["doc_id", "content", "lang", "score"])
+        writer.writerows((row["id"], row["text"], "de" if n % 2 else "en", n / 260) for n, row in enumerate(lines))
+    return tmp_path / "docs.csv"
+
+
+def call(capfd, *arguments):
+    capfd.readouterr()
+    code = cli_main.main([str(argument) for argument in arguments])
+    return code, *capfd.readouterr()
+
+
+def recipe_of(table, **source):
+    path = table.parent / "r.yaml"
+    plain = {
+        "run_dir": str(table.parent / "run"),
+        "executor": "serial",
+        "ingest": {
+            "sources": [{"path": str(table), "name": "t", "text": "content", "id": "doc_id", **source}],
+            "shard_mb": 0.03,
+        },
+        "chunk": {"max_chars": 256},
+        "encoder": {"lsa": {"dimensions": 16}},
+        "tokenizer": {"train": 512},
+        "compose": {"sequences": 6, "target_tokens": "1k"},
+        "export": {"formats": ["parquet", "jsonl"]},
+    }
+    path.write_text(json.dumps(plain))
+    return path
+
+
+def test_kept_columns_travel_into_spans_and_verify_agrees(table, capfd):
+    recipe = recipe_of(table, where="lang = 'en'", keep=["lang", "score"])
+    assert call(capfd, "run", recipe)[0] == 0
+    run = nextlong.open(table.parent / "run")
+    spans = [span for sequence in run.sequences() for span in sequence.spans if span.doc_id >= 0]
+    assert {span.kept["lang"] for span in spans} == {"en"}
+    assert all(float(span.kept["score"]) < 1 for span in spans)
+    rows = pq.read_table(run.exported("parquet")[0]).to_pylist()
+    exported = [json.loads(span["kept"]) for row in rows for span in row["spans"] if span["kept"]]
+    assert exported == [span.kept for span in spans]
+    code, out, _ = call(capfd, "verify", table.parent / "run")
+    assert code == 0, out
+    _, out, _ = call(capfd, "peek", table.parent / "run", 0)
+    assert "lang=en, score=" in out
+
+
+def test_verify_notices_documents_that_keep_other_columns(table, capfd):
+    assert call(capfd, "run", recipe_of(table, keep=["lang"]))[0] == 0
+    (record,) = (table.parent / "run/states").glob("*.json")
+    plain = json.loads(record.read_text())
+    plain["recipe"]["ingest"]["sources"][0]["keep"] = ["score"]
+    record.write_text(json.dumps(plain))
+    code, out, _ = call(capfd, "verify", table.parent / "run")
+    assert code == 1
+    assert "keeps ['lang'] of t, the recipe asks for ['score']" in out
+
+
+def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, capfd):
+    folders = []
+    for source in ({}, {"where": "lang = 'en'"}, {"where": "lang = 'de'"}, {}):
+        assert call(capfd, "run", recipe_of(table, **source))[0] == 0
+        folders.append({path.name for path in (table.parent / "run").glob("*-ingest-*")})
+    assert [len(found) for found in folders] == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"where": "lang = 'fr'"}, "where holds for none of 260 documents of ingest.sources"),
+        ({"where": "lang ="}, "ingest.sources (t): where='lang =' is no SQL condition"),
+        (
+            {"keep": ["lan"]},
+            "has no column 'lan' that keep or where names; it has doc_id, content, lang, score; did you",
+        ),
+        (
+            {"text": "text"},
+            "has no column 'text' for the text; it has doc_id, content, lang, score; set the source's text to the one",
+        ),
+        ({"keep": ["lang", "lang"]}, "ingest.sources[0].keep: names 'lang' twice; name it once"),
+    ],
+)
+def test_mistakes_name_place_value_and_cure(table, capfd, source, message):
+    code, _, err = call(capfd, "run", recipe_of(table, **source))
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):
+    write_corpus(tmp_path / "corpus")
+    table = tmp_path / "corpus/*.jsonl"
+    recipe = recipe_of(tmp_path / "x.csv", path=str(table), text="text", id="id", keep=["lang"])
+    code, _, err = call(capfd, "run", recipe)
+    assert code == 2
+    assert "ingest.sources[0].keep: none of 260 documents of t has a value in 'lang'" in err
