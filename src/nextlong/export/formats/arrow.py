@@ -17,7 +17,7 @@ import xxhash
 
 from nextlong.artefacts.resolved import Resolved
 from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.formats.parquet import SCHEMA, to_table
+from nextlong.export.table import SCHEMA, to_table
 from nextlong.results import ShardResult
 
 _DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's

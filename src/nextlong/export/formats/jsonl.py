@@ -11,7 +11,7 @@ import orjson
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
 from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.formats.parquet import SPAN
+from nextlong.export.table import SPAN
 from nextlong.results import ShardResult
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
