@@ -331,6 +331,7 @@ class ShardResult(Result):
 
 
 class StatisticsResult(Result):
-    """Sequences measured."""
+    """Sequences measured, and what looks poor in them."""
 
     sequences: int
+    warnings: int

@@ -370,7 +370,7 @@ def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empt
 def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
     done = export([own_run], formats=["parquet"])
     (path,) = done["statistics"].files(".statistics.json")
-    told = json.loads(path.read_text("utf-8"))
+    told = json.loads(path.read_text("utf-8"))["numbers"]
     assert told["sequences"] == "12 of 2,048 tokens"
     again = export([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder

@@ -108,6 +108,7 @@ class Facts:
     languages: Sequence[str] = ()
     left_out: tuple[int, int] = (0, 0)
     statistics: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()  # what looks poor
     runs: Sequence[tuple[str, int, int]] = ()
 
 
@@ -124,11 +125,20 @@ def card(facts: Facts) -> str:
         f"## What it holds\n\n{_splits(facts)}\n\n{_columns(facts)}",
         f"## Where it comes from\n\n{_sources(facts)}",
         _statistics(facts),
+        _warnings(facts),
         f"## How it was made\n\n{_made(facts)}",
         _mixed(facts),
         *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
     )
     return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+
+
+def public_name(path: str) -> str:
+    """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
+    if path.startswith("hf://"):
+        return path
+    own = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    return own.rstrip("/").rpartition("/")[2]
 
 
 def front_matter(facts: Facts) -> dict[str, Any]:
@@ -264,6 +274,12 @@ def _statistics(facts: Facts) -> str:
         return ""
     told = "Of all its sequences, whatever split they are in."
     return f"## Statistics of the whole run\n\n{told}\n\n{_table(('', ''), list(facts.statistics.items()))}"
+
+
+def _warnings(facts: Facts) -> str:
+    """Return what looks poor; nothing where nothing does."""
+    told = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
+    return f"## Look before you train\n\n{told}" if told else ""
 
 
 def _made(facts: Facts) -> str:

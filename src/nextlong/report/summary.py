@@ -11,7 +11,7 @@ from nextlong.artefacts.finished import sequences_per_part
 from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
-from nextlong.export.rows import FEWER_LEFT_OUT, LEAST_FILL, fill, percent
+from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.results import (
@@ -22,18 +22,18 @@ from nextlong.results import (
     NearDuplicatesResult,
     RowsResult,
     SelectResult,
-    SplitResult,
-    TokenizerResult,
 )
+from nextlong.runs import statistics
+from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
-from nextlong.tokens import lost
 
 
 def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
     """Print (name, value), one a line."""
     width = max(len(name) for name, _ in told) + 2
     for name, value in told:
-        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if name == "warning" else ""
+        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
@@ -51,8 +51,6 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
-    if loses := lost.warning(done["tokenizer"].result(TokenizerResult).lost_share):
-        told.append(("tokenizer", loses))
     if "contaminated" in done:
         told.insert(2, ("contaminated", _contamination(done)))
     if chosen := chosen_in_words(done):
@@ -61,6 +59,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
         told.append(("near-copies", f"{near_copies:,} left out of the drafts"))
     told += exported(recipe, done)
+    told += warned(done)
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
     return told
 
@@ -84,11 +83,7 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    told += [
-        ("warning", _empty(name, split, room))
-        for name, split in rows.splits.items()
-        if fill(split.tokens, rows=split.rows, room=room) < LEAST_FILL
-    ]
+    told += [("warning", str(one)) for name, split in rows.splits.items() for one in empty_rows(name, split, room=room)]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
     if rows.left_out:
@@ -96,13 +91,14 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
     return told
 
 
-def _empty(name: str, split: SplitResult, room: int) -> str:
-    """Say how much of a split's rows is empty, and the cure."""
-    empty, filled = split.rows * room - split.tokens, percent(fill(split.tokens, rows=split.rows, room=room))
-    return (
-        f"{empty:,} tokens of room in the rows of {name} are empty ({filled} are filled), which "
-        "training pays for; make export.pack a multiple of the sequences' length, or the sequences more"
-    )
+def warned(done: Finished) -> list[tuple[str, str]]:
+    """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
+    if statistics.NAME not in done:
+        return []
+    told = statistics.read(done[statistics.NAME]).warnings
+    return [("warning", str(one)) for one in told] or [
+        ("checked", "nothing that is checked speaks against training on it")
+    ]
 
 
 def _left_out(rows: RowsResult) -> str:

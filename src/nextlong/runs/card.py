@@ -9,19 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
-from nextlong.export.card import Facts, Source, Split
+from nextlong.export.card import Facts, Source, Split, public_name
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import method_of
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
 from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
+from nextlong.runs.warnings import empty_rows
+
+if TYPE_CHECKING:
+    from nextlong.runs.statistics import Measured
 
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _NOT_PUBLISHED: Final = "(not published)"
@@ -34,10 +38,11 @@ def facts(
     *,
     name: str,
     below: Mapping[str, str],
-    statistics: Mapping[str, str],
+    measured: Measured,
 ) -> Facts:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
     rows = done["rows"].result(RowsResult)
+    room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
     made = format_of(name)
     splits = [
         Split(
@@ -56,7 +61,7 @@ def facts(
         name=Path(recipe.run_dir).name,
         format=made,
         splits=splits,
-        room=recipe.export.pack or max(run.recipe.sequence_tokens for run in runs),
+        room=room,
         left_out=(rows.left_out, arranged),
         methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
@@ -67,8 +72,17 @@ def facts(
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        statistics={label: _model_name(told) if label == "encoder" else told for label, told in statistics.items()}
+        statistics={
+            label: _model_name(told) if label == "encoder" else told for label, told in measured.numbers.items()
+        }
         | _lost_text(done),
+        warnings=[
+            warned.message
+            for warned in (
+                *measured.warnings,
+                *(one for split in below for one in empty_rows(split, rows.splits[split], room=room)),
+            )
+        ],
     )
 
 
@@ -105,14 +119,6 @@ def _hide_places(plain: dict[str, Any], section: Section) -> None:
             plain[key] = _hub_name(value)
         elif any(isinstance(mark, MayBePrivate) for mark in field.metadata) and value != field.default:
             plain[key] = _NOT_PUBLISHED
-
-
-def public_name(path: str) -> str:
-    """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
-    if path.startswith("hf://"):
-        return path
-    own = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
-    return own.rstrip("/").rpartition("/")[2]
 
 
 def _hub_name(given: str) -> str:

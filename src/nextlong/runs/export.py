@@ -33,6 +33,7 @@ from nextlong.results import RowsResult
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
 from nextlong.runs.opened import Run, check_mix, which_state
+from nextlong.runs.statistics import Measured
 from nextlong.tokens.steps import check_eod
 
 CARD = "README.md"
@@ -228,7 +229,7 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
 
 def write_cards(written: Exported) -> None:
     """Put a data set card into every folder, and its hash into the manifest there."""
-    told = _statistics(written)
+    told = measured(written)
     for name in written.recipe.export.formats:
         for split in export_steps.splits_of(written.recipe):
             folder = written.done[export_steps.step_name(name, split)].folder
@@ -250,16 +251,16 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
     """Publish what is to be published. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            _push(written, name, _statistics(written), stale)
+            _push(written, name, measured(written), stale)
 
 
-def _statistics(written: Exported) -> dict[str, str]:
-    """Return what a run's cards tell in numbers; nothing of a mix."""
+def measured(written: Exported) -> Measured:
+    """Return what was measured of a run, for its cards and its end; nothing of a mix."""
     step = written.done.get(statistics.NAME)
-    return statistics.read(step) if step is not None and len(written.runs) == 1 else {}
+    return statistics.read(step) if step is not None and len(written.runs) == 1 else Measured()
 
 
-def _push(written: Exported, name: str, told: Mapping[str, str], stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, told: Measured, stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     recipe = written.recipe
     splits = export_steps.splits_of(recipe)
@@ -288,6 +289,6 @@ def _as_file(path: Path) -> ExportFile:
     return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
 
 
-def _card(written: Exported, name: str, below: Mapping[str, str], told: Mapping[str, str]) -> str:
+def _card(written: Exported, name: str, below: Mapping[str, str], told: Measured) -> str:
     recipe, runs, done = written
-    return card(runs_card.facts(recipe, runs, done, name=name, below=below, statistics=told))
+    return card(runs_card.facts(recipe, runs, done, name=name, below=below, measured=told))

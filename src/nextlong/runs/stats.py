@@ -26,9 +26,11 @@ from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
+from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin, Spread, Tally
+from nextlong.runs.warnings import Warned, warnings
 from nextlong.schemas import DropReason
 from nextlong.search.index_steps import promise_in_words
 
@@ -36,6 +38,7 @@ _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
 _TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
 _HUBS = 10
+_OVERUSED = 16  # more than so many uses of a chunk teach hardly anything (docs/warnings.md)
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
@@ -88,11 +91,15 @@ class Hub:
 
 @dataclass(frozen=True)
 class Reuse:
-    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted."""
+    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
+
+    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
+    """
 
     distinct_chunks: int
     mean: float | None
     max: int | None
+    overused_share: float | None
     histogram: tuple[Uses, ...]
     hubs: tuple[Hub, ...]
 
@@ -141,9 +148,12 @@ class Stats:
     meta_share: float | None
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
+    negatives_by_source: dict[str, int] | None  # tokens
+    near_identical: NearIdentical | None
     chars_per_token: float | None
     documents_per_sequence: Spread | None
     distinct_documents: int
+    warnings: tuple[Warned, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists."""
@@ -158,7 +168,8 @@ def measure(run: Run) -> Stats:
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
             counting.add_lengths(block, run.corpus, tokens)
-    return _stats(run, counting)
+    counted = _stats(run, counting)
+    return replace(counted, warnings=warnings(counted, run))
 
 
 class _Counting:
@@ -167,6 +178,7 @@ class _Counting:
     def __init__(self) -> None:
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens = Tally(), Tally()
+        self.negatives = Negatives()
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
         self.own_document = self.repeated = 0
@@ -180,6 +192,7 @@ class _Counting:
         self.gaps.add(spans.distances(block))
         self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
         self.documents.add(spans.documents_per_sequence(block))
+        self.negatives.add(block)
         self.own_document += spans.own_document_negatives(block)
         self.repeated += spans.repeated_chunks(block)
         np.add.at(self.role_tokens, block.roles, block.lengths)
@@ -205,7 +218,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     tokens = sum(by_role.values())
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
-    doc_ids, _ = counting.tokens_of_document.counted()
+    by_document = counting.tokens_of_document
     drafted = run.steps["draft"].results(DraftResult)
     return Stats(
         run=str(run),
@@ -240,10 +253,12 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         contaminated=_contaminated(run),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
-        tokens_by_source=_by_source(run, counting),
+        tokens_by_source=_by_source(run, by_document),
+        negatives_by_source=_by_source(run, counting.negatives.tokens_of_document) if is_extended else None,
+        near_identical=counting.negatives.near_identical(),
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
-        distinct_documents=len(doc_ids),
+        distinct_documents=len(by_document.counted()[0]),
     )
 
 
@@ -306,7 +321,8 @@ def _reuse(run: Run, counting: _Counting) -> Reuse:
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
     mean = float(uses.mean()) if most else None
-    return Reuse(len(uses), mean, most or None, histogram, _hubs(run, chunk_ids, uses))
+    overused = float(uses[uses > _OVERUSED].sum() / uses.sum()) if most else None
+    return Reuse(len(uses), mean, most or None, overused, histogram, _hubs(run, chunk_ids, uses))
 
 
 def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
@@ -320,9 +336,9 @@ def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tu
     return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
 
 
-def _by_source(run: Run, counting: _Counting) -> dict[str, int]:
+def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return tokens by source, the largest first; one shard's documents at a time."""
-    doc_ids, tokens = counting.tokens_of_document.counted()
+    doc_ids, tokens = by_document.counted()
     total: Counter[str] = Counter()
     shards = schemas.shard_of(doc_ids)
     for shard in np.unique(shards).tolist():

@@ -87,15 +87,4 @@ def verdict(stats: Mapping[str, Any]) -> list[str]:
 
 def warnings(stats: Mapping[str, Any]) -> list[str]:
     """Return what somebody should look at before training on a run; none where its numbers hold no reason."""
-    told = []
-    by_design = stats["negatives"] == "self-repeat"
-    if stats["own_document_negatives"] and not by_design:
-        told.append(f"{stats['own_document_negatives']:,} negatives come from the document that they stand among.")
-    if stats["repeated_chunks"] and not by_design:
-        told.append(f"{stats['repeated_chunks']:,} chunks stand twice in the same sequence.")
-    if stats["chars_per_token"] is not None and stats["chars_per_token"] < 2:
-        told.append(f"A token holds {stats['chars_per_token']:.2f} characters: is this the tokenizer of your model?")
-    asked = stats["yields"]["asked"]
-    if isinstance(asked, int) and stats["sequences"] < asked:
-        told.append(f"{stats['sequences']:,} sequences were made, but {asked:,} were asked for.")
-    return told
+    return [f"{warned['message']}." for warned in stats["warnings"]]

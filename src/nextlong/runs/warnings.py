@@ -1,0 +1,242 @@
+"""Warnings: what a careful colleague would say about a data set before anybody trains on it, and why.
+
+In:  the numbers of a finished run (`Stats`), its recipe and the counts of its steps.
+Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each threshold is where it is: docs/warnings.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nextlong.export.card import public_name
+from nextlong.export.rows import LEAST_FILL, fill, percent
+from nextlong.results import SplitResult, TokenizerResult
+from nextlong.tokens import lost
+
+if TYPE_CHECKING:
+    from nextlong.runs.opened import Run
+    from nextlong.runs.stats import Stats
+
+LEAST_META_SHARE: Final = 0.0025
+MOST_META_SHARE: Final = 0.5
+MOST_NEAR_IDENTICAL: Final = 0.05
+SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
+SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
+STAND_IN_TOKENS: Final = 32_768
+MOST_USES: Final = 4.0  # of a chunk, on average
+MOST_OVERUSED: Final = 0.1
+MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
+LEAST_BYTES_PER_TOKEN: Final = 2.0
+MOST_DROPPED: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Warned:
+    """What looks poor, by a name that stays the same, and in words: what, why it matters, what helps."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        """Return the message and, for looking it up, the name."""
+        return f"{self.message} [{self.name}]"
+
+
+class Seen(NamedTuple):
+    """What the checks look at."""
+
+    stats: Stats
+    run: Run
+
+
+def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
+    """Return what speaks against training on a run."""
+    seen = Seen(stats, run)
+    told = ((name, check(seen)) for name, check in CHECKS.items())
+    return tuple(Warned(name, message) for name, message in told if message)
+
+
+def _own_document(seen: Seen) -> str:
+    count = seen.stats.own_document_negatives
+    if not count or _repeats_itself(seen):
+        return ""
+    return f"{count:,} negatives come from the document that they stand among, which gives the answer away; report it as a bug"
+
+
+def _repeated_chunks(seen: Seen) -> str:
+    if not seen.stats.repeated_chunks or _repeats_itself(seen):
+        return ""
+    return (
+        f"{seen.stats.repeated_chunks:,} chunks stand twice in the same sequence: copying is learned instead of reading"
+    )
+
+
+def _fewer_sequences(seen: Seen) -> str:
+    asked = seen.stats.yields.asked
+    if not isinstance(asked, int) or seen.stats.sequences >= asked:
+        return ""
+    return (
+        f"{seen.stats.sequences:,} sequences were made, but {asked:,} were asked for: the corpus gives no more of this length; "
+        "add documents, or lower compose.target_tokens or compose.min_meta_chunks"
+    )
+
+
+def _low_meta_share(seen: Seen) -> str:
+    share = seen.stats.meta_share
+    if share is None or share >= LEAST_META_SHARE:
+        return ""
+    return (
+        f"only {share:.2%} of the tokens are of the documents that are extended ({1 / share:,.0f} tokens of others for each of "
+        "theirs): little in a sequence depends on anything far back; raise compose.min_meta_chunks so that longer documents "
+        "are extended, or lower compose.target_tokens"
+        if share
+        else "no token is of a document that is extended, so nothing depends on anything far back; raise compose.target_tokens"
+    )
+
+
+def _high_meta_share(seen: Seen) -> str:
+    share = seen.stats.meta_share
+    if share is None or share <= MOST_META_SHARE or _repeats_itself(seen):
+        return ""
+    return (
+        f"{share:.0%} of the tokens are of the documents that are extended: they are nearly as long as the sequence, so their "
+        "chunks hardly move apart; raise compose.target_tokens"
+    )
+
+
+def _near_identical(seen: Seen) -> str:
+    near = seen.stats.near_identical
+    if near is None or near.share <= MOST_NEAR_IDENTICAL or _repeats_itself(seen):
+        return ""
+    return (
+        f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as tables and forms do "
+        f"that differ in names and numbers alone: telling them apart teaches little; look at `nextlong peek RUN {near.sequence}`, "
+        f"which holds {near.most:,} of them; set mine.max_similarity, or leave such pages out of the corpus"
+    )
+
+
+def _one_source(seen: Seen) -> str:
+    negatives, metas = seen.stats.negatives_by_source, _metas_by_source(seen.stats)
+    if not negatives or len(metas | negatives) < 2:
+        return ""
+    source, tokens = max(negatives.items(), key=lambda item: item[1])
+    share = tokens / sum(negatives.values())
+    of_metas = metas.get(source, 0) / max(1, sum(metas.values()))
+    if share < SOURCE_SHARE or share < SOURCE_LIFT * of_metas:
+        return ""
+    named = {own.path: public_name(own.path) for own in seen.run.recipe.ingest.sources}.get(source, source)
+    return (
+        f"{share:.0%} of the negatives' tokens come from {named}, but {of_metas:.0%} of the extended documents' tokens: it "
+        "serves as everybody's negatives, so its style tells a model what to skip; give it a smaller ingest.sources weight or "
+        "max_documents, or cap reuse with compose.max_uses"
+    )
+
+
+def _metas_by_source(stats: Stats) -> dict[str, int]:
+    negatives = stats.negatives_by_source or {}
+    return {source: tokens - negatives.get(source, 0) for source, tokens in stats.tokens_by_source.items()}
+
+
+def _stand_in_tokenizer(seen: Seen) -> str:
+    recipe, tokens = seen.run.recipe, seen.stats.target_tokens
+    if recipe.tokenizer.train is None or tokens < STAND_IN_TOKENS:
+        return ""
+    return (
+        f"the tokenizer is a stand-in trained on this corpus (tokenizer.train={recipe.tokenizer.train:,}), whose ids no model "
+        f"knows, and sequences of {tokens:,} tokens are rarely for a model from scratch; put your model's tokenizer.json into "
+        "tokenizer.source: nothing is embedded or searched again"
+    )
+
+
+def _lossy_tokenizer(seen: Seen) -> str:
+    told = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
+    return f"the tokenizer {told}" if told else ""
+
+
+def _small_tokens(seen: Seen) -> str:
+    if seen.stats.chars_per_token is None:
+        return ""
+    held = seen.stats.chars_per_token * _bytes_per_char(seen.run)
+    if held >= LEAST_BYTES_PER_TOKEN:
+        return ""
+    return (
+        f"a token holds {held:.2f} bytes of text on average: the tokenizer spells most of these texts byte by byte, so that a "
+        "sequence holds little; is it the tokenizer of your model, and was that model made for this language?"
+    )
+
+
+def _bytes_per_char(run: Run) -> float:
+    """Return UTF-8 bytes per character of the first sequence, which holds many documents."""
+    text = run.sequence(0).text
+    return len(text.encode()) / max(1, len(text))
+
+
+def _heavy_reuse(seen: Seen) -> str:
+    reuse = seen.stats.reuse
+    if reuse.mean is None or reuse.overused_share is None or _repeats_itself(seen):
+        return ""
+    if reuse.mean <= MOST_USES and reuse.overused_share <= MOST_OVERUSED:
+        return ""
+    return (
+        f"a chunk serves {reuse.mean:.1f} times on average and up to {reuse.max:,} ({reuse.overused_share:.0%} of all uses go "
+        "to chunks used more than 16 times): what is read so often is learned by heart; add documents, make fewer sequences, or "
+        "cap it with compose.max_uses"
+    )
+
+
+def _small_corpus(seen: Seen) -> str:
+    own, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
+    if own is None or own.mean <= MOST_OF_CORPUS * documents:
+        return ""
+    return (
+        f"a sequence takes chunks from {own.mean:,.0f} of the corpus's {documents:,} documents, {own.mean / documents:.0%}: with "
+        "so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
+    )
+
+
+def _many_dropped(seen: Seen) -> str:
+    yields = seen.stats.yields
+    lost_drafts, composed = sum(yields.dropped.values()), yields.drafts - yields.untried
+    if lost_drafts <= MOST_DROPPED * composed:
+        return ""
+    why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
+    return (
+        f"{lost_drafts:,} of {composed:,} drafts became no sequence ({why}): what is left is no fair sample of the corpus; "
+        "add documents, or lower compose.target_tokens"
+    )
+
+
+def empty_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
+    """Return what speaks against the rows of a split, which hold `room` tokens each."""
+    filled = fill(split.tokens, rows=split.rows, room=room)
+    if filled >= LEAST_FILL:
+        return ()
+    empty = split.rows * room - split.tokens
+    message = (
+        f"{empty:,} tokens of room in the rows of {name} are empty ({percent(filled)} are filled), which training pays for; "
+        "make export.pack a multiple of the sequences' length, or the sequences more"
+    )
+    return (Warned("empty-rows", message),)
+
+
+def _repeats_itself(seen: Seen) -> bool:
+    return seen.stats.negatives == "self-repeat"  # by design, an ablation's control
+
+
+CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
+    "own-document-negatives": _own_document,
+    "repeated-chunks": _repeated_chunks,
+    "fewer-sequences": _fewer_sequences,
+    "many-dropped": _many_dropped,
+    "low-meta-share": _low_meta_share,
+    "high-meta-share": _high_meta_share,
+    "near-identical-negatives": _near_identical,
+    "one-source": _one_source,
+    "heavy-reuse": _heavy_reuse,
+    "small-corpus": _small_corpus,
+    "stand-in-tokenizer": _stand_in_tokenizer,
+    "lossy-tokenizer": _lossy_tokenizer,
+    "small-tokens": _small_tokens,
+}

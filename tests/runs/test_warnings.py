@@ -1,0 +1,230 @@
+"""Each warning on an invented corpus that deserves it, and none on one that does not, nor on the same one mended."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import nextlong
+from nextlong import pipeline
+from nextlong.recipe import Recipe
+from nextlong.runs import stats, warnings
+from nextlong.runs.warnings import CHECKS, empty_rows
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Writer:
+    """Writes documents on topics: each topic has words of its own, and each document draws from one."""
+
+    def __init__(self, seed, *, topics=12):
+        self.draw = random.Random(seed)
+        self.topics = [[self._word() for _ in range(120)] for _ in range(topics)]
+        self.common = [self._word() for _ in range(60)]
+
+    def _word(self):
+        return "".join(self.draw.choices(LETTERS, k=self.draw.randint(3, 9)))
+
+    def document(self, *, sentences, topic=None):
+        """Return a text of so many sentences, one a line."""
+        words = (self.topics[topic] if topic is not None else self.draw.choice(self.topics)) * 2 + self.common
+        return "\n".join(" ".join(self.draw.choices(words, k=self.draw.randint(7, 13))) for _ in range(sentences))
+
+    def documents(self, count, *, sentences=(6, 20)):
+        """Return documents of various lengths."""
+        return [self.document(sentences=self.draw.randint(*sentences)) for _ in range(count)]
+
+
+def write(path, texts):
+    path.write_text(
+        "".join(json.dumps({"id": f"{path.stem}-{n}", "text": text}) + "\n" for n, text in enumerate(texts))
+    )
+    return {"path": str(path), "name": path.stem}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A byte-level tokenizer that knows the words of the first corpus."""
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        Writer(1).documents(200), trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+    )
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def measured(tmp_path, tokenizer):
+    """A function that runs texts, by name of their source, with overrides, and returns the statistics."""
+
+    def run(sources, *overrides):
+        plain = {
+            "run_dir": str(tmp_path / "run"),
+            "executor": "serial",
+            "ingest": {"sources": [write(tmp_path / f"{name}.jsonl", texts) for name, texts in sources.items()]},
+            "chunk": {"max_chars": 256},
+            "encoder": {"lsa": {"dimensions": 64}},
+            "tokenizer": {"source": str(tokenizer)},
+            "compose": {"sequences": 8, "target_tokens": 2048},
+            "export": {"formats": ["jsonl"]},
+        }
+        recipe = Recipe.from_dict(plain, overrides=overrides)
+        pipeline.run(recipe)
+        return stats.measure(nextlong.open(tmp_path / "run"))
+
+    return run
+
+
+def names(measured):
+    return [warned.name for warned in measured.warnings]
+
+
+def said(measured, name):
+    (message,) = [warned.message for warned in measured.warnings if warned.name == name]
+    return message
+
+
+# a corpus without reproach, in many settings
+
+
+@pytest.mark.parametrize("overrides", [[], ["compose.method=knn"], ["compose.method=standard"]], ids=str)
+def test_a_sound_corpus_is_warned_of_nothing(measured, overrides):
+    assert measured({"one": Writer(1).documents(400)}, *overrides).warnings == ()
+
+
+def test_a_control_that_repeats_itself_is_not_told_that_it_does(measured):
+    found = measured({"one": Writer(1).documents(400)}, "compose.negatives=self-repeat")
+    assert found.repeated_chunks > 0
+    assert found.warnings == ()
+
+
+# what deserves one
+
+
+def test_too_little_of_the_documents_that_are_extended(measured):
+    writer = Writer(2)
+    texts = [writer.document(sentences=1) for _ in range(3000)]
+    few = [writer.document(sentences=2) for _ in range(30)]
+    options = ["chunk.max_chars=100", "compose.target_tokens=32768", "compose.sequences=1"]
+    found = measured({"one": texts + few}, *options)
+    assert found.meta_share < warnings.LEAST_META_SHARE
+    assert f"only {found.meta_share:.2%} of the tokens" in said(found, "low-meta-share")
+
+
+def test_documents_as_long_as_the_sequence(measured):
+    found = measured({"one": Writer(3).documents(300, sentences=(60, 70))}, "compose.target_tokens=2600")
+    assert found.meta_share > warnings.MOST_META_SHARE
+    assert f"{found.meta_share:.0%} of the tokens" in said(found, "high-meta-share")
+
+
+def test_tables_that_differ_in_numbers_alone(measured):
+    draw = random.Random(4)
+    form = (
+        "Area: {} square kilometres of land and {} of water, Population: {} inhabitants in year {}, Exports: {} million"
+    )
+    tables = ["\n".join(form.format(*(draw.randint(10, 10**7) for _ in range(5))) for _ in range(6)) for _ in range(60)]
+    found = measured({"one": Writer(4).documents(200) + tables}, "compose.sequences=60")
+    near = found.near_identical
+    assert near.share > warnings.MOST_NEAR_IDENTICAL
+    told = said(found, "near-identical-negatives")
+    assert f"`nextlong peek RUN {near.sequence}`, which holds {near.most} of them" in told
+    mended = measured({"one": Writer(4).documents(200) + tables}, "compose.sequences=60", "mine.max_similarity=0.9")
+    assert "near-identical-negatives" not in names(mended)
+
+
+def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
+    writer = Writer(5)
+    asking = writer.documents(40)
+    # Too short to be extended: they only stand between others' chunks.
+    serving = [writer.document(sentences=3) for _ in range(1500)]
+    found = measured(
+        {"books": asking, str(tmp_path / "snippets"): serving}, "compose.sequences=20", "compose.min_meta_chunks=3"
+    )
+    share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
+    assert share > warnings.SOURCE_SHARE
+    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the extended" in said(
+        found, "one-source"
+    )
+
+
+def test_a_source_that_is_most_of_the_corpus_is_no_surprise(measured):
+    found = measured({"most": Writer(6).documents(400), "rest": Writer(6).documents(40)})
+    assert found.negatives_by_source["most"] > 0.5 * sum(found.negatives_by_source.values())
+    assert "one-source" not in names(found)
+
+
+def test_few_chunks_that_serve_again_and_again(measured):
+    few = {"one": Writer(7).documents(20, sentences=(10, 20))}
+    found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
+    assert found.reuse.mean > warnings.MOST_USES
+    assert f"a chunk serves {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
+        found, "heavy-reuse"
+    )
+    mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", "compose.max_uses=2")
+    assert "heavy-reuse" not in names(mended)
+
+
+def test_a_sequence_that_takes_in_a_good_part_of_the_corpus(measured):
+    found = measured({"one": Writer(8).documents(60)})
+    documents = found.documents_per_sequence.mean
+    assert f"from {documents:,.0f} of the corpus's 60 documents, {documents / 60:.0%}" in said(found, "small-corpus")
+
+
+def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured):
+    texts = {"one": Writer(9).documents(600)}
+    stand_in = ["tokenizer={train: 500}", "compose.sequences=1"]
+    long = measured(texts, *stand_in, f"compose.target_tokens={warnings.STAND_IN_TOKENS}")
+    assert "tokenizer.train=500" in said(long, "stand-in-tokenizer")
+    assert "stand-in-tokenizer" not in names(measured(texts, *stand_in))
+
+
+def test_a_tokenizer_that_loses_text(measured, tmp_path):
+    words = sorted({word for text in Writer(1).documents(200) for word in text.split()})
+    made = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words[::2]])}, unk_token="[UNK]")
+    )
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "lossy.json"))
+    found = measured({"one": Writer(1).documents(400)}, f"tokenizer.source={tmp_path}/lossy.json")
+    assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
+
+
+def test_a_tokenizer_of_another_script(measured):
+    ideographs = [chr(0x4E00 + number) for number in range(3000)]
+    draw = random.Random(10)
+    texts = ["\n".join("".join(draw.choices(ideographs, k=40)) for _ in range(draw.randint(6, 20))) for _ in range(400)]
+    found = measured({"one": texts}, "chunk.max_chars=64")
+    assert found.chars_per_token < 1
+    assert said(found, "small-tokens").startswith("a token holds 1.0")
+
+
+def test_fewer_than_asked_and_most_drafts_dropped(measured):
+    found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.max_uses=1")
+    yields = found.yields
+    assert said(found, "fewer-sequences").startswith(f"{found.sequences} sequences were made, but 60 were asked for")
+    assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
+
+
+def test_what_must_never_be(measured):
+    found = measured({"one": Writer(1).documents(400)})
+    wrong = replace(found, own_document_negatives=2, repeated_chunks=3)
+    told = warnings.warnings(wrong, nextlong.open(found.run))
+    assert [warned.name for warned in told] == ["own-document-negatives", "repeated-chunks"]
+
+
+@pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
+def test_rows_with_room_to_spare(tokens, names):
+    told = empty_rows("train", {"rows": 20, "tokens": tokens}, room=100)
+    assert tuple(warned.name for warned in told) == names
+
+
+def test_every_warning_has_its_place_in_the_documentation():
+    text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert [name for name in headings if "-" in name] == [*CHECKS, "empty-rows"]
