@@ -25,7 +25,7 @@ from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.base import kind_of
 from nextlong.embed.sentence_transformers import count_gpus
 from nextlong.embed.steps import embed_step, encoder_step
-from nextlong.engine import store
+from nextlong.engine import shared, store
 from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
@@ -75,15 +75,21 @@ def run(
     run_dir = record.run_dir_of(recipe)
     check_apart(recipe, run_dir)
     files = input_files(recipe)
-    with store.locked(run_dir):
+    with store.locked(run_dir), shared.opened(record.store_of(recipe), run_dir) as stored:
         name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
         # Only once they are ingested, so that a file that was refused may be mended.
-        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
+        remember = partial(
+            remembered.remember,
+            sources=recipe.ingest.sources,
+            files=files,
+            run_dir=run_dir,
+            stored=record.store_of(recipe),
+        )
         with executor_for(recipe) as executor:
-            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
+            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter, shared=stored)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+Examples = tuple[tuple[int, int, int], ...]
+
 
 class Result(BaseModel):
     """What one task tells; of a task that has only files to show, nothing."""
@@ -241,15 +243,18 @@ class DraftResult(Result):
     """Drafts of one task, and documents that gave none by reason.
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
-    `repeated_passages` left out of extended drafts are None where they may stay.
+    `repeated_passages` left out of extended drafts are None where they may stay. `dropped_examples` are a document's first chunk,
+    chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and the chunks of what it repeats.
     """
 
     drafts: int
     dropped: dict[str, int]
+    dropped_examples: dict[str, Examples] = {}
     limited: bool = False
     starved: int = 0
     near_copies: int | None = None
     repeated_passages: int | None = None
+    near_copy_examples: Examples = ()
 
 
 class NamedChunksResult(Result):
@@ -292,6 +297,7 @@ class ComposeResult(Result):
     sequences: int
     sequences_per_file: tuple[int, ...]
     dropped: dict[str, int]
+    dropped_examples: dict[str, Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
 

@@ -20,6 +20,7 @@ from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
+from nextlong.results import JoinResult
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
@@ -74,7 +75,7 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(slices_of(rows, how))]
     (tmp_path / ".work").mkdir()
     counts = join_slices(tmp_path / ".work" / "part-00099", slices=made, shards=3, dimensions=8)
-    assert counts == {"shards": 3}
+    assert counts == JoinResult(shards=3)
     for shard in range(3):
         joined = tmp_path / ".work" / f"part-00099.{shard:05d}.vectors.npy"
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()

@@ -51,7 +51,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
         type=_words,
         default=[],
         metavar="NAME,…",
-        help="ruler, needle, helmet, longbench-v2, short, attention, dependency (default: ruler)",
+        help="ruler, needle, helmet, longbench-v2, short, attention, copying, key-values, dependency (default: ruler)",
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     what.add_argument(

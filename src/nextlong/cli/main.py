@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · report · sweep · train …
+"""Command line: demo · init · plan · run · list · prune · export · peek · view · stats · report · sweep · train …
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -16,10 +16,12 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import replicate as cli_replicate
 from nextlong.cli import report as cli_report
 from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
+from nextlong.cli import view as cli_view
 from nextlong.cli.asked import add_recipe, write
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
@@ -112,10 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     states.add(commands)
     reports.add(commands)
     cli_report.add(commands)
+    cli_view.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
     cli_train.add(commands)
     cli_evaluate.add(commands)
+    cli_replicate.add(commands)
 
     cli_verify.add(commands)
     return parser

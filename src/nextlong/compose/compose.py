@@ -31,11 +31,14 @@ from nextlong.compose.fit import (
     compose_spans,
     concatenate_spans,
 )
-from nextlong.results import ComposeResult
+from nextlong.results import ComposeResult, Examples
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
+_DROPPED_EXAMPLES = (
+    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
+)
 
 
 class Composed(NamedTuple):
@@ -153,9 +156,19 @@ def compose_capped(
         sequences=sum(file.sequences for file in files),
         sequences_per_file=tuple(file.sequences for file in files),
         dropped=sum((Counter(file.dropped) for file in files), Counter[str]()),
+        dropped_examples=_first_examples(files),
         longest_dropped_tokens=max((file.longest_dropped_tokens for file in files), default=0),
         chunks_at_max_uses=len(uses.blocked),
     )
+
+
+def _first_examples(files: Sequence[ComposeResult]) -> dict[str, Examples]:
+    """Return the first examples of each reason of several files."""
+    first: dict[str, Examples] = {}
+    for file in files:
+        for reason, examples in file.dropped_examples.items():
+            first[reason] = (*first.get(reason, ()), *examples)[:_DROPPED_EXAMPLES]
+    return first
 
 
 class _Uses:
@@ -184,6 +197,7 @@ def _compose_file(
     uses: _Uses | None,
 ) -> ComposeResult:
     dropped: Counter[str] = Counter()
+    examples: dict[str, list[tuple[int, int, int]]] = {}
     kept = longest = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(drafts))) as reader,
@@ -195,6 +209,8 @@ def _compose_file(
             spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
+                if dropped[spans.reason] <= _DROPPED_EXAMPLES:
+                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(pieces), spans.tokens))
                 longest = max(longest, 0 if spans.reason == DropReason.TOO_LONG else spans.tokens)
                 continue
             if uses is not None:
@@ -202,7 +218,11 @@ def _compose_file(
             writer.write_batch(_sequence_batch(draft, rules.method, spans))
             kept += 1
     return ComposeResult(
-        sequences=kept, sequences_per_file=(kept,), dropped=dict(dropped), longest_dropped_tokens=longest
+        sequences=kept,
+        sequences_per_file=(kept,),
+        dropped=dict(dropped),
+        dropped_examples={reason: tuple(of_reason) for reason, of_reason in examples.items()},
+        longest_dropped_tokens=longest,
     )
 
 

@@ -28,9 +28,9 @@ from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
 
 
-def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
-    """Print (name, value), one a line."""
-    width = max(len(name) for name, _ in told) + 2
+def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+    """Print (name, value), one a line; the values stand below those `beside` which were printed before."""
+    width = max(len(name) for name, _ in (*told, *beside)) + 2
     for name, value in told:
         style = "yellow" if name == "warning" else ""
         console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True, style=style)

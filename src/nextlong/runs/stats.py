@@ -26,6 +26,8 @@ from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
+from nextlong.runs.costs import StepCost, step_costs
+from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
@@ -110,7 +112,8 @@ class Stats:
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
-    `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
+    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks.
+    `near_copies` is what the run's steps counted, None if they did not look;
     `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
     each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
     """
@@ -153,6 +156,9 @@ class Stats:
     chars_per_token: float | None
     documents_per_sequence: Spread | None
     distinct_documents: int
+    document_chars: Spread | None
+    document_chars_histogram: tuple[Bin, ...]
+    steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -219,7 +225,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
     by_document = counting.tokens_of_document
-    drafted = run.steps["draft"].results(DraftResult)
+    drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     return Stats(
         run=str(run),
         method=compose.method,
@@ -259,6 +265,9 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(by_document.counted()[0]),
+        document_chars=lengths.spread(),
+        document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
+        steps=step_costs(run),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of
+from nextlong.artefacts.record import run_dir_of, store_of
 from nextlong.corpus import steps as corpus_steps
 from nextlong.engine import runner
 from nextlong.engine.step import Step
@@ -45,7 +45,7 @@ def show(recipe: Recipe, console: Console) -> None:
     told = partial(console.print, highlight=False, soft_wrap=True)
     files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
     steps = pipeline.route(recipe, files)
-    states = [_state(step, run_dir) for step in steps]
+    states = [_state(step, run_dir, store_of(recipe)) for step in steps]
     costs: dict[str, Cost] = {}
     if any(not state.startswith("done") for state in states):
         _check_writable(run_dir)
@@ -107,8 +107,10 @@ def _check_writable(run_dir: Path) -> None:
         raise RunError(f"run_dir={run_dir} cannot be written: {there} is no folder that you may write to")
 
 
-def _state(step: Step, run_dir: Path) -> str:
+def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
     done = runner.find_done(step, run_dir)
+    if done is None and stored is not None and (done := runner.find_done(step, stored)) is not None:
+        return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in the store"
     if done is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
     begun = runner.begun_tasks(step, run_dir)
