@@ -45,6 +45,13 @@ def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
     return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
 
 
+def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
+    """Return how much text a shard would hold if there were so much in all."""
+    if recipe.ingest.shard_mb != "auto":
+        return int(recipe.ingest.shard_mb * 1_000_000)
+    return auto_shard_bytes(int(text_bytes))
+
+
 Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 

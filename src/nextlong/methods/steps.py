@@ -173,6 +173,7 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         bytes=4,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
     )
     return Step(
         "lengths",

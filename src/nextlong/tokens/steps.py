@@ -9,16 +9,16 @@ from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine import store
-from nextlong.engine.estimate import Estimate, one, per_shard
+from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TOKENIZER_BYTES, sequence_limit
+from nextlong.recipe.amounts import TOKENIZER_BYTES, Amounts, sequence_limit
 from nextlong.results import NamedChunksResult, TokenizerResult, TokensResult
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import TRAINING_CHARS, local_path, prepare_tokenizer, token_id
+from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -46,13 +46,19 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         check_eod(recipe, done.file(".tokenizer.json"))
 
     estimate = Estimate(
-        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS),
+        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS if source is None else _measured_chars(amounts)),
         seconds=5e-8,
         disk=one,
-        bytes=5e6,
+        bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
         memory=lambda _: TOKENIZER_BYTES,
+        rate=TRIED if source is None else "tokenizer",
     )
     return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+
+
+def _measured_chars(amounts: Amounts) -> float:
+    """Return how much text E is measured on."""
+    return MEASURED_CHUNKS * amounts.chunk_chars
 
 
 def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
@@ -118,6 +124,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         bytes=0.9,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
     )
     return Step(
         "tokens",

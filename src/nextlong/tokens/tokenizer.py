@@ -38,7 +38,7 @@ LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_MEASURED_CHUNKS: Final = 2048
+MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 
@@ -216,14 +216,14 @@ def _measure_chars_per_token(encoder: TextEncoder, texts: Sequence[str]) -> tupl
 
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
-    """Yield the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+    """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
     drawn = np.empty((3, 0), np.uint64)  # key, shard, row
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
+        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
         here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
         drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:MEASURED_CHUNKS]]
     for shard, (documents, chunks) in enumerate(corpus):
         rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
         yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
