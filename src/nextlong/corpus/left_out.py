@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.left_out import SUFFIX, Example, LeftOut, write
-from nextlong.engine.step import Counts
+from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
 
 _EXAMPLES: Final = 5
 _LOOKED_AT: Final = 200  # documents that are not kept, to tell those that equal others from those over a cap
@@ -34,24 +34,24 @@ class Looks:
     hashes: tuple[Path, ...]
     rejects: tuple[Path, ...]
     keep: tuple[Path, ...]  # of select
-    ingested: Sequence[Counts]
+    ingested: Sequence[IngestResult]
     labels: Sequence[str]  # the source of each of `ingested`
-    selected: Counts
-    near: Counts | None
-    contaminated: Sequence[Counts]
+    selected: SelectResult
+    near: NearDuplicatesResult | None
+    contaminated: Sequence[ContaminatedResult]
 
 
-def gather_left_out(out: Path, *, looks: Looks) -> Counts:
+def gather_left_out(out: Path, *, looks: Looks) -> LeftOutResult:
     """Write `{out}.left_out.json`; return how many were left out for each reason."""
     reasons = [*_rejects(looks), *_by_where(looks), *_by_select(looks), *_near(looks), *_contaminated(looks)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    return {"left_out": {one.reason: one.count for one in reasons if one.count}}
+    return LeftOutResult(left_out={one.reason: one.count for one in reasons if one.count})
 
 
 def _rejects(looks: Looks) -> list[LeftOut]:
     counted: Counter[str] = Counter()
-    for counts in looks.ingested:
-        counted.update(counts["reject_reasons"])
+    for part in looks.ingested:
+        counted.update(part.reject_reasons)
     found: dict[str, list[Example]] = {kind: [] for kind in counted}
     for path in looks.rejects:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -65,11 +65,11 @@ def _rejects(looks: Looks) -> list[LeftOut]:
 
 
 def _by_where(looks: Looks) -> list[LeftOut]:
-    count = sum(counts.get("left_out_by_where", 0) for counts in looks.ingested)
+    count = sum(part.left_out_by_where for part in looks.ingested)
     examples = [
         Example(source_id, label, head, "")
-        for counts, label in zip(looks.ingested, looks.labels, strict=True)
-        for source_id, head in counts.get("where_examples", ())
+        for part, label in zip(looks.ingested, looks.labels, strict=True)
+        for source_id, head in part.where_examples
     ]
     return [LeftOut("where does not hold", "documents", count, _spread(examples))]
 
@@ -82,10 +82,10 @@ def _by_select(looks: Looks) -> list[LeftOut]:
     capped = [own for own, first in first_of.items() if first == own]
     names = _names(looks, [first for _, first in equal])
     duplicates = _examples(looks, [own for own, _ in equal], [f"equals {name}" for name in names])
-    over = looks.selected["capped"] + looks.selected["weighted_out"]
+    over = looks.selected.capped + looks.selected.weighted_out
     cut = _examples(looks, capped, [""] * len(capped))
     return [
-        LeftOut("equal to an earlier document", "documents", looks.selected["duplicates"], _spread(duplicates)),
+        LeftOut("equal to an earlier document", "documents", looks.selected.duplicates, _spread(duplicates)),
         LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(cut)),
     ]
 
@@ -119,12 +119,11 @@ def _first_with(hashes: Sequence[Path], doc_ids: Sequence[int]) -> dict[int, int
 def _near(looks: Looks) -> list[LeftOut]:
     if looks.near is None:
         return []
-    pairs: Sequence[Sequence[int]] = looks.near.get("examples", ())
     starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in looks.keep)])
-    gone, stays = ([_doc_id(pair[side], starts) for pair in pairs] for side in (0, 1))
+    gone, stays = ([_doc_id(pair[side], starts) for pair in looks.near.examples] for side in (0, 1))
     notes = [f"nearly equal to {name}" for name in _names(looks, stays)]
     reason = "nearly equal to another document"
-    return [LeftOut(reason, "documents", looks.near["near_duplicates"], _spread(_examples(looks, gone, notes)))]
+    return [LeftOut(reason, "documents", looks.near.near_duplicates, _spread(_examples(looks, gone, notes)))]
 
 
 def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
@@ -135,11 +134,11 @@ def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
 
 def _contaminated(looks: Looks) -> list[LeftOut]:
     found = [
-        (shard << schemas.SHARD_BITS | counts["example_doc_row"], counts["example"])
-        for shard, counts in enumerate(looks.contaminated)
-        if counts["example"] and "example_doc_row" in counts
+        (shard << schemas.SHARD_BITS | part.example_doc_row, part.example)
+        for shard, part in enumerate(looks.contaminated)
+        if part.example_doc_row >= 0
     ]
-    count = sum(counts["contaminated"] for counts in looks.contaminated)
+    count = sum(part.contaminated for part in looks.contaminated)
     some = _spread(found)
     examples = _examples(looks, [doc for doc, _ in some], [f"shares with {told}" for _, told in some])
     return [LeftOut("shares words with an evaluation text", "chunks", count, tuple(examples))]

@@ -10,6 +10,7 @@ from nextlong.corpus.steps import Splits
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
+from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
 
 
 def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
@@ -18,19 +19,19 @@ def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, ot
     labels = [source.label for source, own in zip(recipe.ingest.sources, splits, strict=True) for _ in own]
 
     def tasks(done: Finished) -> list[Task]:
-        ingested = done["ingest"]
+        ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)
         looks = Looks(
-            documents=tuple(ingested.files(".documents.arrow")),
-            hashes=tuple(ingested.files(".hashes.npy")),
-            rejects=tuple(ingested.files(".rejects.arrow") if ingested.total("rejects") else ()),
+            documents=tuple(ingest_done.files(".documents.arrow")),
+            hashes=tuple(ingest_done.files(".hashes.npy")),
+            rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
             keep=tuple(done["select"].files(".keep.npy")),
-            ingested=ingested.counts,
+            ingested=parts,
             labels=labels,
-            selected=done["select"].counts[0],
-            near=done["near_duplicates"].counts[0] if "near_duplicates" in done else None,
-            contaminated=done["contaminated"].counts if "contaminated" in done else (),
+            selected=done["select"].result(SelectResult),
+            near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
+            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
         )
         return [partial(gather_left_out, looks=looks)]
 
     estimate = Estimate(work=lambda amounts: amounts.documents, seconds=1e-8)
-    return Step("left_out", 1, {}, (ingest, select, *reads), tasks, estimate=estimate)
+    return Step("left_out", 1, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
