@@ -16,6 +16,7 @@ from pathlib import Path
 import nextlong
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import plan as cli_plan
 from nextlong.cli import replicate as cli_replicate
 from nextlong.cli import report as cli_report
 from nextlong.cli import reports, share, states, sweep
@@ -98,14 +99,14 @@ def _parser() -> argparse.ArgumentParser:
     init.set_defaults(command=_init)
 
     for name, command, meaning in (
-        ("plan", _plan, "what would run, what is done, and what it will take"),
+        ("plan", cli_plan.show, "what would run, what is done, and what it will take"),
         ("run", _run, "carry out a recipe; again: go on, or do nothing"),
     ):
         sub = commands.add_parser(name, help=meaning)
         add_recipe(sub, needed="a preset will do" if name == "plan" else "always")
         sub.set_defaults(command=command)
         if name == "plan":
-            sub.add_argument("--preset", metavar="NAME", help="plan a recipe of the package, as for init")
+            cli_plan.add(sub)
         if name == "run":
             sub.add_argument("--name", help="of the state that this makes, opened as RUN@NAME (the recipe's `name`)")
             sub.add_argument(
@@ -165,18 +166,6 @@ def _init(asked: argparse.Namespace) -> None:
             Console().print(told, highlight=False, soft_wrap=True, markup=False)
     told = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
     Console().print(told, highlight=False, soft_wrap=True)
-
-
-def _plan(asked: argparse.Namespace) -> None:
-    from nextlong.recipe.presets import preset_path
-    from nextlong.report.plan import page
-
-    if (asked.recipe is None) == (asked.preset is None):
-        raise NextlongError(
-            "plan needs a recipe or a preset, one of the two; say nextlong plan RECIPE or --preset paper-128k"
-        )
-    path = asked.recipe or preset_path(asked.preset)
-    page.show(Recipe.load(path, overrides=asked.overrides), Console())
 
 
 def _run(asked: argparse.Namespace) -> None:
