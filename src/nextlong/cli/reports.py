@@ -7,12 +7,16 @@ import json
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nextlong
 from nextlong.artefacts import record
 from nextlong.cli.asked import write
 from nextlong.errors import NextlongError
 from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.runs.opened import Sequence
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +28,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--first", type=int, default=100, metavar="N", help="list so many sequences, 0 for all (default: 100)"
     )
     peek.add_argument("--text", action="store_true", help="print its text")
-    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
+    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; as PNG if FILE ends in .png")
     peek.set_defaults(command=_peek)
 
     stats = commands.add_parser("stats", help="what is in a data set, in numbers")
@@ -43,9 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _peek(asked: argparse.Namespace) -> None:
-    from nextlong.methods.base import described, method_of
-    from nextlong.report import peek, picture
-    from nextlong.schemas import Layout
+    from nextlong.report import peek
 
     run = nextlong.open(asked.run)
     console = Console()
@@ -59,13 +61,21 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
-        if method_of(run.recipe).layout != Layout.EXTENDED:
-            raise NextlongError(f"--svg draws a meta-document among its negatives; {described(run.recipe)} has none")
-        write(asked.svg, picture.svg(run.sequence(asked.number)))
+        _draw(run.sequence(asked.number), asked.svg)
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
     show = peek.show_text if asked.text else peek.show_sequence
     show(run.sequence(asked.number), console)
+
+
+def _draw(sequence: Sequence, path: Path) -> None:
+    from nextlong.picture import before_after, png
+
+    tokens = len(sequence.input_ids)
+    if path.suffix.lower() == ".png":
+        write(path, png.png(sequence.spans, tokens=tokens, name=sequence.id))
+    else:
+        write(path, before_after.svg(sequence.spans, tokens=tokens, name=sequence.id))
 
 
 def _stats(asked: argparse.Namespace) -> None:

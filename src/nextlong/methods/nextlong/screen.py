@@ -14,7 +14,7 @@ of each list of which too much falls out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from nextlong.similarity.near_copies import find
 from nextlong.similarity.shingles import Document, ShingleStore, Weights
 
 _EXAMINED = 1.125  # times the prefix that a draft of unscreened lists takes …
+_EXAMPLES = 2  # of a meta-document
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
 
 Ids = NDArray[np.int64]
@@ -39,6 +40,9 @@ class Screened(NamedTuple):
     pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
     near_copies: int = 0  # distinct chunks that are passed over
     by_passage: int = 0  # … of these, for nothing but 100 words in a row
+    examples: tuple[
+        tuple[int, int | None], ...
+    ] = ()  # some of these, and the candidate repeated; None: the meta-document
 
 
 def screen(
@@ -69,7 +73,18 @@ def screen(
     pairs = walked[found.pairs[np.isin(walked, reached)[found.pairs].all(axis=1)]]
     passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
     by_passage = np.intersect1d(passed_over, walked[found.by_passage])
-    return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage))
+    examples = tuple(_examples(passed_over, walked[found.of_document], walked[found.pairs]))
+    return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage), examples)
+
+
+def _examples(passed_over: Ids, of_document: Ids, pairs: Ids) -> Iterator[tuple[int, int | None]]:
+    """Yield the first few that were passed over, each with the candidate that it repeats, or None for the meta-document."""
+    for chunk in passed_over[:_EXAMPLES].tolist():
+        repeated = pairs[pairs[:, 1] == chunk, 0]
+        if chunk in of_document:
+            yield chunk, None
+        elif len(repeated):
+            yield chunk, int(repeated[-1])
 
 
 def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
