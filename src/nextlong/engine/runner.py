@@ -23,7 +23,8 @@ from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.results import Result
 
 _LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
@@ -253,9 +254,12 @@ class _Running:
             return None
         if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
             self._is_closing = True
-            closing = self.step.close([self._parts[index]["counts"] for index in range(self._count)])
+            closing = self.step.close([self._told(index) for index in range(self._count)])
             self._left.append(_Numbered(closing, self._folder, self._count))
         return self._left[0] if self._left else None
+
+    def _told(self, index: int) -> Result:
+        return self.step.result.model_validate(self._parts[index]["counts"])
 
     def hand_over(self) -> None:
         """Take note that the next task has begun."""
@@ -308,8 +312,8 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
         try:
             work.mkdir()
             with memory.peak() as peak_bytes:
-                counts: Counts = task(work / f"part-{index:05d}")
-            return store.commit_part(work, folder, index, counts, time.monotonic() - began, peak_bytes=peak_bytes())
+                told = task(work / f"part-{index:05d}").model_dump(mode="json")
+            return store.commit_part(work, folder, index, told, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

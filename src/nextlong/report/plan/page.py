@@ -1,8 +1,8 @@
 """Plan: what would run, what is done, and what it will take, before anything runs.
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, read, chunked, encoded and
-tokenized here and now (`sample.py`); nothing is written.
+What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, on which the steps are tried here
+and now (`sample.py`, `trial.py`), in a temporary folder; nothing stays. The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -25,18 +26,32 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
+from nextlong.report.plan import assumed, warnings
 from nextlong.report.plan import costs as plan_costs
-from nextlong.report.plan import sample as plan_sample
-from nextlong.report.plan.costs import Cost
+from nextlong.report.plan.amounts import Corpus, amounts_of, of_trial
+from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan.costs import Cost, Machines, Sample
 from nextlong.report.plan.earlier import earlier_rates
+from nextlong.report.plan.sample import Measured, measure
+from nextlong.report.plan.trial import try_route
+from nextlong.search import choose
 from nextlong.tokens import lost
-from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
 _MB = 1_000_000
 
 
-def show(recipe: Recipe, console: Console) -> None:
+class Plan(NamedTuple):
+    """What is to be done, how much of it, and what it takes on each of the machines that are asked for."""
+
+    amounts: Amounts
+    corpus: Corpus
+    measured: Measured
+    on: list[tuple[Machines, dict[str, Cost]]]  # this machine first
+
+
+def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     missing = _missing_package(recipe)
     pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
@@ -46,25 +61,62 @@ def show(recipe: Recipe, console: Console) -> None:
     files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
     steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir, store_of(recipe)) for step in steps]
-    costs: dict[str, Cost] = {}
-    if any(not state.startswith("done") for state in states):
-        _check_writable(run_dir)
-        corpus, rates = plan_sample.measure(recipe, files)
-        costs = plan_costs.estimate(
-            recipe,
-            corpus,
-            rates,
-            shards=_shards(recipe, files, corpus.text_bytes),
-            earlier=earlier_rates(recipe, run_dir),
-        )
-        console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
-        if warning := _too_long(recipe, corpus, rates):
-            console.print(warning, style="bold red", highlight=False, soft_wrap=True)
-        if loses := lost.warning(rates.lost_share):
-            console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
-    _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
+    if all(state.startswith("done") for state in states) and not asked.is_elsewhere and asked.chunks is None:
+        _print(steps, states, [], console)
+        return
+    _check_writable(run_dir)
+    if asked.chunks is not None:
+        states = ["" for _ in steps]  # of another corpus
+    plan = make(recipe, files, steps, asked)
+    console.print(_summary(recipe, plan), highlight=False, soft_wrap=True)
+    if loses := lost.warning(plan.measured.tokenizing.lost_share):
+        console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
+    todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
+    columns = [(machines, {name: cost for name, cost in told.items() if name in todo}) for machines, told in plan.on]
+    _print(steps, states, columns, console)
+    for line in assumed.lines(recipe, plan.amounts, columns, plan.measured, asked):
+        told(line, markup=False)
+    total = plan_costs.total(steps, columns[0][1], columns[0][0])
+    for line in warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere):
+        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if missing:
         told(f"before `nextlong run`: {missing}", markup=False)
+
+
+def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
+    """Return what each step will take here, and on other machines where these are asked for."""
+    measured = measure(recipe, files)
+    corpus = measured.corpus
+    if asked.chunks is not None:
+        corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
+    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
+    samples = [Sample(of_trial(trial), trial.steps) for trial in trials]
+    gpus = pipeline.capacity_here(recipe).gpus
+    here = Machines(pipeline.worker_count(recipe), gpus)
+    machines = [here]
+    if asked.is_elsewhere:
+        each = asked.workers or pipeline.worker_count(recipe)
+        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked)))
+    amounts = amounts_of(
+        recipe,
+        corpus,
+        dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
+        chars_per_token=measured.tokenizing.chars_per_token,
+        shards=_shards(recipe, files, corpus.text_bytes, asked),
+        has_gpu=choose.has_gpu(recipe.search),
+    )
+    on = []
+    for place in machines:
+        rates = assumed.rates(recipe, amounts, measured, asked)
+        # What ran here says nothing of other machines but by the same rates.
+        earlier = earlier_rates(recipe, run_dir_of(recipe))
+        told = plan_costs.costs(steps, amounts, (samples[0], samples[1]), rates, machines=place, earlier=earlier)
+        on.append((place, told))
+    return Plan(amounts, corpus, measured, on)
+
+
+def _head_s(asked: Asked) -> float:
+    return plan_costs.RAY_HEAD_S if asked.nodes > 1 else plan_costs.HEAD_S
 
 
 def _missing_package(recipe: Recipe) -> str:
@@ -76,7 +128,8 @@ def _missing_package(recipe: Recipe) -> str:
     return ""
 
 
-def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
+def _summary(recipe: Recipe, plan: Plan) -> str:
+    corpus = plan.corpus
     kept = (
         f", of which {corpus.kept_documents:,.0f} stay"
         if round(corpus.kept_documents) < round(corpus.documents)
@@ -85,19 +138,15 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; method {described(recipe)}; {pipeline.worker_count(recipe)} workers"
+        f"{plan.measured.tokenizing.chars_per_token:.2f} characters per token; method {described(recipe)}; "
+        f"{pipeline.worker_count(recipe)} workers"
     )
 
 
-def _too_long(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
-    """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
-    tokens, asked = corpus.kept_chars / rates.chars_per_token, recipe.compose.target_tokens
-    if tokens >= asked or not uses_a_chunk_once(recipe):
-        return ""
-    return too_short(recipe, tokens)
-
-
-def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float) -> int:
+def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float, asked: Asked) -> int:
+    if asked.chunks is not None:
+        shard_bytes = corpus_steps.shard_bytes_for(recipe, text_bytes)
+        return max(1, math.ceil(text_bytes / shard_bytes))
     return max(len(files), math.ceil(text_bytes / corpus_steps.shard_bytes_of(recipe, files)))
 
 
@@ -118,28 +167,65 @@ def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
 
 
 def _print(
-    steps: Sequence[Step], states: Sequence[str], costs: Mapping[str, Cost], console: Console, *, workers: int
+    steps: Sequence[Step], states: Sequence[str], on: Sequence[tuple[Machines, Mapping[str, Cost]]], console: Console
 ) -> None:
     table = tables.table()
-    for heading in ("step", "state", "time", "disk", "memory"):
+    for heading in ("step", "state", *_headings(on)):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-    todo = {}
     for step, state in zip(steps, states, strict=True):
-        cost = None if state.startswith("done") else costs.get(step.name)
-        if cost is not None:
-            todo[step.name] = cost
-        table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
-    if todo:
-        waves = ([todo[step.name] for step in wave if step.name in todo] for wave in plan_costs.waves(steps))
-        table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
+        table.add_row(step.name, state, *_cells(step.name, on))
+    if any(told for _, told in on):
+        table.add_row("all to do", "", *_totals(steps, on), style="bold")
     tables.show(table, console)
 
 
-def _cells(cost: Cost) -> tuple[str, str, str]:
-    if cost.seconds is None:
-        told = cost.why_unknown
-    elif cost.seconds < 120:
-        told = f"{max(0.1, cost.seconds):,.1f} s"
-    else:
-        told = f"{cost.seconds / 60:,.0f} min" if cost.seconds < 7200 else f"{cost.seconds / 3600:,.1f} h"
-    return told, f"{cost.disk_bytes / _MB:,.1f} MB", f"{cost.memory_mb:,.0f} MB"
+def _headings(on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    others = [_named(machines) for machines, _ in on[1:]]
+    gpu = ["GPU-hours"] if any(machines.gpus for machines, _ in on) else []
+    return ["time", *others, *gpu, "disk", "memory"] if on else []
+
+
+def _named(machines: Machines) -> str:
+    gpus = f", {machines.gpus} GPUs" if machines.gpus else ""
+    return f"{machines.workers} workers{gpus}"
+
+
+def _cells(name: str, on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    costs = [(machines, told[name]) for machines, told in on if name in told]
+    if not costs:
+        return ["" for _ in _headings(on)]
+    here, first = costs[0]
+    _, cost = costs[-1]
+    gpu_s = cost.seconds if cost.on_gpus else 0.0
+    gpu = [_hours(gpu_s)] if any(machines.gpus for machines, _ in on) else []
+    times = [_time(cost.wall(machines), cost.unknown) for machines, cost in costs]
+    return [*times, *gpu, _disk(first.disk_bytes), _memory(plan_costs.memory_of(first, here))]
+
+
+def _totals(steps: Sequence[Step], on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    totals = [plan_costs.total(steps, told, machines) for machines, told in on]
+    gpu = [_hours(totals[-1].gpu_seconds)] if any(machines.gpus for machines, _ in on) else []
+    times = [_time(total.seconds, total.unknown) for total in totals]
+    return [*times, *gpu, _disk(totals[0].disk_bytes), _memory(totals[0].memory_bytes)]
+
+
+def _time(seconds: float | None, unknown: str) -> str:
+    if seconds is None:
+        return unknown
+    if seconds < 120:
+        return f"{max(0.1, seconds):,.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"
+
+
+def _hours(seconds: float | None) -> str:
+    return "" if not seconds else f"{seconds / 3600:,.1f}"
+
+
+def _disk(count: float) -> str:
+    return f"{count / _MB:,.1f} MB" if count < 1e10 else f"{count / 1e9:,.0f} GB"
+
+
+def _memory(count: float) -> str:
+    return f"{count / _MB:,.0f} MB" if count < 1e11 else f"{count / 1e9:,.0f} GB"

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from nextlong.evaluate.data import field_of
 from nextlong.evaluate.scores import best_of_raw_and_parsed, string_match_all, substring_exact_match
+from nextlong.evaluate.shapes import KeyValues
 from nextlong.evaluate.task import JSON, Request, Sample, Task, register
 from nextlong.evaluate.tasks.ruler import niah, words
 
@@ -53,18 +53,12 @@ def _file_at(length: int) -> str:
 
 
 def _published(request: Request, file: str) -> Iterator[Sample]:
-    rows = list(request.data.json_lines(file))
+    rows = list(request.data.json_lines(file, KeyValues))
     order = np.random.default_rng(request.seed).permutation(len(rows))  # as `datasets` shuffles
     for number in order.tolist():
         row = rows[number]
-        demos = [tuple(pair) for pair in field_of(row, "demos", file=file)[:_SHOTS]]
-        yield _sample(
-            field_of(row, "context", file=file),
-            field_of(row, "question", file=file),
-            str(field_of(row, "answer", file=file)),
-            demos,
-            {"depth": row.get("depth")},
-        )
+        details: dict[str, JSON] = {"depth": row.get("depth")}
+        yield _sample(row["context"], row["question"], str(row["answer"]), row["demos"][:_SHOTS], details)
 
 
 def _made(request: Request) -> Iterator[Sample]:
