@@ -16,6 +16,7 @@ import argparse
 import http.client
 import importlib.util
 import json
+import os
 import random
 import re
 import resource
@@ -201,9 +202,8 @@ def main() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     size = (asked.out / "report.html").stat().st_size / 1e6
-    print(
-        f"report: {report.seconds:.1f} s, {report.peak_mb:.0f} MB ({report.memory}), page of {size:.1f} MB", flush=True
-    )
+    told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
+    print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB", flush=True)
     draw, state = random.Random(1), run.rpartition("@")[2]
     with viewer(run) as (host, port, started):
         first = milliseconds(host, port, f"/{quote(state)}/sequences")
