@@ -268,7 +268,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
+    return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
