@@ -21,6 +21,7 @@ from nextlong.artefacts.names import name_for
 from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.left_out_step import left_out_step
 from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.base import kind_of
 from nextlong.embed.sentence_transformers import count_gpus
@@ -193,6 +194,7 @@ def route(
     cut = corpus_steps.chunk_step(recipe, ingest, keep)
     cleaning = cleaning_steps(recipe, ingest, cut)
     chunk = cleaning[-1] if cleaning else cut  # what every step below sees
+    left_out = left_out_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
@@ -207,6 +209,7 @@ def route(
         *deduplicating,
         cut,
         *cleaning,
+        left_out,
         tokenizer,
         *drafted,
         named,

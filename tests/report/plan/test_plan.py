@@ -24,7 +24,7 @@ from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.earlier import earlier_rates
 
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed",
+    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed",
     "index", "lists", "tune", "mine", "shingles", "weights", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
