@@ -13,8 +13,8 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared
 from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.errors import RunError
 
 _LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
@@ -307,11 +308,25 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     with store.explained(folder):
         try:
             work.mkdir()
-            with memory.peak() as peak_bytes:
+            with memory.peak() as peak_bytes, _memory_told(folder, index):
                 counts: Counts = task(work / f"part-{index:05d}")
             return store.commit_part(work, folder, index, counts, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _memory_told(folder: Path, index: int) -> Iterator[None]:
+    """Turn what a task says that gets no more memory into a RunError that names it."""
+    try:
+        yield
+    except MemoryError as error:
+        step = folder.name.split("-", 1)[1].rpartition("-")[0]
+        said = " ".join(str(error).split()) or "no more is to be had"
+        raise RunError(
+            f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
+            "workers (--set workers=1) or on a larger machine: what is finished is kept"
+        ) from None
 
 
 def _versions() -> dict[str, str]:

@@ -22,10 +22,11 @@ from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.choose import choose_execution
 from nextlong.embed.sentence_transformers import is_installed
-from nextlong.errors import CorpusError
+from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
+from nextlong.report.plan.cluster import shape_of
 
 _ENCODED_CHUNKS = 32  # by a transformer, in a second or so
 _TOKENIZED_CHUNKS = 512
@@ -34,7 +35,7 @@ _TRAINED_ENTRIES = 4096  # trained in a second, and within a tenth of the charac
 _SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
 _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 _MODEL_DIMENSIONS = 1024  # of models such as the paper's; that is not asked either where its package is missing
-_ENDPOINT, _NOT_INSTALLED = "the endpoint's", "needs its package"
+_ENDPOINT, _NOT_INSTALLED, _NOT_HERE = "the endpoint's", "needs its package", "no model here"
 _OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
 
 
@@ -160,7 +161,12 @@ def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> tuple[float | Non
     if not is_installed():
         return None, _NOT_INSTALLED, _MODEL_DIMENSIONS
     few = list(chunks[:: max(1, len(chunks) // _ENCODED_CHUNKS)])[:_ENCODED_CHUNKS]
-    execution, dimensions = choose_execution(encoder.name, encoder.sentence_transformers, few)
+    try:
+        execution, dimensions = choose_execution(encoder.name, encoder.sentence_transformers, few)
+    except EncoderError:
+        if (shape := shape_of(encoder)) is None:
+            raise
+        return None, _NOT_HERE, shape.width  # it may be where the run will be
     return execution.threads / execution.chunks_per_second, "", dimensions
 
 
