@@ -199,7 +199,7 @@ def _measure_index(
         seconds, counts = _seconds(
             lambda shard=shard, path=path: ivf.fill(stems[shard], template=template, vectors=[path], first_shard=shard)
         )
-        filling, filled = filling + seconds, filled + counts["bytes"]
+        filling, filled = filling + seconds, filled + counts.bytes
     files = IndexFiles("ivf", tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
         tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)

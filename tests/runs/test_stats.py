@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import nextlong
+from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.report import compare, stats_page
 from nextlong.runs import card_statistics, stats
@@ -37,11 +38,11 @@ def sequences(run):
 
 def test_yield(run, measured):
     told = measured.yields
-    (drawn,) = run.steps["meta_documents"].counts
+    (drawn,) = counts_of(run.steps["meta_documents"])
     assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
     assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
     assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())
-    assert told.kept + told.spare == run.steps["compose"].total("sequences") == 16
+    assert told.kept + told.spare == total(run.steps["compose"], "sequences") == 16
     assert told.untried == 7
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import nextlong
 from conftest import write_corpus
+from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.view import left_out
 
@@ -53,14 +54,14 @@ def test_copies(run, kinds):
 def test_contaminated_chunks(run, kinds):
     kind = kinds["contaminated"]
     entries, go_on = kind.page(0, 1000)
-    assert len(entries) == kind.count == run.steps["contaminated"].total("contaminated") > 0
+    assert len(entries) == kind.count == total(run.steps["contaminated"], "contaminated") > 0
     assert go_on is None
     assert "eval.jsonl" in kind.reason
 
 
 def test_drafts_that_became_no_sequence(run, kinds):
     expected = Counter()
-    for own in run.steps["draft"].counts + run.steps["compose"].counts:
+    for own in counts_of(run.steps["draft"]) + counts_of(run.steps["compose"]):
         expected.update(own["dropped"])
     found = {kind.reason: kind.count for key, kind in kinds.items() if key.startswith(("draft", "compose"))}
     assert found == {reason: count for reason, count in expected.items() if count}

@@ -13,8 +13,8 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Container, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
-from nextlong.errors import RunError
+from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.results import Result
 
 _LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
@@ -254,9 +254,12 @@ class _Running:
             return None
         if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
             self._is_closing = True
-            closing = self.step.close([self._parts[index]["counts"] for index in range(self._count)])
+            closing = self.step.close([self._told(index) for index in range(self._count)])
             self._left.append(_Numbered(closing, self._folder, self._count))
         return self._left[0] if self._left else None
+
+    def _told(self, index: int) -> Result:
+        return self.step.result.model_validate(self._parts[index]["counts"])
 
     def hand_over(self) -> None:
         """Take note that the next task has begun."""
@@ -308,25 +311,11 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     with store.explained(folder):
         try:
             work.mkdir()
-            with memory.peak() as peak_bytes, _memory_told(folder, index):
-                counts: Counts = task(work / f"part-{index:05d}")
-            return store.commit_part(work, folder, index, counts, time.monotonic() - began, peak_bytes=peak_bytes())
+            with memory.peak() as peak_bytes, memory.told(folder, index):
+                told = task(work / f"part-{index:05d}").model_dump(mode="json")
+            return store.commit_part(work, folder, index, told, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
-
-
-@contextmanager
-def _memory_told(folder: Path, index: int) -> Iterator[None]:
-    """Turn what a task says that gets no more memory into a RunError that names it."""
-    try:
-        yield
-    except MemoryError as error:
-        step = folder.name.split("-", 1)[1].rpartition("-")[0]
-        said = " ".join(str(error).split()) or "no more is to be had"
-        raise RunError(
-            f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
-            "workers (--set workers=1) or on a larger machine: what is finished is kept"
-        ) from None
 
 
 def _versions() -> dict[str, str]:

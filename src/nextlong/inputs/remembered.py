@@ -27,6 +27,7 @@ from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
 from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
+from nextlong.results import IngestResult
 
 _INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
@@ -88,7 +89,7 @@ def remember(
 ) -> None:
     """Write down the files of a finished ingest, in the store too; those of other sources stay remembered."""
     # In the order of the files.
-    hashes = iter([found for counts in ingested.counts for found in counts.get("input_hashes", ())])
+    hashes = iter([own for part in ingested.results(IngestResult) for own in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
     for source, own in zip(sources, files, strict=True):
         for file in own:

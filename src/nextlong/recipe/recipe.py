@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.recipe.encoder import Encoder
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Auto,
@@ -22,10 +23,10 @@ from nextlong.recipe.keys import (
     Compose,
     Decontaminate,
     Documents,
-    Encoder,
     Ingest,
     Mine,
     Named,
+    Operational,
     Positive,
     Ray,
     Section,
@@ -42,20 +43,22 @@ from nextlong.recipe.text import check_plain, explain, merge
 class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
-    run_dir: Named = Field(description="where the run lives; one folder a step")
-    store: Named | None = Field(
+    run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder a step")
+    store: Annotated[Named | None, Operational()] = Field(
         None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
     )
-    name: StateName | None = Field(
+    name: Annotated[StateName | None, Operational()] = Field(
         None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="of every random draw")
-    workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
-    executor: Literal["local", "serial", "ray"] = Field(
+    workers: Annotated[Positive | Auto, Operational()] = Field(
+        "auto", description="processes; auto: one per CPU core; never changes the data"
+    )
+    executor: Annotated[Literal["local", "serial", "ray"], Operational()] = Field(
         "local",
         description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
     )
-    ray: Ray = Ray()
+    ray: Annotated[Ray, Operational()] = Ray()
     ingest: Ingest
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()

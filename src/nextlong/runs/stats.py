@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,8 +22,9 @@ from nextlong import schemas
 from nextlong.artefacts import finished, lookup
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.compose.steps import dropped
+from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
+from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
 from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.lengths import document_chars
@@ -223,7 +225,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
     by_document = counting.tokens_of_document
-    lengths = document_chars(run)
+    drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     return Stats(
         run=str(run),
         method=compose.method,
@@ -236,7 +238,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         max_uses=compose.max_uses if is_extended else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
         search=promise_in_words(run.steps) or None,
-        queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
+        queries=run.steps["keywords"].results(KeywordsResult)[0].queries if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,
         sequences=len(run),
@@ -252,8 +254,8 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         reuse=_reuse(run, counting),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
-        near_copies=_counted(run, "near_copies"),
-        repeated_passages=_counted(run, "repeated_passages"),
+        near_copies=_counted(part.near_copies for part in drafted),
+        repeated_passages=_counted(part.repeated_passages for part in drafted),
         contaminated=_contaminated(run),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
@@ -270,25 +272,25 @@ def _stats(run: Run, counting: _Counting) -> Stats:
 
 
 def _yield(run: Run) -> Yield:
-    draft, compose = run.steps["draft"], run.steps["compose"]
-    lost = dropped(run.steps)
-    (drawn,) = run.steps["meta_documents" if "meta_documents" in run.steps else "documents"].counts
+    drafts = sum(part.drafts for part in run.steps["draft"].results(DraftResult))
+    lost, draw = dropped(run.steps), draw_of(run.steps)
     return Yield(
-        documents=run.steps["chunk"].total("documents"),
-        eligible=drawn["eligible"],
-        drawn=drawn["drawn"],
+        documents=sum(shard.documents for shard in run.steps["chunk"].results(ChunkResult)),
+        eligible=draw.eligible,
+        drawn=draw.drawn,
         asked=run.recipe.compose.sequences,
-        drafts=draft.total("drafts") + sum(draft.total_by_reason("dropped").values()),
+        drafts=drafts + sum(sum(part.dropped.values()) for part in run.steps["draft"].results(DraftResult)),
         kept=len(run),
-        spare=compose.total("sequences") - len(run),
-        untried=draft.total("drafts") - run.steps["named_chunks"].total("drafts"),
+        spare=composed_sequences(run.steps) - len(run),
+        untried=drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
     )
 
 
-def _counted(run: Run, name: str) -> int | None:
-    counted = [counts[name] for step in run.steps.values() for counts in step.counts if name in counts]
+def _counted(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of what tasks counted, None if none of them did."""
+    counted = [count for count in counts if count is not None]
     return sum(counted) if counted else None
 
 
@@ -296,8 +298,8 @@ def _contaminated(run: Run) -> dict[str, int] | None:
     if "contaminated" not in run.steps:
         return None
     by_file: Counter[str] = Counter()
-    for counts in run.steps["contaminated"].counts:
-        by_file.update(counts["files"])
+    for shard in run.steps["contaminated"].results(ContaminatedResult):
+        by_file.update(shard.files)
     return dict(by_file)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts import lookup
+from nextlong.results import TuneResult
 from nextlong.rng import rng_for
 from nextlong.search.exact import nearest
 from nextlong.search.index import IndexFiles, Neighbours
@@ -38,8 +39,8 @@ class Tuned(NamedTuple):
 
 def tune(
     files: IndexFiles, *, ids: NDArray[np.int64], exclude: NDArray[np.int64], k: int, target: float, seed: int
-) -> dict[str, Any]:
-    """Return the cheapest of the settings tried that reach `target`, or the best there is, as counts for a manifest.
+) -> TuneResult:
+    """Return the cheapest of the settings tried that reach `target`, or the best there is.
 
     `ids` (n,) are the queries' own vectors, `exclude` (n, 2) what each leaves out.
     """
@@ -48,15 +49,15 @@ def tune(
     exclude = exclude[sample]
     truth = nearest(queries_QD, files.vectors, k=k, exclude=exclude)
     tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
-    return {
-        "probes": tuned.probes,
-        "spare": tuned.spare,
-        "recall": min(target, tuned.recall),
-        "recall_measured": round(tuned.recall, 4),
-        "recall_error": round(tuned.error, 4),
-        "sample": len(sample),
-        "k": k,
-    }
+    return TuneResult(
+        probes=tuned.probes,
+        spare=tuned.spare,
+        recall=min(target, tuned.recall),
+        recall_measured=round(tuned.recall, 4),
+        recall_error=round(tuned.error, 4),
+        sample=len(sample),
+        k=k,
+    )
 
 
 def _search(

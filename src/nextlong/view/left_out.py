@@ -17,6 +17,14 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.results import (
+    ComposeResult,
+    ContaminatedResult,
+    DraftResult,
+    IngestResult,
+    NearDuplicatesResult,
+    SelectResult,
+)
 from nextlong.runs.opened import Run
 
 
@@ -57,14 +65,15 @@ def _records(run: Run) -> Iterator[Kind]:
     step = run.steps["ingest"]
     names = [name for part in step.manifest["parts"] for name in part["files"] if name.endswith(".rejects.arrow")]
     reasons: Counter[str] = Counter()
-    for counts in step.counts:
-        reasons.update(counts.get("reject_reasons", {}))
+    ingested = step.results(IngestResult)
+    for part in ingested:
+        reasons.update(part.reject_reasons)
     paths = [step.folder / name for name in names]
     told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
     yield Kind(
         "rejected", "records", f"cannot be read as a document ({told})", reasons.total(), partial(_rejects, paths)
     )
-    without = sum(counts.get("left_out_by_where", 0) for counts in step.counts)
+    without = sum(part.left_out_by_where for part in ingested)
     yield Kind("where", "documents", "the source's `where` does not hold for them", without, lambda: iter(()))
 
 
@@ -77,20 +86,21 @@ def _rejects(paths: Sequence[Path]) -> Iterator[Entry]:
 
 
 def _documents(run: Run) -> Iterator[Kind]:
-    (counts,) = run.steps["select"].counts
-    spoken = {
-        "duplicates": "an exact duplicate",
-        "capped": "over a cap of its source",
-        "weighted_out": "over its source's weight",
-    }
-    reasons = [f"{told} ({counts[key]:,})" for key, told in spoken.items() if counts.get(key)]
+    selected = run.steps["select"].result(SelectResult)
+    spoken = (
+        (selected.duplicates, "an exact duplicate"),
+        (selected.capped, "over a cap of its source"),
+        (selected.weighted_out, "over its source's weight"),
+    )
+    reasons = [f"{told} ({count:,})" for count, told in spoken if count]
     keeps = run.steps["select"].files(".keep.npy")
-    total = sum(counts.get(key, 0) for key in spoken)
+    total = sum(count for count, _ in spoken)
     yield Kind("selected", "documents", " or ".join(reasons), total, partial(_not_kept, run, keeps, None))
     if "near_duplicates" in run.steps:
         step = run.steps["near_duplicates"]
         closer = partial(_not_kept, run, step.files(".keep.npy"), keeps)
-        yield Kind("duplicates", "documents", "nearly equal to another", step.total("near_duplicates"), closer)
+        count = step.result(NearDuplicatesResult).near_duplicates
+        yield Kind("duplicates", "documents", "nearly equal to another", count, closer)
 
 
 def _not_kept(run: Run, keeps: Sequence[Path], before: Sequence[Path] | None) -> Iterator[Entry]:
@@ -113,10 +123,12 @@ def _contaminated(run: Run) -> Iterator[Kind]:
     if "contaminated" in run.steps:
         step = run.steps["contaminated"]
         files: Counter[str] = Counter()
-        for counts in step.counts:
-            files.update(counts["files"])
+        shards = step.results(ContaminatedResult)
+        for shard in shards:
+            files.update(shard.files)
         reason = f"shares a run of words with an evaluation ({', '.join(map(str, files))})"
-        yield Kind("contaminated", "chunks", reason, step.total("contaminated"), partial(_contaminated_chunks, run))
+        count = sum(shard.contaminated for shard in shards)
+        yield Kind("contaminated", "chunks", reason, count, partial(_contaminated_chunks, run))
 
 
 def _contaminated_chunks(run: Run) -> Iterator[Entry]:
@@ -137,14 +149,14 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[En
 
 
 def _near_copies(run: Run) -> Iterator[Kind]:
-    counts = [own for own in run.steps["draft"].counts if "near_copies" in own]
-    pairs = [pair for own in counts for pair in own.get("near_copy_examples", ())]
+    drafted = run.steps["draft"].results(DraftResult)
+    pairs = [pair for part in drafted for pair in part.near_copy_examples]
     reason = "repeats the document it would stand among, or another look-alike there"
     yield Kind(
         "near-copies",
         "look-alikes",
         reason,
-        sum(own["near_copies"] for own in counts),
+        sum(part.near_copies or 0 for part in drafted),
         partial(_pairs, run, pairs),
         True,
     )
@@ -157,13 +169,16 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
 
 
 def _drafts(run: Run) -> Iterator[Kind]:
-    for name in ("draft", "compose"):
-        counts = run.steps[name].counts
+    results: dict[str, Sequence[DraftResult | ComposeResult]] = {
+        "draft": run.steps["draft"].results(DraftResult),
+        "compose": run.steps["compose"].results(ComposeResult),
+    }
+    for name, parts in results.items():
         totals: Counter[str] = Counter()
-        for own in counts:
-            totals.update(own.get("dropped", {}))
+        for part in parts:
+            totals.update(part.dropped)
         for place, (reason, count) in enumerate(totals.items()):
-            examples = [one for own in counts for one in own.get("dropped_examples", {}).get(reason, ())]
+            examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]
             yield Kind(f"{name}-{place}", "drafts of a sequence", reason, count, partial(_dropped, run, examples), True)
 
 

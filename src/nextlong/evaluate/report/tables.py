@@ -15,7 +15,7 @@ from nextlong.evaluate.lengths import short
 from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
 from nextlong.evaluate.report import paper
 from nextlong.evaluate.results import Result, Results
-from nextlong.evaluate.task import all_tasks
+from nextlong.evaluate.task import Task, all_tasks
 
 
 class Spread(NamedTuple):
@@ -68,6 +68,9 @@ def _main(results: Sequence[Results]) -> Table:
         columns = {category: paper.mean_over(one, category, paper.LENGTHS) for category in paper.CATEGORIES}
         rows.append((one.name, (paper.average(columns), *columns.values())))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
+    ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
+    if any(ways.values()):
+        about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
     return Table("HELMET and RULER", about, ("Avg.", *paper.CATEGORIES), tuple(rows))
 
 
@@ -92,11 +95,19 @@ def _by_task(results: Sequence[Results]) -> Iterator[Table]:
     for one in results:
         for suite in _SUITES:
             tasks = [task for task in all_tasks().values() if task.suite == suite]
-            rows = tuple((task.name, tuple(one.score(task.name, length) for length in lengths)) for task in tasks)
+            rows = tuple(
+                (_named(one, task), tuple(one.score(task.name, length) for length in lengths)) for task in tasks
+            )
             rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
             yield _unranked(
                 Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
             )
+
+
+def _named(one: Results, task: Task) -> str:
+    """Return a task's name; where there are several ways to score it, with the one that was taken."""
+    ways = sorted(one.scored_by(task.name)) if task.name in paper.SEVERAL_WAYS else []
+    return f"{task.name} ({' and '.join(ways)})" if ways else task.name
 
 
 def _unranked(table: Table) -> Table:

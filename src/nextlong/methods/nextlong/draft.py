@@ -24,6 +24,7 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
 from nextlong.methods.nextlong.screen import Screened, screen
+from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.metas import chunk_ids_of
@@ -92,7 +93,7 @@ def draft_block(
     engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
     rules: DraftRules,
-) -> dict[str, Any]:
+) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
     `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
@@ -119,18 +120,18 @@ def draft_block(
             near_copies += found.near_copies
             by_passage += found.by_passage
             examples += _examples(meta, found)[: _EXAMPLES - len(examples)]
-    counted: dict[str, Any] = {}
-    if measure is not None:
-        counted = {"near_copies": near_copies, "repeated_passages": by_passage, "near_copy_examples": examples}
-    too_long = [
-        [int(meta["first_chunk"]), int(meta["chunks"]), int(tokens)]
+    too_long = tuple(
+        (int(meta["first_chunk"]), int(meta["chunks"]), int(tokens))
         for meta, tokens in zip(drawn[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
-    ]
-    dropped = {
-        "dropped": {DropReason.TOO_LONG: int((~fits).sum())},
-        "dropped_examples": {DropReason.TOO_LONG: too_long},
-    }
-    return {"drafts": int(fits.sum())} | dropped | counted
+    )
+    return DraftResult(
+        drafts=int(fits.sum()),
+        dropped={DropReason.TOO_LONG: int((~fits).sum())},
+        dropped_examples={DropReason.TOO_LONG: too_long},
+        near_copies=None if measure is None else near_copies,
+        repeated_passages=None if measure is None else by_passage,
+        near_copy_examples=tuple(examples),
+    )
 
 
 def _examples(meta: NDArray[Any], found: Screened) -> list[tuple[int, int, int]]:

@@ -17,6 +17,7 @@ from nextlong.artefacts import lookup
 from nextlong.picture import shared_words
 from nextlong.picture.elements import element
 from nextlong.report.page import parts
+from nextlong.results import DraftResult
 from nextlong.runs.opened import Run
 
 _PAIRS = 3  # of a run
@@ -42,7 +43,7 @@ def near_copies(runs: Sequence[Run]) -> Iterator[Element]:
 
 def near_copy_pairs(run: Run, *, most: int) -> Iterator[Pair]:
     """Yield near-copies that the drafts left out, from different tasks before several of one."""
-    counted = [counts.get("near_copy_examples", ()) for counts in run.steps["draft"].counts]
+    counted = [part.near_copy_examples for part in run.steps["draft"].results(DraftResult)]
     rounds = (own[turn] for turn in range(max(map(len, counted), default=0)) for own in counted if turn < len(own))
     for (chunk, first, count), _ in zip(rounds, range(most), strict=False):
         ids = np.array([chunk, *range(first, first + count)])

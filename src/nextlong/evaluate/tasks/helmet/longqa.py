@@ -87,6 +87,7 @@ def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: i
         context, is_cut = _cut(request, item["context"], request.room - budget - around)
         details: dict[str, JSON] = {
             "story_cut": is_cut,
+            "question": item["question"],  # what a judge is told
             "chars_before": len(before),
             "chars_behind": len(behind + prefix),
         }
