@@ -8,7 +8,6 @@ Memory grows with the distinct chunks and documents that the data set uses, at s
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts import finished, lookup
+from nextlong.artefacts import finished, left_out, lookup
+from nextlong.artefacts.left_out import LeftOut
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import composed_sequences, draw_of, dropped
@@ -30,6 +30,7 @@ from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
+from nextlong.runs.reuse import Reuse, measure_reuse
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin, Spread, Tally
 from nextlong.runs.warnings import Warned, warnings
@@ -39,8 +40,6 @@ from nextlong.search.index_steps import promise_in_words
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
 _TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
-_HUBS = 10
-_OVERUSED = 16  # more than so many uses of a chunk teach hardly anything (docs/warnings.md)
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
@@ -71,39 +70,6 @@ class RankMean:
     rank: int
     mean: float
     count: int
-
-
-@dataclass(frozen=True)
-class Uses:
-    """`chunks` chunks were used between `least` and `most` times."""
-
-    least: int
-    most: int
-    chunks: int
-
-
-@dataclass(frozen=True)
-class Hub:
-    """A chunk that many sequences share, and the document that it comes from."""
-
-    chunk_id: int
-    source_id: str
-    uses: int
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
-
-    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
-    """
-
-    distinct_chunks: int
-    mean: float | None
-    max: int | None
-    overused_share: float | None
-    histogram: tuple[Uses, ...]
-    hubs: tuple[Hub, ...]
 
 
 @dataclass(frozen=True)
@@ -148,6 +114,7 @@ class Stats:
     near_copies: int | None
     repeated_passages: int | None
     contaminated: dict[str, int] | None
+    left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
@@ -251,12 +218,13 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
         chunk_tokens=counting.chunk_tokens.spread(),
         chunk_tokens_histogram=counting.chunk_tokens.histogram(edges=_TOKEN_EDGES),
-        reuse=_reuse(run, counting),
+        reuse=measure_reuse(run, counting.uses),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
         contaminated=_contaminated(run),
+        left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, by_document),
@@ -320,29 +288,6 @@ def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
         for rank in ranks
         if (count := int(counting.rank_counts[rank]))
     )
-
-
-def _reuse(run: Run, counting: _Counting) -> Reuse:
-    chunk_ids, uses = counting.uses.counted()
-    most = int(uses.max(initial=0))
-    edges = [0, *(1 << power for power in range(max(0, most - 1).bit_length() + 1))] if most else [0]
-    histogram = tuple(
-        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
-    )
-    mean = float(uses.mean()) if most else None
-    overused = float(uses[uses > _OVERUSED].sum() / uses.sum()) if most else None
-    return Reuse(len(uses), mean, most or None, overused, histogram, _hubs(run, chunk_ids, uses))
-
-
-def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
-    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
-    top = top[uses[top] > 1]
-    if not len(top):
-        return ()
-    ids = chunk_ids[top]
-    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
-    names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
-    return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
 
 
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
