@@ -25,7 +25,7 @@ from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
+    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
     "shingles", "weights",
     "draft", "named_chunks", "tokens", "compose",
     "rows", "parquet", "jsonl",

@@ -69,7 +69,7 @@ def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) ->
     return shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
 
 
-def lines_steps(splits: Splits) -> list[Step]:
+def line_counts_steps(splits: Splits) -> list[Step]:
     """Parts of large files → how many lines end in each; no step where no file is parted."""
     parts = [part for own in splits for split in own for part in split if part.stop is not None]
     if not parts:
@@ -88,12 +88,12 @@ def ingest_step(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
     splits: Splits,
-    lines: Sequence[Step],
+    line_counts: Sequence[Step],
     *,
     shard_bytes: int,
     when_ingested: Callable[[Done], None],
 ) -> Step:
-    """files → DOCUMENTS, refused afterwards if too many records were rejects; `lines` are the `lines_steps`."""
+    """files → DOCUMENTS, refused afterwards if too many records were rejects; `line_counts` are the `line_counts_steps`."""
     sources = recipe.ingest.sources
 
     def tasks(done: Finished) -> list[Task]:
@@ -146,7 +146,7 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check, estimate=estimate)
+    return Step("ingest", 2, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -268,7 +268,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
+    return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
