@@ -184,9 +184,9 @@ def route(
     """
     shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
     splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
-    lines = corpus_steps.lines_steps(splits)
+    line_counts = corpus_steps.line_counts_steps(splits)
     ingest = corpus_steps.ingest_step(
-        recipe, files, splits, lines, shard_bytes=shard_bytes, when_ingested=when_ingested
+        recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
     )
     select = corpus_steps.select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
@@ -203,7 +203,7 @@ def route(
     compose = compose_step(recipe, chunk, tokenizer, draft, named, tokens)
     writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
-        *lines,
+        *line_counts,
         ingest,
         select,
         *deduplicating,
