@@ -19,9 +19,6 @@ class Result(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-# documents and chunks
-
-
 class LineCountResult(Result):
     """`lines` that end in a part of a file."""
 
@@ -125,9 +122,6 @@ class WeightsResult(Result):
 
     common_slots: int
     sampled: int
-
-
-# vectors and neighbours
 
 
 class FitResult(Result):
@@ -234,9 +228,6 @@ class MineResult(Result):
     fewest: int
 
 
-# drafts, tokens and sequences
-
-
 class LengthsResult(Result):
     """Characters and tokens of a shard."""
 
@@ -313,9 +304,6 @@ class ComposeResult(Result):
     dropped_examples: dict[str, Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
-
-
-# exports
 
 
 class SplitResult(Result):

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import xxhash
 
 from nextlong.corpus.chunk import chunk_shard
@@ -23,6 +22,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.remembered import hash_of
+from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
 from nextlong.results import (
@@ -301,7 +301,7 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
 
 def _content_hash(file: str) -> str:
     try:
-        with fsspec.open(file, "rb") as stream:
+        with open_binary(file) as stream:
             return str(xxhash.xxh3_128_hexdigest(stream.read()))
     except FileNotFoundError:
         raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None

@@ -20,11 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
-from nextlong.embed.base import kind_of
-from nextlong.errors import CorpusError
+from nextlong.embed.base import Speed, kind_of
+from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
+from nextlong.report.plan.cluster import shape_of
 
 _TOKENIZED_CHUNKS = 512
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
@@ -80,7 +81,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         for start, end in own
     ]
     corpus = size(recipe, looks, [[len(own) for own in of_texts] for of_texts in spans])
-    encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    encoding = _measure_encoder(recipe, chunks)
     tokenizing = _measure_tokenizer(recipe, chunks)
     return Measured(
         corpus=replace(corpus, evaluation_bytes=_evaluation_bytes(recipe)),
@@ -143,6 +144,16 @@ def _evaluation_bytes(recipe: Recipe) -> float:
         if system.exists(path):
             total += (system.size(path) or 0) / (_COMPRESSED_SHARE if file.endswith((".gz", ".zst")) else 1)
     return total
+
+
+def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> Speed:
+    """Return how fast chunks are encoded; a model whose shape is known need not be here: it may be where the run will be."""
+    try:
+        return kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    except EncoderError:
+        if (shape := shape_of(recipe.encoder)) is None:
+            raise
+        return Speed(None, "no model here", shape.width)
 
 
 def _measure_search(dimensions: int) -> float:
