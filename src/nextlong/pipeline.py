@@ -22,7 +22,7 @@ from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refus
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.left_out_step import left_out_step
-from nextlong.corpus.steps import cleaning_steps
+from nextlong.corpus.steps import cleaning_steps, whole_files
 from nextlong.embed.base import kind_of
 from nextlong.embed.sentence_transformers import count_gpus
 from nextlong.embed.steps import embed_step, encoder_step
@@ -81,6 +81,8 @@ def run(
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
+            for told in whole_files(files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)):
+                reporter.tell(told)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(
             remembered.remember,

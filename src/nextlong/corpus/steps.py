@@ -19,7 +19,7 @@ from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part, can_be_parted, format_of, split_inputs
+from nextlong.inputs.files import InputFile, Part, can_be_parted, compression_of, format_of, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
@@ -140,6 +140,7 @@ def ingest_step(
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
+        **_row_groups(splits),
     }
     estimate = Estimate(
         work=lambda amounts: amounts.text_bytes,
@@ -149,6 +150,22 @@ def ingest_step(
         tasks=per_shard,
     )
     return Step("ingest", 2, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
+
+
+def _row_groups(splits: Splits) -> dict[str, Any]:
+    """Return how large Parquet files are parted; nothing where none is."""
+    parts = [part for own in splits for split in own for part in split if part.row_groups is not None]
+    return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
+
+
+def whole_files(files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:
+    """Say of each compressed file that holds several shards that one task reads it."""
+    large = [file for own in files for file in own if compression_of(file.name) and file.bytes > 2 * shard_bytes]
+    return [
+        f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so one task reads it; several smaller files, plain "
+        "JSON lines or Parquet are read by as many tasks as there are workers"
+        for file in large
+    ]
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -167,7 +184,7 @@ def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Itera
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
     """Ingest some files, and hash those whose first part it reads: a small one while the page cache still holds it."""
     ingested = ingest_split(out, parts=parts, **options)
-    hashes = tuple(hash_of(part.file) for part in parts if not part.start)
+    hashes = tuple(hash_of(part.file) for part in parts if part.begins_file)
     return ingested.model_copy(update={"input_hashes": hashes})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -16,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
@@ -107,12 +109,21 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, or of JSON lines those that begin in bytes [start, stop) of it, `lines_before` further up."""
+    """A file, or of JSON lines those that begin in bytes [start, stop) of it, or of Parquet the row groups [first, last).
+
+    `lines_before` are the lines or rows further up.
+    """
 
     file: InputFile
     start: int = 0
     stop: int | None = None
     lines_before: int = 0
+    row_groups: tuple[int, int] | None = None
+
+    @property
+    def begins_file(self) -> bool:
+        """Whether nothing of the file stands above it."""
+        return not self.start and (self.row_groups is None or not self.row_groups[0])
 
 
 def split_inputs(
@@ -126,6 +137,10 @@ def split_inputs(
     held_bytes = full = shard_bytes + 1
     for file in files:
         if file.bytes > _PARTED * part_bytes and can_be_parted(file, source):
+            if format_of(file.name, source) == "parquet":
+                tasks += [[part] for part in _row_group_parts(file, source, part_bytes)]
+                held_bytes = full
+                continue
             count = -(-file.bytes // part_bytes)
             bounds = [file.bytes * number // count for number in range(count + 1)]
             tasks += [[Part(file, start, stop)] for start, stop in pairwise(bounds)]
@@ -140,9 +155,27 @@ def split_inputs(
 
 
 def can_be_parted(file: InputFile, source: Source) -> bool:
-    """Say whether a reader can begin in the midst of a file: one of plain JSON lines on a local disk."""
-    is_plain = format_of(file.name, source) == "jsonl" and not compression_of(file.name)
-    return is_plain and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
+    """Say whether a reader can begin in the midst of a file: of plain JSON lines or Parquet, on a local disk."""
+    is_parted = format_of(file.name, source) in ("jsonl", "parquet") and not compression_of(file.name)
+    return is_parted and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
+
+
+def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
+    """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
+    try:
+        with closing(open_file(file, source)) as stream:
+            groups = pq.read_metadata(stream)
+    except (OSError, pa.ArrowException):
+        return [Part(file)]  # reading it says what is wrong with it
+    parts, first, rows, held, rows_before = [], 0, 0, 0, 0
+    for number in range(groups.num_row_groups):
+        group = groups.row_group(number)
+        held += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+        rows += group.num_rows
+        if held >= part_bytes or number == groups.num_row_groups - 1:
+            parts.append(Part(file, lines_before=rows_before, row_groups=(first, number + 1)))
+            first, rows_before, held = number + 1, rows, 0
+    return parts if len(parts) > 1 else [Part(file)]
 
 
 def _known_files(found: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:

@@ -39,11 +39,12 @@ def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str])
     rows = parquet.metadata.num_rows
     row_bytes = parquet_text_bytes(parquet.metadata, source.text) // max(rows, 1)
     batches = parquet.iter_batches(
+        row_groups=None if part.row_groups is None else range(*part.row_groups),
         batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
         columns=list(dict.fromkeys(".".join(path) for path in paths if path)),
         use_threads=False,
     )
-    yield from read_batches(batches, file, paths)
+    yield from read_batches(batches, file, paths, rows_before=part.lines_before)
 
 
 def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
@@ -54,10 +55,12 @@ def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -
     yield from read_batches(arrow_batches(reader), file, paths)
 
 
-def read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]) -> Iterator[Record | Reject]:
+def read_batches(
+    batches: Iterable[Any], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0
+) -> Iterator[Record | Reject]:
     """Yield the record or reject of each row; `paths` are those of `resolve_columns`."""
     text_path, id_path, *others = paths
-    line = 0
+    line = rows_before
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
