@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -41,6 +40,7 @@ from nextlong.engine.runner import run_steps
 from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
+from nextlong.results import ComposeResult
 
 TOKENS = 131_072
 _DOCUMENTS, _REAL = 24_000, 100  # documents of the corpus, sequences that are composed
@@ -74,7 +74,7 @@ def recipe_of(folder: Path) -> Recipe:
     return Recipe.from_dict(plain)
 
 
-def repeated(out: Path, *, sources: list[Path], sequences: int) -> dict[str, Any]:
+def repeated(out: Path, *, sources: list[Path], sequences: int) -> ComposeResult:
     """Write the sequences of some files over and over, each under a name of its own; a task of the compose step."""
     batches = [batch for path in sources for batch in _batches(path)]
     with pa.OSFile(f"{out}.sequences.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.SEQUENCES) as writer:
@@ -82,7 +82,7 @@ def repeated(out: Path, *, sources: list[Path], sequences: int) -> dict[str, Any
             batch = batches[number % len(batches)]
             names = pa.array([f"{batch.column('sequence_id')[0].as_py()}-{number}"])
             writer.write_batch(batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names))
-    return {"sequences": sequences, "sequences_per_file": [sequences], "dropped": {}, "longest_dropped_tokens": 0}
+    return ComposeResult(sequences=sequences, sequences_per_file=(sequences,), dropped={}, longest_dropped_tokens=0)
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -186,6 +186,6 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             raise NextlongError(
                 f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
             ) from None
-        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
+        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         uvicorn.Server(config).run(sockets=[listener])
