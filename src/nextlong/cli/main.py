@@ -12,12 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import nextlong
+from nextlong.cli import completion, doctor, reports, share, states, sweep
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import report as cli_report
-from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli.asked import add_recipe, write
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=meaning)
         add_recipe(sub, needed="a preset will do" if name == "plan" else "always")
         sub.set_defaults(command=command)
+        sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "plan":
             sub.add_argument("--preset", metavar="NAME", help="plan a recipe of the package, as for init")
         if name == "run":
@@ -118,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     cli_evaluate.add(commands)
 
     cli_verify.add(commands)
+    doctor.add(commands)
+    completion.add(commands, _parser)
     return parser
 
 
@@ -158,7 +162,12 @@ def _plan(asked: argparse.Namespace) -> None:
             "plan needs a recipe or a preset, one of the two; say nextlong plan RECIPE or --preset paper-128k"
         )
     path = asked.recipe or preset_path(asked.preset)
-    page.show(Recipe.load(path, overrides=asked.overrides), Console())
+    recipe = Recipe.load(path, overrides=asked.overrides)
+    if asked.json:
+        plan = page.planned(recipe, tell=lambda told: print(told, file=sys.stderr))
+        print(json.dumps(plan.as_json(), indent=1, ensure_ascii=False))
+    else:
+        page.show(recipe, Console())
 
 
 def _run(asked: argparse.Namespace) -> None:
@@ -169,7 +178,8 @@ def _run(asked: argparse.Namespace) -> None:
     if share.is_asked(asked):
         share.run(recipe, asked, Console())
         return
-    run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
+    form: Literal["text", "json"] = "json" if asked.json else "text"
+    run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse", form=form)
 
 
 if __name__ == "__main__":

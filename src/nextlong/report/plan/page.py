@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -36,35 +38,91 @@ from nextlong.tokens.enough import too_short, uses_a_chunk_once
 _MB = 1_000_000
 
 
-def show(recipe: Recipe, console: Console) -> None:
-    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+@dataclass(frozen=True)
+class Planned:
+    """What would run: each step with its state and, where it is not done, its cost; what there is to say before and after.
+
+    `corpus` and `rates` are None where everything is done and nothing had to be measured.
+    """
+
+    recipe: Recipe
+    steps: Sequence[Step]
+    states: Sequence[str]
+    costs: Mapping[str, Cost]
+    corpus: plan_sample.Corpus | None
+    rates: plan_sample.Rates | None
+    too_long: str
+    lost: str
+    missing: str
+
+    @property
+    def total(self) -> Cost | None:
+        """The cost of all that is to do, None where nothing is."""
+        if not self.costs:
+            return None
+        waves = (
+            [self.costs[step.name] for step in wave if step.name in self.costs] for wave in plan_costs.waves(self.steps)
+        )
+        return plan_costs.total(waves, workers=pipeline.worker_count(self.recipe))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists."""
+        costs = {name: asdict(cost) for name, cost in self.costs.items()}
+        return {
+            "run_dir": self.recipe.run_dir,
+            "method": described(self.recipe),
+            "workers": pipeline.worker_count(self.recipe),
+            "documents": self.corpus and self.corpus.documents,
+            "kept_documents": self.corpus and self.corpus.kept_documents,
+            "chunks": self.corpus and self.corpus.chunks,
+            "text_bytes": self.corpus and self.corpus.text_bytes,
+            "chars_per_token": self.rates and self.rates.chars_per_token,
+            "steps": [
+                {"step": step.name, "state": state, "cost": costs.get(step.name)}
+                for step, state in zip(self.steps, self.states, strict=True)
+            ],
+            "all_to_do": self.total and asdict(self.total),
+            "warnings": [told for told in (self.too_long, self.lost, self.missing) if told],
+        }
+
+
+def planned(recipe: Recipe, *, tell: Callable[[str], None]) -> Planned:
+    """Return the plan of a recipe; `tell` is told of inputs. Raises the user's errors that `run` would raise first."""
     missing = _missing_package(recipe)
     pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
     run_dir = run_dir_of(recipe)
     check_apart(recipe, run_dir)
-    told = partial(console.print, highlight=False, soft_wrap=True)
-    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
+    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir) for step in steps]
-    costs: dict[str, Cost] = {}
-    if any(not state.startswith("done") for state in states):
-        _check_writable(run_dir)
-        corpus, rates = plan_sample.measure(recipe, files)
-        costs = plan_costs.estimate(
-            recipe,
-            corpus,
-            rates,
-            shards=_shards(recipe, files, corpus.text_bytes),
-            earlier=earlier_rates(recipe, run_dir),
-        )
-        console.print(_summary(recipe, corpus, rates), highlight=False, soft_wrap=True)
-        if warning := _too_long(recipe, corpus, rates):
-            console.print(warning, style="bold red", highlight=False, soft_wrap=True)
-        if loses := lost.warning(rates.lost_share):
-            console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
-    _print(steps, states, costs, console, workers=pipeline.worker_count(recipe))
-    if missing:
-        told(f"before `nextlong run`: {missing}", markup=False)
+    if all(state.startswith("done") for state in states):
+        return Planned(recipe, steps, states, {}, None, None, "", "", missing)
+    _check_writable(run_dir)
+    corpus, rates = plan_sample.measure(recipe, files)
+    shards = _shards(recipe, files, corpus.text_bytes)
+    found = plan_costs.estimate(recipe, corpus, rates, shards=shards, earlier=earlier_rates(recipe, run_dir))
+    todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
+    costs = {step.name: found[step.name] for step in steps if step.name in todo and step.name in found}
+    loses = lost.warning(rates.lost_share)
+    too_long = _too_long(recipe, corpus, rates)
+    return Planned(
+        recipe, steps, states, costs, corpus, rates, too_long, f"the tokenizer {loses}" if loses else "", missing
+    )
+
+
+def show(recipe: Recipe, console: Console) -> None:
+    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+    told = partial(console.print, highlight=False, soft_wrap=not console.is_terminal)
+    plan = planned(recipe, tell=told)
+    if plan.corpus is not None and plan.rates is not None:
+        told(_summary(recipe, plan.corpus, plan.rates))
+    if plan.too_long:
+        told(plan.too_long, style="bold red")
+    if plan.lost:
+        told(plan.lost, style="yellow")
+    _print(plan, console)
+    if plan.missing:
+        told(f"before `nextlong run`: {plan.missing}", markup=False)
 
 
 def _missing_package(recipe: Recipe) -> str:
@@ -115,21 +173,15 @@ def _state(step: Step, run_dir: Path) -> str:
     return f"begun, {begun} tasks done" if begun else "to do"
 
 
-def _print(
-    steps: Sequence[Step], states: Sequence[str], costs: Mapping[str, Cost], console: Console, *, workers: int
-) -> None:
+def _print(plan: Planned, console: Console) -> None:
     table = tables.table()
     for heading in ("step", "state", "time", "disk", "memory"):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-    todo = {}
-    for step, state in zip(steps, states, strict=True):
-        cost = None if state.startswith("done") else costs.get(step.name)
-        if cost is not None:
-            todo[step.name] = cost
+    for step, state in zip(plan.steps, plan.states, strict=True):
+        cost = plan.costs.get(step.name)
         table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
-    if todo:
-        waves = ([todo[step.name] for step in wave if step.name in todo] for wave in plan_costs.waves(steps))
-        table.add_row("all to do", "", *_cells(plan_costs.total(waves, workers=workers)), style="bold")
+    if plan.total:
+        table.add_row("all to do", "", *_cells(plan.total), style="bold")
     tables.show(table, console)
 
 
