@@ -227,6 +227,20 @@ def test_peek_lists_shows_and_reads(call, folder):
     assert (code, out) == (0, opened.sequence(4).text)
 
 
+def test_text_on_a_terminal_goes_through_the_pager(folder, tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text('#!/bin/sh\necho "LESS is $LESS" > "$SEEN"\ncat >> "$SEEN"\n')
+    pager.chmod(0o755)
+    environment = os.environ | {"PAGER": str(pager), "SEEN": str(tmp_path / "seen"), "TERM": "xterm", "COLUMNS": "80"}
+    environment.pop("LESS", None)
+    command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text"
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    seen = (tmp_path / "seen").read_text("utf-8")
+    assert seen.startswith("LESS is -R\n")
+    assert "meta-chunk of " in seen
+
+
 def test_peek_lists_the_first(call, folder):
     code, out, _ = call("peek", folder / "run", "--first", 2)
     assert (code, out.splitlines()[-1]) == (0, "3 more; --first 0 shows all")
