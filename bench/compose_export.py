@@ -27,7 +27,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
+from nextlong.results import Result
 from nextlong.runs.opened import Run
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
@@ -165,12 +166,12 @@ def writing(run: Run, asked: str, rounds: int) -> list[Step]:
     return [replace(rows, tasks=lambda done: [partial(_repeated, *rows.tasks(done), rounds)]), write]
 
 
-def _repeated(task: Task, rounds: int, out: Path) -> dict[str, Any]:
-    counts = task(out)
+def _repeated(task: Task, rounds: int, out: Path) -> Result:
+    result = task(out)
     index = np.tile(np.load(f"{out}.train.index.npy"), rounds)
     np.save(f"{out}.train.index.npy", index)
     np.save(f"{out}.train.offsets.npy", np.arange(len(index) + 1))
-    return counts
+    return result
 
 
 def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Finished, out: Path, mb: float) -> Taken:
@@ -185,13 +186,15 @@ def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Fini
         done = run_steps(timed, run_dir=Path(folder), executor=executor, known=known)
         seconds = time.perf_counter() - start
         own = [done[step.name] for step in timed]
-        cpu = sum(counts["cpu"] for step in own for counts in step.counts)
+        cpu = sum(float(path.read_text()) for step in own for path in step.files(".cpu"))
         return Taken(seconds, cpu, own[-1].manifest["bytes"])
 
 
-def _with_cpu(task: Task, out: Path) -> dict[str, Any]:
+def _with_cpu(task: Task, out: Path) -> Result:
     start = time.process_time()
-    return task(out) | {"cpu": time.process_time() - start}
+    result = task(out)
+    Path(f"{out}.cpu").write_text(str(time.process_time() - start), encoding="utf-8")
+    return result
 
 
 def plain_write(ids: Sequence[Path], *, mb: float, workers: int, out: Path) -> float:

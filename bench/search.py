@@ -1,6 +1,6 @@
 """Search, measured: exact search against what it cannot do without, and indexes against exact search.
 
-In:  vectors of a finished run (`--vectors RUN/*-embed-*/*.vectors.npy`), inflated to `--count` by perturbed copies, or
+In:  vectors of a run (`--vectors RUN/*-embed-*/*.vectors.npy`): `--count` of them, or all and noisy copies if they are fewer; or
      clustered synthetic ones (none given). Queries are drawn from them and leave themselves out.
 Out: two Markdown tables. Everything runs on one core, in turn, `--repeats` times; seconds are processor time, the least of
      the repeats, so that a busy machine shows less.
@@ -67,6 +67,8 @@ def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
     real = [np.load(path) for path in options.vectors]
     stored = np.concatenate(real) if real else None
     dimensions = options.dimensions if stored is None else stored.shape[1]
+    is_whole = stored is not None and len(stored) >= options.count
+    order = draw.permutation(len(stored)) if stored is not None else np.empty(0, np.int64)
     scale = np.arange(1, dimensions + 1) ** -0.4  # as the spectrum of texts falls off
     centres = draw.standard_normal((4_000, dimensions)).astype(np.float32) * scale
     paths = []
@@ -78,14 +80,20 @@ def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
             block = slice(low, min(rows, low + _ROWS))
             size = block.stop - block.start
             noise = draw.standard_normal((size, dimensions), dtype=np.float32)
-            if stored is None:
+            if is_whole and stored is not None:
+                made = stored[order[first + low : first + low + size]].astype(np.float32)
+            elif stored is None:
                 made = centres[draw.integers(0, len(centres), size)] + 0.6 * noise * scale
             else:
                 base = stored[draw.integers(0, len(stored), size)].astype(np.float32)
                 made = base + 0.5 * noise * base.std(axis=0)
             out[block] = made / np.linalg.norm(made, axis=1, keepdims=True)
         del out
-    kind = "clustered synthetic" if stored is None else f"{len(stored):,} real, inflated by perturbed copies"
+    kind = (
+        "clustered synthetic"
+        if stored is None
+        else f"{len(stored):,} of a run{', inflated by noisy copies' * (not is_whole)}"
+    )
     print(f"{options.count:,} vectors of {dimensions} dimensions ({kind})\n", flush=True)
     return paths
 
@@ -191,7 +199,7 @@ def _measure_index(
         seconds, counts = _seconds(
             lambda shard=shard, path=path: ivf.fill(stems[shard], template=template, vectors=[path], first_shard=shard)
         )
-        filling, filled = filling + seconds, filled + counts["bytes"]
+        filling, filled = filling + seconds, filled + counts.bytes
     files = IndexFiles("ivf", tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
         tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)

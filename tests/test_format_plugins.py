@@ -22,6 +22,7 @@ MODULE = '''
 from pathlib import Path
 
 from nextlong.export.formats.base import Format, Snippet
+from nextlong.results import ShardResult
 
 
 def write(out, rows, options):
@@ -31,11 +32,11 @@ def write(out, rows, options):
             for start, stop in zip(block.token_offsets[:-1], block.token_offsets[1:]):
                 file.write(" ".join(map(str, block.input_ids[start:stop].tolist())) + "\\n")
                 count += 1
-    return {"rows": count}
+    return ShardResult(rows=count)
 
 
 def close(folder, shards):
-    (folder / "total").write_text(str(sum(shard["rows"] for shard in shards)))
+    (folder / "total").write_text(str(sum(shard.rows for shard in shards)))
 
 
 def read(folder, files):

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 import nextlong
+from counted import total
 from nextlong import pipeline
 from nextlong.artefacts.record import RUN_FILE
 from nextlong.cli.main import main
@@ -203,9 +204,9 @@ def drop_last_line(path):
 def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_corpus, tmp_path, capsys):
     recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
-    assert pipeline.run(recipe)["ingest"].total("documents") == 195
+    assert total(pipeline.run(recipe)["ingest"], "documents") == 195
     (tmp_path / "3.jsonl").rename(own_corpus / "3.jsonl")
-    assert pipeline.run(recipe)["ingest"].total("documents") == 260
+    assert total(pipeline.run(recipe)["ingest"], "documents") == 260
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
@@ -232,7 +233,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
 
 def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own_corpus, tmp_path, capsys):
     recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
-    before = pipeline.run(recipe)["ingest"].total("documents")
+    before = total(pipeline.run(recipe)["ingest"], "documents")
     drop_last_line(own_corpus / "1.jsonl")
     drop_last_line(own_corpus / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
@@ -240,7 +241,7 @@ def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own
     assert f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; put the old" in message
     assert "put the old ones back, give the recipe another run_dir, or say --accept-changed-inputs" in message
     assert main(["run", str(tmp_path / "recipe.yaml"), "--accept-changed-inputs"]) == 0
-    assert pipeline.run(recipe)["ingest"].total("documents") == before - 2
+    assert total(pipeline.run(recipe)["ingest"], "documents") == before - 2
 
 
 def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from counted import total
 from nextlong import pipeline
 from nextlong.engine.progress import Lines
 
@@ -31,7 +32,7 @@ def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for
         f"compose: 12 of 40 sequences from 46 documents; 34 {DROPPED}; drawing 116 of 160",
         f"compose: 12 of 40 sequences from 92 documents; 80 {DROPPED}; drawing 160 of 160",
     ]
-    assert (done["compose"].total("sequences"), done["meta_documents"].total("drawn")) == (12, 160)
+    assert (total(done["compose"], "sequences"), total(done["meta_documents"], "drawn")) == (12, 160)
     labels = [line.partition(":")[0] for line in lines]
     assert [labels.count(name) for name in ("ingest", "embed", "meta_documents", "draft", "rows", "parquet")] == [
         1,
@@ -54,8 +55,8 @@ def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, run_dir
     assert [line for line in lines if line.startswith("compose: ") and "documents" in line] == [
         f"compose: 110 of 122 sequences from 133 documents; 23 {DROPPED}; trying more of those drawn"
     ]
-    assert done["named_chunks"].total("drafts") == done["draft"].total("drafts") == 160
-    assert done["compose"].total("sequences") == 120
+    assert total(done["named_chunks"], "drafts") == total(done["draft"], "drafts") == 160
+    assert total(done["compose"], "sequences") == 120
 
 
 def test_nothing_is_told_where_there_is_enough(recipe_for, run_dir):

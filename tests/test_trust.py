@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import nextlong
+from counted import total
 from nextlong import pipeline
 from nextlong.errors import CorpusError
 from nextlong.recipe import Decontaminate
@@ -77,9 +78,9 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     recipe = recipe_for(tmp_path / "run", write(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
     done = pipeline.run(recipe)
     told = dict(summary.lines(recipe, done))["documents"]
-    assert done["near_duplicates"].total("near_duplicates") >= len(rows)
+    assert total(done["near_duplicates"], "near_duplicates") >= len(rows)
     assert "near-duplicates" in told
-    kept = done["chunk"].total("documents")
+    kept = total(done["chunk"], "documents")
     assert told.startswith(f"{kept:,} kept of {2 * len(rows):,}")
     assert kept <= len(rows)
     assert breaches(tmp_path / "run") == {}
@@ -136,8 +137,8 @@ def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
     evaluation.write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
     second = pipeline.run(recipe)
     assert first["eval_ngrams"].folder != second["eval_ngrams"].folder
-    assert first["contaminated"].total("contaminated") == 4
-    assert second["contaminated"].total("contaminated") == 0
+    assert total(first["contaminated"], "contaminated") == 4
+    assert total(second["contaminated"], "contaminated") == 0
 
 
 def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contaminated, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,8 @@ import xxhash
 
 from nextlong import recipe, schemas
 from nextlong.corpus.chunk import chunk_shard
-from nextlong.embed.chunks import fit_encoder
+from nextlong.embed.lsa import fit_on_chunks
+from nextlong.results import FitResult
 
 LSA = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=60, max_terms=500))
 
@@ -43,11 +43,9 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
     return documents, folder / f"{name}.chunks.arrow"
 
 
-def fit(
-    folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA
-) -> dict[str, Any]:
+def fit(folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA) -> FitResult:
     documents, chunks = zip(*shards, strict=True)
-    return fit_encoder(folder, documents=documents, chunks=chunks, encoder=encoder, seed=seed)
+    return fit_on_chunks(folder, documents=documents, chunks=chunks, options=encoder.lsa, seed=seed)
 
 
 class WrongAt:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Literal
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of
-from nextlong.engine import share, store
+from nextlong.artefacts.record import run_dir_of, store_of
+from nextlong.engine import share, shared, store
 from nextlong.engine.local import refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_steps
@@ -32,14 +32,20 @@ def run_before(
     run_dir, reporter = run_dir_of(recipe), reporter or Quiet()
     remembered.check_apart(recipe, run_dir)
     files = remembered.input_files(recipe)
-    with store.locked(run_dir):
+    with store.locked(run_dir), shared.opened(store_of(recipe), run_dir) as stored:
         files = remembered.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         check_enough(recipe, files)
-        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
+        remember = partial(
+            remembered.remember,
+            sources=recipe.ingest.sources,
+            files=files,
+            run_dir=run_dir,
+            stored=store_of(recipe),
+        )
         steps = pipeline.route(recipe, files, when_ingested=remember)
         needed = share.before(steps, step)
         with pipeline.executor_for(recipe) as executor:
-            run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, only=needed)
+            run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, only=needed, shared=stored)
 
 
 def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:
@@ -51,8 +57,10 @@ def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Rep
     pipeline.check_beforehand(recipe)
     run_dir, reporter = run_dir_of(recipe), reporter or Quiet()
     files = remembered.input_files(recipe)
-    with store.locked(run_dir, mode="together"):
+    with store.locked(run_dir, mode="together"), shared.opened(store_of(recipe), run_dir) as stored:
         files = remembered.recognise_inputs(recipe, files, run_dir, tell=reporter.tell)
         with pipeline.executor_for(recipe) as executor:
             steps = pipeline.route(recipe, files)
-            return share.run_share(steps, step, share=part, run_dir=run_dir, executor=executor, reporter=reporter)
+            return share.run_share(
+                steps, step, share=part, run_dir=run_dir, executor=executor, reporter=reporter, shared=stored
+            )

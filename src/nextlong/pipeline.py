@@ -22,9 +22,10 @@ from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refus
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.steps import cleaning_steps
-from nextlong.embed.sentence_transformers import check_installed, count_gpus
+from nextlong.embed.base import kind_of
+from nextlong.embed.sentence_transformers import count_gpus
 from nextlong.embed.steps import embed_step, encoder_step
-from nextlong.engine import store
+from nextlong.engine import shared, store
 from nextlong.engine.executor import Capacity, Executor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
@@ -47,7 +48,6 @@ from nextlong.tokens.tokenizer import check_there
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
 _PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
-_PRELOAD_ENCODER = {"lsa": ("nextlong.embed.lsa",), "sentence-transformers": ("sentence_transformers",)}
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -75,15 +75,21 @@ def run(
     run_dir = record.run_dir_of(recipe)
     check_apart(recipe, run_dir)
     files = input_files(recipe)
-    with store.locked(run_dir):
+    with store.locked(run_dir), shared.opened(record.store_of(recipe), run_dir) as stored:
         name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
         # Only once they are ingested, so that a file that was refused may be mended.
-        remember = partial(remembered.remember, sources=recipe.ingest.sources, files=files, run_dir=run_dir)
+        remember = partial(
+            remembered.remember,
+            sources=recipe.ingest.sources,
+            files=files,
+            run_dir=run_dir,
+            stored=record.store_of(recipe),
+        )
         with executor_for(recipe) as executor:
-            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter)
+            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter, shared=stored)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
@@ -94,8 +100,7 @@ def run(
 
 def check_encoder(recipe: Recipe) -> None:
     """Raise EncoderError if the encoder's package is not there."""
-    if recipe.encoder.kind == "sentence-transformers":
-        check_installed(recipe.encoder.name)
+    kind_of(recipe.encoder).check_installed(recipe.encoder)
 
 
 def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> None:
@@ -142,7 +147,7 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *_PRELOAD_ENCODER.get(recipe.encoder.kind, ())]
+    preload = [*_PRELOAD, *kind_of(recipe.encoder).preload]
     return LocalExecutor(capacity_here(recipe), preload=preload)
 
 
@@ -151,7 +156,7 @@ def capacity_here(recipe: Recipe) -> Capacity:
 
     Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
     """
-    is_model = recipe.encoder.kind == "sentence-transformers" or Need.KEYWORDS in method_of(recipe).needs
+    is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
     asks = is_model or (recipe.search.device != "cpu" and has_driver())
     return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
 

@@ -10,7 +10,11 @@ from nextlong.artefacts import names, record
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError
 
-COMPOSED = {"counts": {"sequences": 4, "sequences_per_file": [4]}, "index": 0, "files": {}}
+COMPOSED = {
+    "counts": {"sequences": 4, "sequences_per_file": [4], "dropped": {}, "longest_dropped_tokens": 0},
+    "index": 0,
+    "files": {},
+}
 
 
 def finish(recipe, run_dir):

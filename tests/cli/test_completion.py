@@ -6,7 +6,21 @@ import pytest
 
 from nextlong.cli import main
 
-COMMANDS = ("demo", "init", "plan", "run", "list", "prune", "peek", "stats", "compare", "report", "sweep", "export", "doctor")
+COMMANDS = (
+    "demo",
+    "init",
+    "plan",
+    "run",
+    "list",
+    "prune",
+    "peek",
+    "stats",
+    "compare",
+    "report",
+    "sweep",
+    "export",
+    "doctor",
+)
 
 
 def script(capsys, shell):

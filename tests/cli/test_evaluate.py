@@ -15,7 +15,10 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["m", "--suite", "rular"], "--suite rular: there is no such suite; choose from attention, dependency, helmet"),
+        (
+            ["m", "--suite", "rular"],
+            "--suite rular: there is no such suite; choose from attention, copying, dependency, helmet",
+        ),
         (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from niah_single_1"),
         (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),

@@ -101,6 +101,25 @@ def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monke
     assert not (tmp_path / "sub/other.yaml").exists()
 
 
+def test_init_tells_the_columns_that_it_found_and_full_writes_every_key(call, tmp_path):
+    (tmp_path / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
+    code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.csv", "--tokenizer", "2000")
+    assert code == 0
+    assert out.splitlines()[0] == "a: text from 'content', ids from 'doc_id'"
+    assert call("init", tmp_path / "full.yaml", tmp_path / "a.csv", "--tokenizer", "2000", "--full")[0] == 0
+    full = Recipe.load(tmp_path / "full.yaml", overrides=[f"run_dir={tmp_path}/runs/my"])
+    assert Recipe.load(tmp_path / "my.yaml") == full
+    short, long = ((tmp_path / name).read_text().count("\n") for name in ("my.yaml", "full.yaml"))
+    assert short <= 45 < 100 < long
+
+
+@pytest.mark.parametrize("option", [["--full"], ["--tokenizer", "gpt2"]])
+def test_a_preset_is_copied_as_it_is(call, tmp_path, option):
+    code, _, err = call("init", tmp_path / "my.yaml", "--preset", "quickstart", *option)
+    assert code == 2
+    assert f"--preset is copied as it is; leave out {option[0]}" in err
+
+
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text("mine")
@@ -254,13 +273,11 @@ def test_peek_draws_a_picture(call, folder, tmp_path):
     assert (tmp_path / "x.svg").read_text().startswith("<svg ")
 
 
-def test_a_sequence_of_whole_documents_is_not_drawn_as_an_extended_one(call, folder, tmp_path):
+def test_a_sequence_of_whole_documents_is_drawn_too(call, folder, tmp_path):
     sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
     assert call("run", folder / "r.yaml", *sets)[0] == 0
-    code, out, err = call("peek", tmp_path / "run", 0, "--svg", tmp_path / "x.svg")
-    assert (code, out) == (2, "")
-    assert err == "error: --svg draws a meta-document among its negatives; standard has none\n"
-    assert not (tmp_path / "x.svg").exists()
+    assert call("peek", tmp_path / "run", 0, "--svg", tmp_path / "x.svg")[0] == 0
+    assert "other documents, in turn" in (tmp_path / "x.svg").read_text()
 
 
 def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):

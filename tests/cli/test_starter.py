@@ -84,3 +84,33 @@ def test_many_files_of_a_folder_are_one_source(folder):
 def test_a_source_that_is_not_there_is_refused(folder):
     with pytest.raises(CorpusError, match=r"^FILE='.*/none/\*\.jsonl' matches no file; check the pattern"):
         starter(folder / "my.yaml", ["none/*.jsonl"])
+
+
+def test_columns_are_found_and_defaults_stay_where_they_are_not(folder):
+    (folder / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
+    touch(folder, "empty.jsonl")
+    first, second = starter(folder / "my.yaml", ["a.csv", "empty.jsonl"]).ingest.sources
+    assert (first.text, first.id) == ("content", "doc_id")
+    assert (second.text, second.id) == ("text", "id")
+
+
+@pytest.mark.parametrize(
+    ("asked", "source", "train"),
+    [
+        ("32000", None, 32_000),
+        ("32k", None, 32_768),
+        ("gpt2", "gpt2", None),
+        ("owner/model", "owner/model", None),
+    ],
+)
+def test_the_tokenizer_that_was_asked_for(folder, asked, source, train):
+    touch(folder, "tokenizer.json")
+    tokenizer = starter(folder / "my.yaml", tokenizer=asked).tokenizer
+    assert (tokenizer.source, tokenizer.train) == (source, train)
+
+
+def test_a_tokenizer_that_is_a_file_is_named_absolutely(folder):
+    touch(folder, "tok/tokenizer.json")
+    assert starter(folder / "my.yaml", tokenizer="tok/tokenizer.json").tokenizer.source == str(
+        folder / "tok/tokenizer.json"
+    )

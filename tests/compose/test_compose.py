@@ -12,6 +12,7 @@ from nextlong import schemas
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.compose import Composed, Rules, compose, compose_block
 from nextlong.compose.fit import Dropped, Group, Piece, compose_spans
+from nextlong.results import ComposeResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
@@ -423,23 +424,21 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
             "score": [1.0, 1.0, 0.25, 0.0, 0.0],
         }
     ]
-    assert counts == {
-        "sequences": 1,
-        "sequences_per_file": [1],
-        "dropped": {DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LONG: 1},
-        "longest_dropped_tokens": 5,
-    }
+    assert counts == ComposeResult(
+        sequences=1,
+        sequences_per_file=(1,),
+        dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LONG: 1},
+        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 2, 5),), DropReason.TOO_LONG: ((1, 3, 14),)},
+        longest_dropped_tokens=5,
+    )
 
 
 def test_compose_block_takes_only_the_chosen_drafts(drafted, tmp_path):
-    assert block(drafted, tmp_path / "one", take=1)[0] == {
-        "sequences": 1,
-        "sequences_per_file": [1],
-        "dropped": {},
-        "longest_dropped_tokens": 0,
-    }
+    assert block(drafted, tmp_path / "one", take=1)[0] == ComposeResult(
+        sequences=1, sequences_per_file=(1,), dropped={}, longest_dropped_tokens=0
+    )
     assert block(drafted, tmp_path / "none", take=0) == (
-        {"sequences": 0, "sequences_per_file": [0], "dropped": {}, "longest_dropped_tokens": 0},
+        ComposeResult(sequences=0, sequences_per_file=(0,), dropped={}, longest_dropped_tokens=0),
         [],
     )
 

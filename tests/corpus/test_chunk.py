@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nextlong import schemas
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.corpus.chunk import chunk_shard, chunk_text
+from nextlong.results import ChunkResult
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.  \n\n\r\té日🎉\u0301\x00א"), max_size=120)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=120)
@@ -207,7 +208,7 @@ def test_chunk_shard_writes_offsets_of_the_kept_documents(shard):
         "end": [3, 6, 8, 3, 5, 2],
         "joint": [False, False, True, False, True, False],
     }
-    assert counts == {"documents": 3, "chunks": 6, "chars": 15, "longest_chunk_chars": 3}
+    assert counts == ChunkResult(documents=3, chunks=6, chars=15, longest_chunk_chars=3)
 
 
 def test_iter_chunk_texts_streams_batches_of_documents(shard):
@@ -234,5 +235,5 @@ def test_a_shard_of_which_nothing_is_kept(tmp_path):
     np.save(tmp_path / "keep.npy", np.array([False]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
     counts = chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
-    assert counts == {"documents": 0, "chunks": 0, "chars": 0, "longest_chunk_chars": 0}
+    assert counts == ChunkResult(documents=0, chunks=0, chars=0, longest_chunk_chars=0)
     assert list(iter_chunk_texts(tmp_path / "d.arrow", tmp_path / "s.chunks.arrow")) == []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams, read_evaluation
 from nextlong.errors import CorpusError
+from nextlong.results import ChunkResult
 from nextlong.schemas import CHUNKS, DOCUMENTS
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
@@ -60,8 +61,8 @@ def decontaminate(folder, files, documents, *, ngram=13):
     )
     found = np.load(folder / "0.contaminated.npy")
     assert found.dtype == np.bool_
-    assert counts["chunks"] == len(found)
-    assert counts["contaminated"] == found.sum()
+    assert counts.chunks == len(found)
+    assert counts.contaminated == found.sum()
     ends = np.cumsum([len(chunks) for chunks in documents])
     return [part.tolist() for part in np.split(found, ends[:-1])], counts
 
@@ -98,8 +99,8 @@ def test_a_planted_question_is_found_whatever_its_file(tmp_path, name, compressi
     documents = [["Nothing here. "], ["Before it\n", f"he asked: {QUESTION} And so on."], ["Nor here."]]
     found, counts = decontaminate(tmp_path, [path], documents)
     assert found == [[False], [False, True], [False]]
-    assert counts["files"] == {str(path): 1}
-    assert counts["example"] == f"{path}: {QUESTION[:-1]}"
+    assert counts.files == {str(path): 1}
+    assert counts.example == f"{path}: {QUESTION[:-1]}"
 
 
 def test_a_text_over_several_lines_is_found_in_one(tmp_path):
@@ -183,7 +184,7 @@ def test_a_run_that_the_chunker_cut_marks_every_chunk_it_lies_in(tmp_path):
     documents = [["First. ", "Second. ", *cut, ". Last."], cut[:2], cut[2:]]
     found, counts = decontaminate(tmp_path, [path], documents)
     assert found == [[False, False, True, True, True, False], [False, False], [False]]
-    assert counts["files"] == {str(path): 3}
+    assert counts.files == {str(path): 3}
 
 
 def test_a_run_in_several_files_counts_for_each(tmp_path):
@@ -192,7 +193,7 @@ def test_a_run_in_several_files_counts_for_each(tmp_path):
     files = [tmp_path / f"{name}.json" for name in "abc"]
     found, counts = decontaminate(tmp_path, files, [[LONG], [QUESTION], ["clean"], [QUESTION + "\n", LONG]])
     assert found == [[True], [True], [False], [True, True]]
-    assert list(counts["files"].values()) == [4, 2, 0]
+    assert list(counts.files.values()) == [4, 2, 0]
 
 
 def test_documents_without_chunks_are_passed_over(tmp_path):
@@ -238,7 +239,7 @@ def test_clean_chunks_are_the_others_in_their_order(tmp_path):
     write_shard(tmp_path / "0", [["one\n", "two\n", "three"], ["four"], ["five\n", "six"]])
     np.save(tmp_path / "which.npy", np.array([False, True, False, True, True, False]))
     counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
-    assert counts == {"documents": 2, "chunks": 3, "chars": 4 + 5 + 3}
+    assert counts == ChunkResult(documents=2, chunks=3, chars=4 + 5 + 3, longest_chunk_chars=5)
     kept = read_chunks(tmp_path / "1.chunks.arrow")
     assert {name: column.tolist() for name, column in kept.items()} == {
         "doc_row": [0, 0, 2],
@@ -253,5 +254,5 @@ def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, which):
     write_shard(tmp_path / "0", [["one"]] * len(which))
     np.save(tmp_path / "which.npy", np.array(which, np.bool_))
     counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
-    assert counts == {"documents": 0, "chunks": 0, "chars": 0}
+    assert counts == ChunkResult(documents=0, chunks=0, chars=0)
     assert len(read_chunks(tmp_path / "1.chunks.arrow")["start"]) == 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nextlong.corpus.deduplicate import PERMUTATIONS, band_width, minhash_shard, near_duplicates
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
+from nextlong.results import MinhashResult, NearDuplicatesResult
 from nextlong.schemas import DOCUMENTS
 
 needs_rensa = pytest.mark.skipif(importlib.util.find_spec("rensa") is None, reason="needs nextlong[dedup]")
@@ -64,7 +65,7 @@ def test_the_longest_of_a_cluster_stays_and_of_equals_the_smallest_hash(tmp_path
     ]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {8, 6, 5}
-    assert counts == {"near_duplicates": 3, "clusters": 2, "largest_cluster": 3}
+    assert counts == NearDuplicatesResult(near_duplicates=3, clusters=2, largest_cluster=3)
 
 
 def test_less_similar_documents_all_stay(tmp_path):
@@ -73,7 +74,7 @@ def test_less_similar_documents_all_stay(tmp_path):
     shards = [[(n, 10, variant(first, equal=equal, draw=draw), True) for n, equal in enumerate((128, 100, 90, 60))]]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {0, 1, 2, 3}
-    assert counts == {"near_duplicates": 0, "clusters": 0, "largest_cluster": 0}
+    assert counts == NearDuplicatesResult(near_duplicates=0, clusters=0, largest_cluster=0)
 
 
 def test_the_threshold_is_a_choice(tmp_path):
@@ -100,7 +101,7 @@ def test_documents_dropped_before_neither_stay_nor_drop_others(tmp_path):
     shards = [[(1, 99, nothing, False), (2, 5, first, True)], [(3, 98, nothing, False), (4, 4, first, True)]]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {2}
-    assert counts["near_duplicates"] == 1
+    assert counts.near_duplicates == 1
 
 
 @settings(deadline=None, max_examples=15)
@@ -119,7 +120,7 @@ def test_neither_sharding_nor_order_nor_memory_changes_what_stays(tmp_path_facto
     cuts = np.sort(draw.integers(0, len(rows), shards - 1))
     parts = [[rows[row] for row in part] for part in np.split(order, cuts)]
     assert deduplicate(folder / "many", parts, held_documents=held) == (counts, stays)
-    assert len(stays) == sum(row[3] for row in rows) - counts["near_duplicates"]
+    assert len(stays) == sum(row[3] for row in rows) - counts.near_duplicates
 
 
 def test_every_pair_above_the_threshold_is_found(tmp_path):
@@ -185,7 +186,7 @@ def test_signatures_estimate_the_jaccard_similarity_of_word_runs(tmp_path):
     words = [f"w{number}" for number in range(1004)]
     texts = [" ".join(words), " ".join(words[:804]), " ".join(f"x{number}" for number in range(1004))]
     counts, signatures = signatures_of(tmp_path, texts)
-    assert counts == {"documents": 3}
+    assert counts == MinhashResult(documents=3)
     assert (signatures[0] == signatures[1]).mean() == pytest.approx(0.8, abs=0.11)  # three standard errors
     assert (signatures[0] == signatures[2]).mean() < 0.05
 

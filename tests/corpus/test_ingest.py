@@ -13,6 +13,7 @@ from nextlong.corpus.ingest import check_rejects, content_hash, ingest_split
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files
 from nextlong.recipe import Source
+from nextlong.results import IngestResult
 from nextlong.schemas import DOCUMENTS, REJECTS
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -39,9 +40,9 @@ def as_lines(texts):
 
 def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_path):
     counts = ingest(tmp_path, ['{"text":"One  \\u00e9","id":"k"}', '{"text":"two"}'])
-    assert counts == {
-        "documents": 2, "text_bytes": 10, "chars": 9, "rejects": 0, "reject_reasons": {}, "example": "", "shards": 1,
-    }  # fmt: skip
+    assert counts == IngestResult(
+        documents=2, text_bytes=10, chars=9, rejects=0, reject_reasons={}, example="", shards=1
+    )
     documents = table(tmp_path / "out.0000.documents.arrow")
     assert documents.schema == DOCUMENTS
     assert documents["text"].to_pylist() == ["One  é", "two"]
@@ -56,7 +57,7 @@ def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_pat
 
 def test_shard_closes_once_it_reaches_its_size(tmp_path):
     counts = ingest(tmp_path, as_lines(["x" * 6, "y" * 4, "z" * 12, "w"]), shard_bytes=10)
-    assert counts["shards"] == 3
+    assert counts.shards == 3
     texts = [table(tmp_path / f"out.{k:04d}.documents.arrow")["text"].to_pylist() for k in range(3)]
     assert texts == [["x" * 6, "y" * 4], ["z" * 12], ["w"]]
 
@@ -80,9 +81,9 @@ def test_record_batches_hold_at_most_4096_documents(tmp_path):
 
 def test_empty_and_oversized_documents_are_rejects_beside_the_readers_own(tmp_path):
     counts = ingest(tmp_path, [*as_lines([" \n\t\u3000", "x" * 11, "x" * 10, ""]), "{broken"], max_document_chars=10)
-    assert counts["documents"] == 1
-    assert counts["reject_reasons"] == {"broken JSON": 1, "empty": 2, "too long": 1}
-    assert (counts["rejects"], counts["example"]) == (4, "a.jsonl:1: empty")
+    assert counts.documents == 1
+    assert counts.reject_reasons == {"broken JSON": 1, "empty": 2, "too long": 1}
+    assert (counts.rejects, counts.example) == (4, "a.jsonl:1: empty")
     rejects = table(tmp_path / "out.rejects.arrow")
     assert rejects.schema == REJECTS
     assert rejects["line"].to_pylist() == [1, 2, 4, 5]
@@ -91,7 +92,7 @@ def test_empty_and_oversized_documents_are_rejects_beside_the_readers_own(tmp_pa
 
 def test_source_without_a_document_writes_no_shard(tmp_path):
     counts = ingest(tmp_path, ["{broken"])
-    assert (counts["documents"], counts["shards"]) == (0, 0)
+    assert (counts.documents, counts.shards) == (0, 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.rejects.arrow"]
 
 
@@ -110,13 +111,13 @@ def test_every_text_is_a_document_or_a_reject_and_comes_back_whole(tmp_path_fact
     folder = tmp_path_factory.mktemp("any")
     counts = ingest(folder, as_lines(texts), shard_bytes=shard_bytes)
     good = [text for text in texts if text.strip()]
-    shards = [table(folder / f"out.{k:04d}.documents.arrow") for k in range(counts["shards"])]
+    shards = [table(folder / f"out.{k:04d}.documents.arrow") for k in range(counts.shards)]
     assert [text for shard in shards for text in shard["text"].to_pylist()] == good
     for shard in shards[:-1]:
         sizes = [len(text.encode()) for text in shard["text"].to_pylist()]
         assert sum(sizes) >= shard_bytes > sum(sizes[:-1])
-    assert counts["rejects"] == len(texts) - len(good)
-    assert (counts["chars"], counts["text_bytes"]) == (sum(map(len, good)), sum(len(text.encode()) for text in good))
+    assert counts.rejects == len(texts) - len(good)
+    assert (counts.chars, counts.text_bytes) == (sum(map(len, good)), sum(len(text.encode()) for text in good))
 
 
 @given(st.one_of(ANY_TEXT, st.text("aA \n\t\u00a0\u2003éÉΣς\x1c\x85-—", max_size=30)))

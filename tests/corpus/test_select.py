@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nextlong.corpus.select import select_documents
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
+from nextlong.results import Selected, SelectResult
 from nextlong.rng import keyed_hash
 
 
@@ -72,13 +73,16 @@ def test_first_of_equal_documents_stays_across_shards_and_sources(tmp_path):
     shards = [(0, [(7, 1), (8, 1), (7, 1)]), (1, [(8, 1), (9, 1)])]
     counts, kept = select(tmp_path, shards, plain(2))
     assert kept == [(0, 0), (0, 1), (1, 1)]
-    assert counts == {
-        "kept": 3, "duplicates": 2, "capped": 0, "weighted_out": 0,
-        "sources": {
-            "s0": {"kept": 2, "duplicates": 1, "capped": 0, "weighted_out": 0},
-            "s1": {"kept": 1, "duplicates": 1, "capped": 0, "weighted_out": 0},
+    assert counts == SelectResult(
+        kept=3,
+        duplicates=2,
+        capped=0,
+        weighted_out=0,
+        sources={
+            "s0": Selected(kept=2, duplicates=1, capped=0, weighted_out=0),
+            "s1": Selected(kept=1, duplicates=1, capped=0, weighted_out=0),
         },
-    }  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("held_documents", [1, 2, 3, 100])
@@ -93,7 +97,7 @@ def test_cap_on_documents_keeps_those_of_smallest_key(tmp_path):
     rows = [(n * 977, 10) for n in range(50)]
     counts, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_documents=7)])
     assert {row for _, row in kept} == set(sorted(range(50), key=lambda n: key(n * 977))[:7])
-    assert (counts["kept"], counts["capped"]) == (7, 43)
+    assert (counts.kept, counts.capped) == (7, 43)
 
 
 def test_cap_on_characters_is_never_exceeded_and_stops_at_the_first_that_does_not_fit(tmp_path):
@@ -114,22 +118,22 @@ def test_weights_hold_to_the_scarcest_and_leave_unweighted_sources_whole(tmp_pat
     shards = [(s, [(s * 10**6 + n, 10) for n in range(count)]) for s, count in enumerate([100, 30, 55])]
     sources = [Source(path="web", weight=1), Source(path="books", weight=2), Source(path="wiki")]
     counts, _ = select(tmp_path, shards, sources)
-    assert {name: row["kept"] for name, row in counts["sources"].items()} == {"web": 15, "books": 30, "wiki": 55}
-    assert counts["sources"]["web"]["weighted_out"] == 85
+    assert {name: row.kept for name, row in counts.sources.items()} == {"web": 15, "books": 30, "wiki": 55}
+    assert counts.sources["web"].weighted_out == 85
 
 
 def test_weighted_share_below_one_document_keeps_one(tmp_path):
     shards = [(0, [(1, 1)]), (1, [(2, 1), (3, 1)])]
     counts, _ = select(tmp_path, shards, [Source(path="a", weight=1), Source(path="b", weight=0.1)])
-    assert counts["sources"]["b"]["kept"] == 1
+    assert counts.sources["b"].kept == 1
 
 
 def test_caps_come_before_weights(tmp_path):
     shards = [(s, [(s * 10**6 + n, 10) for n in range(100)]) for s in range(2)]
     sources = [Source(path="web", weight=1), Source(path="books", weight=1, max_documents=20)]
     counts, _ = select(tmp_path, shards, sources)
-    assert counts["sources"]["web"] == {"kept": 20, "duplicates": 0, "capped": 0, "weighted_out": 80}
-    assert counts["sources"]["books"] == {"kept": 20, "duplicates": 0, "capped": 80, "weighted_out": 0}
+    assert counts.sources["web"] == Selected(kept=20, duplicates=0, capped=0, weighted_out=80)
+    assert counts.sources["books"] == Selected(kept=20, duplicates=0, capped=80, weighted_out=0)
 
 
 def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
@@ -140,7 +144,7 @@ def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
 
 def test_source_without_a_shard_counts_nothing(tmp_path):
     counts, _ = select(tmp_path, [(0, [(1, 5)])], [Source(path="a"), Source(path="b", max_documents=3)])
-    assert counts["sources"]["b"] == {"kept": 0, "duplicates": 0, "capped": 0, "weighted_out": 0}
+    assert counts.sources["b"] == Selected(kept=0, duplicates=0, capped=0, weighted_out=0)
 
 
 def test_draw_depends_on_the_seed_and_not_on_sharding_or_order(tmp_path):
@@ -170,7 +174,7 @@ def test_large_source_is_cut_exactly(tmp_path):
     shards = [(0, rows[:25_000]), (0, rows[25_000:])]
     counts, kept = select(tmp_path, shards, [source], held_documents=10_000)
     assert kept == model(shards, [source], 0)
-    assert 0 < counts["capped"] < 60_000
+    assert 0 < counts.capped < 60_000
 
 
 HASHES = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 12))
@@ -194,6 +198,6 @@ def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_
         return
     counts, kept = select(folder, shards, sources, seed=seed, held_documents=held_documents)
     assert kept == model(shards, sources, seed)
-    assert sum(counts[part] for part in ("kept", "duplicates", "capped", "weighted_out")) == sum(
+    assert sum(getattr(counts, part) for part in ("kept", "duplicates", "capped", "weighted_out")) == sum(
         len(r) for _, r in shards
     )

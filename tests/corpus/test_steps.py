@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from counted import counts_of
 from nextlong import pipeline
 from nextlong.engine.runner import run_steps
 from nextlong.engine.serial import SerialExecutor
@@ -52,7 +53,7 @@ def ingested(folder, files, *, sources):
         ]
         for files in ("*.documents.arrow", "*.rejects.arrow")
     ]
-    return list(done), len(done["ingest"].counts), *tables
+    return list(done), len(counts_of(done["ingest"])), *tables
 
 
 def test_large_file_in_parts_gives_the_documents_of_the_whole_one(tmp_path, text):

@@ -13,6 +13,7 @@ from nextlong.embed import chunks as embed_chunks
 from nextlong.embed.chunks import embed_shard
 from nextlong.embed.lsa import Lsa
 from nextlong.errors import EncoderError
+from nextlong.results import EmbedResult, FitResult
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
@@ -31,7 +32,7 @@ def test_vectors_are_the_encoders_row_for_row_in_half_precision(tmp_path, monkey
     chunk_texts = [text for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
     assert vectors.dtype == np.float16
     assert vectors.flags.c_contiguous
-    assert counts == {"chunks": len(chunk_texts), "dimensions": 8}
+    assert counts == EmbedResult(chunks=len(chunk_texts), dimensions=8)
     assert len(chunk_texts) == 61  # six times 1 + 2 + 3 + 4, and 1
     np.testing.assert_array_equal(vectors, Lsa.load(tmp_path / "fit").encode(chunk_texts).astype(np.float16))
 
@@ -57,15 +58,12 @@ def test_the_fit_depends_on_the_documents_and_the_seed_alone(tmp_path):
 def test_the_fit_sees_about_as_many_chunks_as_asked_for(tmp_path):
     shard = write_shard(tmp_path, "a", texts_of(400))
     counts = fit(tmp_path / "some", [shard])
-    assert counts["chunks"] == 1000
-    assert 35 < counts["fit_chunks"] < 85  # 60 asked for; binomial, three standard deviations
+    assert counts.chunks == 1000
+    assert 35 < counts.fit_chunks < 85  # 60 asked for; binomial, three standard deviations
     everything = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=1000))
-    assert fit(tmp_path / "all", [shard], encoder=everything) == {
-        "chunks": 1000,
-        "fit_chunks": 1000,
-        "terms": 80,
-        "dimensions": 8,
-    }
+    assert fit(tmp_path / "all", [shard], encoder=everything) == FitResult(
+        chunks=1000, fit_chunks=1000, terms=80, dimensions=8
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from nextlong import schemas
 from nextlong.embed import documents
+from nextlong.results import DocumentVectorsResult
 
 
 def write_shard(folder, doc_rows, ends, vectors):
@@ -28,7 +29,7 @@ def test_one_vector_for_each_document_with_chunks(tmp_path):
     shard = write_shard(tmp_path, [0, 0, 2, 3, 3], [90, 120, 7, 50, 51], [[1, 0], [0, 1], [0.6, 0.8], [0, -1], [0, 1]])
     counts = documents.average_shard(tmp_path / "out", **shard, of="mean")
     vectors = read(tmp_path / "out")
-    assert counts == {"documents": 3, "chunks": 5, "dimensions": 2}
+    assert counts == DocumentVectorsResult(documents=3, chunks=5, dimensions=2)
     assert vectors.dtype == np.float16
     np.testing.assert_allclose(vectors, [[0.7071, 0.7071], [0.6, 0.8], [0, -1]], atol=1e-3)
 
@@ -61,5 +62,5 @@ def test_blocks_do_not_show(tmp_path, monkeypatch, block_chunks, of):
 def test_a_shard_without_chunks(tmp_path, of):
     shard = write_shard(tmp_path, [], [], np.empty((0, 4)))
     counts = documents.average_shard(tmp_path / "out", **shard, of=of)
-    assert counts == {"documents": 0, "chunks": 0, "dimensions": 4}
+    assert counts == DocumentVectorsResult(documents=0, chunks=0, dimensions=4)
     assert read(tmp_path / "out").shape == (0, 4)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from nextlong import recipe
-from nextlong.embed.base import embedding_resources, load_encoder
+from nextlong.embed.base import kind_of, load_encoder
 from nextlong.embed.sentence_transformers import check_backend
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
@@ -56,7 +56,8 @@ def test_missing_package_names_the_extra(monkeypatch):
     ],
 )
 def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
-    assert embedding_resources(config("model", device=device), Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
+    encoder = config("model", device=device)
+    assert kind_of(encoder).resources(encoder, Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
 
 
 @pytest.mark.heavy

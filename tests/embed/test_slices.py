@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import counts_of, total
 from nextlong import pipeline, recipe
 from nextlong.embed import slices
 from nextlong.embed.choose import Execution, _execution
@@ -19,6 +20,7 @@ from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
+from nextlong.results import JoinResult
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
@@ -73,7 +75,7 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(slices_of(rows, how))]
     (tmp_path / ".work").mkdir()
     counts = join_slices(tmp_path / ".work" / "part-00099", slices=made, shards=3, dimensions=8)
-    assert counts == {"shards": 3}
+    assert counts == JoinResult(shards=3)
     for shard in range(3):
         joined = tmp_path / ".work" / f"part-00099.{shard:05d}.vectors.npy"
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
@@ -127,12 +129,12 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
 ):
     run_dir = run_of(recipe_for, tmp_path / "run", model_path, "workers=2")
     embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
-    (chosen,) = encoder.counts
+    (chosen,) = counts_of(encoder)
     assert chosen["dtype"] in ("float32", "bfloat16")
     assert chosen["task_chunks"] % chosen["call_chunks"] == 0
     before = [path.read_bytes() for path in embed.files(".vectors.npy")]
-    assert len(before) == len(step_of(run_dir, "chunk").counts)
-    assert embed.total("chunks") == step_of(run_dir, "chunk").total("chunks")
+    assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
+    assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
     # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
     for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
         (embed.folder / name).unlink(missing_ok=True)

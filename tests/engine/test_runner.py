@@ -7,12 +7,22 @@ from functools import partial
 
 import pytest
 
+from counted import counts_of, total
 from nextlong.engine import runner, store
 from nextlong.engine.executor import Resources
 from nextlong.engine.progress import Quiet
 from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, RunError
+from nextlong.results import Result
+
+
+class Number(Result):
+    number: int
+
+
+class Closed(Result):
+    closed: int
 
 
 def write_number(out, *, number, log):
@@ -20,7 +30,7 @@ def write_number(out, *, number, log):
     with log.open("a") as lines:
         lines.write(f"{out.parent.parent.name.split('-')[1]} {out.name[-1]}\n")
     out.with_suffix(".txt").write_text(str(number))
-    return {"number": number}
+    return Number(number=number)
 
 
 def add_up(out, *, paths, factor, log):
@@ -58,7 +68,7 @@ def numbers_step(log, *, count=3, first=1):
         assert done == {}
         return [partial(write_number, number=first + place, log=log) for place in range(count)]
 
-    return Step("numbers", 1, {"count": count, "first": first}, (), tasks)
+    return Step("numbers", 1, {"count": count, "first": first}, (), tasks, Number)
 
 
 def sum_step(log, numbers, *, name="sum", factor=1):
@@ -170,8 +180,8 @@ def test_manifest_says_what_was_made_from_what_with_which_versions(log, run_dir)
 def test_finished_step_gives_files_and_counts_in_task_order(log, run_dir):
     done = run([numbers_step(log, count=12)], run_dir)["numbers"]
     assert [int(path.read_text()) for path in done.files(".txt")] == list(range(1, 13))
-    assert [counts["number"] for counts in done.counts] == list(range(1, 13))
-    assert done.total("number") == 78
+    assert [counts["number"] for counts in counts_of(done)] == list(range(1, 13))
+    assert total(done, "number") == 78
     assert done.stem().with_suffix(".txt") == done.files(".txt")[0]
     assert runner.open_done("numbers", done.folder) == done
 
@@ -179,7 +189,7 @@ def test_finished_step_gives_files_and_counts_in_task_order(log, run_dir):
 def test_step_without_tasks_is_finished_at_once(log, run_dir):
     done = run([numbers_step(log, count=0)], run_dir)["numbers"]
     assert names(done.folder) == ["manifest.json"]
-    assert (done.counts, done.files(".txt"), done.manifest["bytes"]) == ([], [], 0)
+    assert (counts_of(done), done.files(".txt"), done.manifest["bytes"]) == ([], [], 0)
 
 
 # resuming
@@ -194,7 +204,7 @@ def test_run_goes_on_at_the_first_missing_task(log, run_dir):
     assert runner.begun_tasks(numbers, run_dir) == 2
     run([numbers], run_dir)
     assert ran(log) == ["numbers 2"]
-    assert runner.find_done(numbers, run_dir).total("number") == 0 + 1 + 3
+    assert total(runner.find_done(numbers, run_dir), "number") == 0 + 1 + 3
 
 
 def test_a_step_that_did_nothing_before_it_failed_leaves_no_folder(log, run_dir):
@@ -268,8 +278,8 @@ def test_bug_in_a_task_stays_what_it_is(run_dir):
 
 def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_dir):
     def too_few(done):
-        if done.total("number") < 100:
-            raise CorpusError(f"the sum is {done.total('number')}; add numbers")
+        if total(done, "number") < 100:
+            raise CorpusError(f"the sum is {total(done, 'number')}; add numbers")
 
     numbers = numbers_step(log)
     checked = Step(numbers.name, numbers.version, numbers.config, (), numbers.tasks, check=too_few)
@@ -308,33 +318,43 @@ def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_di
     with pytest.raises(RunError, match=r"manifest\.json is damaged .* delete this file and run again"):
         run([numbers_step(log)], run_dir)
     manifest.unlink()
-    assert run([numbers_step(log)], run_dir)["numbers"].total("number") == 6
+    assert total(run([numbers_step(log)], run_dir)["numbers"], "number") == 6
 
 
-def close_numbers(out, *, counts, log):
-    (out.parent / "index.json").write_text(json.dumps([own["number"] for own in counts]))
+def close_numbers(out, *, results, log):
+    (out.parent / "index.json").write_text(json.dumps([result.number for result in results]))
     with log.open("a") as lines:
         lines.write(f"closed {out.name}\n")
-    return {"closed": len(counts)}
+    return Closed(closed=len(results))
 
 
 def closed_step(log):
     numbers = numbers_step(log)
-    return Step("closed", 1, {}, (), numbers.tasks, close=lambda counts: partial(close_numbers, counts=counts, log=log))
+    return Step(
+        "closed",
+        1,
+        {},
+        (),
+        numbers.tasks,
+        Number,
+        close=lambda results: partial(close_numbers, results=results, log=log),
+    )
 
 
 def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
     (done,) = runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
     assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
     assert json.loads((done.folder / "index.json").read_text()) == [1, 2, 3]
-    assert done.counts == [{"number": 1}, {"number": 2}, {"number": 3}]
+    assert counts_of(done) == [{"number": 1}, {"number": 2}, {"number": 3}]
     runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == []
 
 
 def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_dir):
     step = closed_step(log)
-    broken = Step("closed", 1, {}, (), step.tasks, close=lambda counts: partial(fail, error=CorpusError("stop")))
+    broken = Step(
+        "closed", 1, {}, (), step.tasks, Number, close=lambda results: partial(fail, error=CorpusError("stop"))
+    )
     with pytest.raises(CorpusError, match="stop"):
         runner.run_steps([broken], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == ["closed 0", "closed 1", "closed 2"]
@@ -381,13 +401,13 @@ class Together(SerialExecutor):
 def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
     numbers = numbers_step(log, count=1)
     sums = [sum_step(log, numbers, name=name, factor=factor) for name, factor in (("once", 1), ("twice", 2))]
-    closing = Step("closed", 1, {}, (), numbers_step(log, count=2).tasks, close=closed_step(log).close)
+    closing = Step("closed", 1, {}, (), numbers_step(log, count=2).tasks, Number, close=closed_step(log).close)
     executor = Together()
     done = runner.run_steps([numbers, *sums, closing], run_dir=run_dir, executor=executor)
     assert " ".join(executor.given) == (
         "numbers task 0 closed task 0 closed task 1 | once task 0 twice task 0 | | closed task 2 | | |"
     )
-    assert {name: step.total("number") for name, step in done.items()} == {
+    assert {name: total(step, "number") for name, step in done.items()} == {
         "numbers": 1,
         "closed": 3,
         "once": 1,

@@ -3,8 +3,11 @@
 import gzip
 import json
 import shutil
+from itertools import islice
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
@@ -32,7 +35,7 @@ def test_a_damaged_line_is_told_by_its_number(tmp_path):
 
 def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes(f'text,label\r\n"first\nsecond\r\nthird {ODD}",x\r\nplain,y\r\n'.encode())
-    assert DataFiles(tmp_path).rows("a.csv") == [
+    assert DataFiles(tmp_path).rows("a.csv", ("text", "label")) == [
         {"text": f"first\nsecond\r\nthird {ODD}", "label": "x"},
         {"text": "plain", "label": "y"},
     ]
@@ -54,6 +57,8 @@ RAG = "helmet/kilt/nq-dev-multikilt_1000_k50_dep6.jsonl"
 RAG_EXAMPLES = "helmet/kilt/nq-train-multikilt_1000_k3_dep6.jsonl"
 RANKED = "helmet/msmarco/test_reranking_data_k50_dep3.jsonl"
 RANKED_EXAMPLES = "helmet/msmarco/test_reranking_data_k10_dep3.jsonl"
+POPULAR = "helmet/kilt/popqa_test_1000_k50_dep6.jsonl"
+POPULAR_EXAMPLES = "helmet/kilt/popqa_test_1000_k3_dep6.jsonl"
 KEYS = "helmet/json_kv/test_k105_dep6.jsonl"
 ASKED = {"question": "Where?", "answers": ["here"], "ctxs": [{"title": "T", "text": "t"}]}
 QUERY = {"qid": "1", "query": "q", "ctxs": [{"id": "1", "text": "t", "label": 1}]}
@@ -104,16 +109,137 @@ def damaged(task, file, *path, put=None):
         damaged("msmarco", RANKED, 0, "ctxs", 0, "label", put="high"),
         damaged("msmarco", RANKED_EXAMPLES, 0, "ctxs", 0, "id"),
         damaged("json_kv", KEYS, 0, "answer"),
+        damaged("json_kv", KEYS, 0, "demos", put=5),
+        damaged("json_kv", KEYS, 0, "demos", put=[["a key alone"]]),
+        damaged("json_kv", KEYS, 0, "context", put=7),
+        damaged("json_kv", KEYS, put={"data": 5}),
+        damaged("popqa", POPULAR, 0, "s_pop", put="many"),
+        damaged("popqa", POPULAR, 0, "s_pop", put=0),
+        damaged("popqa", POPULAR, 0, "s_pop"),
+        damaged("popqa", POPULAR_EXAMPLES, 0, "s_pop", put=-3),
+        damaged("popqa", POPULAR, 0, "answers", put=[]),
+        damaged("msmarco", RANKED, 0, "qid", put=["1"]),
+        damaged("msmarco", RANKED, 0, "ctxs", 0, put="a passage"),
+        damaged("clinc150", "icl/clinc150/data_full.json", "train", 0, put=["no intent"]),
+        damaged("clinc150", "icl/clinc150/data_full.json", "oos_val"),
+        damaged("longbench_v2", "longbench-v2/data.json", 0, "answer", put="E"),
+        damaged("cwe", "ruler/english_words.json", put=["word"]),
+        damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=5),
+        damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=" "),
     ],
 )
 def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, task, file, path, put):
     folder = shutil.copytree(data_folder, tmp_path / "data")
     for name, record in ((RAG, ASKED), (RAG_EXAMPLES, ASKED), (RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
         write(folder / name, json.dumps(record) + "\n")
+    for name in (POPULAR, POPULAR_EXAMPLES):
+        write(folder / name, json.dumps({**ASKED, "s_pop": 10}) + "\n")
     write(folder / KEYS, json.dumps({"context": "c", "question": "k", "answer": "v", "demos": []}) + "\n")
     text = (folder / file).read_text()
     value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
-    write(folder / file, json.dumps(without(value, *path, put=put)))
+    write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
     request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8)
     with pytest.raises(EvaluateError, match=file.replace(".", r"\.")):
         list(all_tasks()[task].make(request))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        (
+            KEYS,
+            '{"context": "c", "question": "k", "answer": "v", "demos": []}\n{"context": 5}\n',
+            ", line 2: context is 5, but it",
+        ),
+        (
+            RANKED,
+            json.dumps(without(QUERY, "ctxs", 0, "label", put="x")),
+            "record 1: ctxs[0].label is 'x', but it should be a valid",
+        ),
+        (RANKED, json.dumps(without(QUERY, "ctxs", 0, "text")), "record 1: ctxs[0] has no 'text' (it has id, label)"),
+        (RANKED, "[" * 100_000, "is not JSON"),
+        ("icl/trec/train_5500.label", "DESC:manner How ?\nno label\n", ", line 2 is 'no label', no `LABEL:label text`"),
+        ("icl/nlu/train.csv", "text,scenario,intent\nhello,a,b\nhi,a\n", "line 3: no 'intent' (it has text, scenario)"),
+        ("icl/nlu/train.csv", 'text,scenario,intent\n"hello,a,b\n', "no CSV (unexpected end of data)"),
+        ("icl/nlu/train.csv", "text,scenario,intent\n", "holds no row below its header"),
+        (
+            "longbench-v2/data.json",
+            json.dumps([{"context": "c"}]),
+            "record 1: the record has no 'question' (it has context)",
+        ),
+    ],
+)
+def test_a_mistake_is_told_by_its_line_field_and_value(data_folder, tmp_path, file, content, told):
+    folder = shutil.copytree(data_folder, tmp_path / "data")
+    for name, record in ((RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
+        write(folder / name, json.dumps(record) + "\n")
+    write(folder / file, content)
+    tasks = {KEYS: "json_kv", RANKED: "msmarco", "icl/trec/train_5500.label": "trec_fine", "icl/nlu/train.csv": "nlu"}
+    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2)
+    with pytest.raises(EvaluateError) as error:
+        list(all_tasks()[tasks.get(file, "longbench_v2")].make(request))
+    assert f"{folder / file}" in str(error.value)
+    assert told in str(error.value)
+    assert "it comes" in str(error.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "id", "0"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+RECORDS = {
+    "popqa": (POPULAR, {**ASKED, "s_pop": 10}),
+    "nq": (RAG, ASKED),
+    "msmarco": (RANKED, QUERY),
+    "json_kv": (KEYS, {"context": "c", "question": "k", "answer": "v", "demos": [["a", "b"]]}),
+    "narrativeqa": ("narrativeqa/test.jsonl", None),
+    "infbench_mc": ("infinitebench/longbook_choice_eng.jsonl", None),
+    "longbench_v2": ("longbench-v2/data.json", None),
+    "qa_1": ("ruler/squad.json", None),
+    "qa_2": ("ruler/hotpotqa.json", None),
+    "clinc150": ("icl/clinc150/data_full.json", None),
+}
+
+
+def places(value, path=()):
+    """Yield the path of every value inside a value, the first of each list."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_factory):
+    """No value in any field of any file ends in anything but samples or an error for the user."""
+    folder = tmp_path_factory.mktemp("any")
+    shutil.copytree(data_folder, folder, dirs_exist_ok=True)
+    for name, record in ((RAG, ASKED), (RAG_EXAMPLES, ASKED), (RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
+        write(folder / name, json.dumps(record) + "\n")
+    for name in (POPULAR, POPULAR_EXAMPLES):
+        write(folder / name, json.dumps({**ASKED, "s_pop": 10}) + "\n")
+    task = data.draw(st.sampled_from(sorted(RECORDS)))
+    file, record = RECORDS[task]
+    if record is None:
+        text = (folder / file).read_text()
+        value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
+    else:
+        value = [record]
+    path = data.draw(st.sampled_from(sorted(places(value), key=str)))
+    put = data.draw(JSON)
+    write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
+    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=1)
+    told, made = file, []
+    try:
+        made = list(islice(all_tasks()[task].make(request), 1))
+    except EvaluateError as error:
+        told = str(error)
+    shutil.rmtree(folder)
+    assert file in told
+    assert all(isinstance(reference, str) for sample in made if sample for reference in sample.references)

@@ -201,6 +201,6 @@ def test_a_helmet_file_that_is_missing_is_named_with_its_source(tmp_path):
 def test_a_file_of_another_form_is_told(tmp_path):
     write(tmp_path / "icl/banking77/train.csv", "sentence,category\nhello,greeting\n")
     with pytest.raises(
-        EvaluateError, match=r"icl/banking77/train\.csv: a record has no 'text' \(it has sentence, category\)"
+        EvaluateError, match=r"icl/banking77/train\.csv, line 2: no 'text' \(it has sentence, category\)"
     ):
         made("banking77", tmp_path)

@@ -1,9 +1,5 @@
 """A server with an OpenAI-compatible API, a real one on loopback: answered, failing half its requests, refusing, gone."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from answering_models import Oracle
@@ -12,48 +8,6 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.server import ServerModel, ServerOptions
 from nextlong.evaluate.task import Sample
-
-
-class Served:
-    """What the server was asked, and how it fails: `fails(number of the request)` gives a status, or None."""
-
-    def __init__(self):
-        self.asked, self.headers, self.lock = [], [], threading.Lock()
-        self.fails = lambda number: None
-        self.answer = lambda body: {"choices": [{"text": f"<{body['prompt'][-5:]}>"}]}
-
-
-@pytest.fixture
-def served():
-    state = Served()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with state.lock:
-                state.asked.append({**body, "path": self.path})
-                state.headers.append(dict(self.headers))
-                status = state.fails(len(state.asked))
-            if status == "drop":
-                self.close_connection = True
-                return
-            content = json.dumps({"error": {"message": "busy"}} if status else state.answer(body)).encode()
-            self.send_response(status or 200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}/v1"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def model(served, **options):

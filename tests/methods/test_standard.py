@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import standard
-from nextlong.methods.base import Documents, Request
+from nextlong.methods.base import Documents, Request, stretches
 from nextlong.rng import shuffled
 
 
 def test_stretches_are_cut_where_they_just_reach_the_length():
     order, tokens = np.array([4, 0, 2, 1, 3]), np.array([30, 5, 70, 40, 60])
     # 60 + 30 + 70 | 5 + 40 is short
-    assert [piece.tolist() for piece in standard.stretches(order, tokens, enough=100)] == [[4, 0, 2]]
+    assert [piece.tolist() for piece in stretches(order, tokens, enough=100)] == [[4, 0, 2]]
     # 60 + 30 = 90 is just enough | 70 + 5 + 40
-    assert [piece.tolist() for piece in standard.stretches(order, tokens, enough=90)] == [[4, 0], [2, 1, 3]]
-    assert [piece.tolist() for piece in standard.stretches(order, tokens, enough=90, sequences=1)] == [[4, 0]]
-    assert standard.stretches(order, tokens, enough=206) == []
-    assert standard.stretches(order[:0], tokens, enough=1) == []
+    assert [piece.tolist() for piece in stretches(order, tokens, enough=90)] == [[4, 0], [2, 1, 3]]
+    assert [piece.tolist() for piece in stretches(order, tokens, enough=90, sequences=1)] == [[4, 0]]
+    assert stretches(order, tokens, enough=206) == []
+    assert stretches(order[:0], tokens, enough=1) == []
 
 
 def test_another_seed_shuffles_differently():

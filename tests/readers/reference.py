@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import nextlong
+from counted import counts_of
 
 
 def rows_of(run, split):
@@ -31,7 +32,7 @@ def rows_of(run, split):
 
 def write_references(run, into):
     """Write one file a split."""
-    (counts,) = run.steps["rows"].counts
+    (counts,) = counts_of(run.steps["rows"])
     for split in counts.keys() - {"left_out"}:
         (into / f"{split}.json").write_text(json.dumps(list(rows_of(run, split))), encoding="utf-8")
 

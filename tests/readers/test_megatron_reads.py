@@ -38,7 +38,7 @@ def test_its_dataset_reads_the_same_documents(indexed, per_row, tmp_path, vocab_
         assert [dataset[number].tolist() for number in range(len(dataset))] == expected
         assert dataset.sequence_lengths.tolist() == [len(ids) for ids in expected]
         assert dataset.document_indices.tolist() == list(range(len(expected) + 1))
-        assert counts["tokens"] == dataset.sequence_lengths.sum()
+        assert counts.tokens == dataset.sequence_lengths.sum()
 
 
 @pytest.mark.parametrize("vocab_size", [300, 128_256])

@@ -10,7 +10,7 @@ from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 from nextlong.recipe.presets import preset
 from nextlong.recipe.recipe import options_class
-from nextlong.recipe.template import commented
+from nextlong.recipe.template import commented, short
 
 
 def reload(tmp_path, text):
@@ -78,3 +78,41 @@ def test_every_preset_is_a_recipe(tmp_path, name):
 def test_a_preset_that_is_none():
     with pytest.raises(RecipeError, match="choose one of: paper-128k, paper-512k, paper-64k, quickstart"):
         preset("../pyproject")
+
+
+def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
+    recipe = starter(tmp_path / "my.yaml")
+    text = short(recipe, heading="A recipe.")
+    assert 20 < len(text.splitlines()) <= 45
+    assert all("  # " in line for line in text.splitlines()[1:] if line and not line.endswith(":"))
+    assert reload(tmp_path, text) == recipe
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "workers=3",
+        "store=x",
+        "chunk.max_chars=999",
+        "encoder.lsa.dimensions=8",
+        "compose.joint=' # '",
+        "iclm.neighbours=3",
+        "decontaminate.files=[a, b]",
+        "ingest.sources[0].where='a > 1 # b'",
+        "ingest.sources[0].keep=[a]",
+        "export.pack=256k",
+    ],
+)
+def test_a_short_recipe_leaves_out_only_defaults(tmp_path, override):
+    plain = starter(tmp_path / "my.yaml").as_data()
+    recipe = Recipe.from_dict(plain, overrides=[override])
+    assert reload(tmp_path, short(recipe, heading="")) == recipe
+
+
+def test_what_keys_mean_stands_beside_the_first_source(tmp_path):
+    plain = starter(tmp_path / "my.yaml").as_data()
+    plain["ingest"]["sources"] = [{"path": path, "name": f"n {path}", "text": "  # b"} for path in ("x", "y # z")]
+    recipe = Recipe.from_dict(plain)
+    text = short(recipe, heading="")
+    assert text.count("the name of the source in every report") == 1
+    assert reload(tmp_path, text) == recipe

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import nextlong
+from counted import counts_of
 from exported_runs import change_json, record_of
 from nextlong import pipeline
 from nextlong.cli.main import main
@@ -77,11 +78,12 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
     documents = {span["doc_id"] for row in rows for span in row["spans"]} - {-1}
-    assert done["rows"].counts[0]["train"] == {
+    assert counts_of(done["rows"])[0]["train"] == {
         "rows": 3,
         "sequences": 12,
         "documents": len(documents),
         "tokens": 12 * T,
+        "of_runs": [],
         "short_rows": 1,
     }
     texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
@@ -115,7 +117,7 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
     assert used[0]
     assert used[1]
     assert not used[0] & used[1]
-    counts = done["rows"].counts[0]
+    counts = counts_of(done["rows"])[0]
     assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
     assert counts["left_out"] > 0
     told = f"{counts['left_out']} of 12 sequences"
@@ -145,7 +147,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     assert all(row["length"] <= 4096 for row in rows)
     assert "mixed" not in nextlong.open(own_run).steps
     by_tokens = export([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
-    assert by_tokens["rows"].counts[0]["train"]["sequences"] == 24
+    assert counts_of(by_tokens["rows"])[0]["train"]["sequences"] == 24
     texts = {
         (sequence.id, len(sequence.input_ids)): sequence.text
         for run in (own_run, shorter_run)
@@ -154,7 +156,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     mixed = [
         json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.read_text("utf-8").splitlines()
     ]
-    assert len(mixed) == by_tokens["rows"].counts[0]["train"]["rows"]
+    assert len(mixed) == counts_of(by_tokens["rows"])[0]["train"]["rows"]
     assert all(row["text"] == texts[row["sequence_id"], row["length"]] for row in mixed)
 
 
@@ -219,7 +221,7 @@ def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
 
 def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
     written = runs_export.export([own_run], overrides=["export.validation=0.4", "workers=1"])
-    (counts,) = written.done["rows"].counts
+    (counts,) = counts_of(written.done["rows"])
     for name, split in (("parquet", "train"), ("jsonl-validation", "validation")):
         text = (written.done[name].folder / "README.md").read_text("utf-8")
         own = counts[split]
@@ -304,7 +306,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     composed = [nextlong.open(run).steps["compose"].manifest["fingerprint"] for run in (own_run, shorter_run)]
     assert [run["steps"]["compose"] for run in mix["runs"]] == composed
     keys = {span["doc_id"] for row in rows_of(done["parquet"].folder) for span in row["spans"]} - {-1}
-    assert done["rows"].counts[0]["train"]["documents"] == len(keys)
+    assert counts_of(done["rows"])[0]["train"]["documents"] == len(keys)
 
 
 def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):

@@ -14,6 +14,7 @@ from nextlong.artefacts.record import RECIPE_FILE
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
+from nextlong.results import Result
 from nextlong.runs import export as runs_export
 
 COUNT = 12  # more than one in a part
@@ -236,7 +237,11 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
         )
 
 
+class Surprises(Result):
+    surprises: int
+
+
 def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
     with pytest.raises(RunError, match=r"compose-\w+ has no count of surprises: its step compose is of an earlier"):
-        done.total("surprises")
+        done.results(Surprises)

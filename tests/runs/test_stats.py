@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 
 import nextlong
+from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.report import compare, stats_page
 from nextlong.runs import card_statistics, stats
 
 CHUNKY = ("meta", "negative", "document")
-HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram")
+HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +38,11 @@ def sequences(run):
 
 def test_yield(run, measured):
     told = measured.yields
-    (drawn,) = run.steps["meta_documents"].counts
+    (drawn,) = counts_of(run.steps["meta_documents"])
     assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
     assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
     assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())
-    assert told.kept + told.spare == run.steps["compose"].total("sequences") == 16
+    assert told.kept + told.spare == total(run.steps["compose"], "sequences") == 16
     assert told.untried == 7
 
 
@@ -53,6 +54,22 @@ def test_similarity(measured, sequences):
     expected = np.quantile(negatives, [0.1, 0.5, 0.9], method="inverted_cdf")
     own = [measured.similarity.p10, measured.similarity.p50, measured.similarity.p90]
     assert own == pytest.approx(expected.tolist(), abs=6e-5)
+
+
+def test_every_document_of_the_corpus_is_measured(run, measured, small_corpus):
+    texts = [json.loads(line)["text"] for path in small_corpus.iterdir() for line in path.read_text().splitlines()]
+    lengths = sorted(map(len, dict.fromkeys(texts)))
+    assert (measured.document_chars.count, measured.document_chars.max) == (len(lengths), lengths[-1])
+    assert measured.document_chars.mean == pytest.approx(fmean(lengths))
+    assert sum(own.count for own in measured.document_chars_histogram) == len(lengths)
+
+
+def test_steps_took_what_their_manifests_say(run, measured):
+    assert [own.step for own in measured.steps] == list(run.steps)
+    manifest = run.steps["draft"].manifest
+    (draft,) = [own for own in measured.steps if own.step == "draft"]
+    assert (draft.seconds, draft.bytes) == (manifest["seconds"], manifest["bytes"])
+    assert draft.peak_bytes == max(part["peak_bytes"] for part in manifest["parts"]) > 10**7
 
 
 def test_histograms_count_every_span_once(measured, sequences):
@@ -213,7 +230,7 @@ def test_pipes_get_plain_text_and_terminals_colour(measured):
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
-        **{key: list(plain[key]) for key in ("similarity_by_rank", "warnings", *HISTOGRAMS)},
+        **{key: list(plain[key]) for key in ("similarity_by_rank", "steps", "warnings", *HISTOGRAMS)},
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
     assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}

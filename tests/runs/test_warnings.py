@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import nextlong
 from nextlong import pipeline
 from nextlong.recipe import Recipe
+from nextlong.results import SplitResult
 from nextlong.runs import stats, warnings
 from nextlong.runs.warnings import CHECKS, empty_rows
 
@@ -220,7 +221,7 @@ def test_what_must_never_be(measured):
 
 @pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
 def test_rows_with_room_to_spare(tokens, names):
-    told = empty_rows("train", {"rows": 20, "tokens": tokens}, room=100)
+    told = empty_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
     assert tuple(warned.name for warned in told) == names
 
 

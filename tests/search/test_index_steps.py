@@ -6,6 +6,7 @@ import shutil
 import pyarrow as pa
 import pytest
 
+from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of
 from nextlong.engine import store
@@ -31,9 +32,9 @@ def approximate(recipe_for, tmp_path_factory):
 
 def test_the_manifest_says_what_was_measured(approximate):
     _, done = approximate
-    (built,), (tuned,) = done["index"].counts, done["tune"].counts
+    (built,), (tuned,) = counts_of(done["index"]), counts_of(done["tune"])
     assert built["index"] == "IVF16,SQ8"
-    assert done["lists"].total("vectors") == built["vectors"] == done["chunk"].total("chunks")
+    assert total(done["lists"], "vectors") == built["vectors"] == total(done["chunk"], "chunks")
     assert len(done["lists"].files(".bounds.npy")) == len(done["embed"].files(".vectors.npy"))
     assert tuned["recall"] == 0.8 <= tuned["recall_measured"]
     assert 1 <= tuned["probes"] < 16
@@ -45,7 +46,7 @@ def test_pages_say_which_index_and_what_it_finds(approximate):
     assert "IVF16,SQ8" in told
     assert "the recipe names it" in told
     stats = measure(Run(recipe.run_dir))
-    assert f"{done['tune'].counts[0]['recall_measured']:.1%} of the 40 nearest" in stats.search
+    assert f"{counts_of(done['tune'])[0]['recall_measured']:.1%} of the 40 nearest" in stats.search
     assert statistics(stats)["search"] == stats.search
 
 
@@ -78,9 +79,9 @@ def test_another_number_of_workers_gives_the_same_bytes(approximate, recipe_for,
 
 def test_documents_are_searched_for_in_an_index_too(recipe_for, tmp_path):
     done = pipeline.run(recipe_for(tmp_path / "run", "compose.method=knn", "search.index=IVF4,Flat"))
-    assert done["index"].counts[0]["index"] == "IVF4,Flat"
-    queries = done["documents"].total("drawn")
-    assert done["neighbours"].total("queries") == queries
+    assert counts_of(done["index"])[0]["index"] == "IVF4,Flat"
+    queries = total(done["documents"], "drawn")
+    assert total(done["neighbours"], "queries") == queries
     for path in done["neighbours"].files(".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for own, near in zip(*reader.read_all().select([0, 1]).to_pydict().values(), strict=True):
@@ -104,7 +105,7 @@ def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
 def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, shared_run):
     recipe = recipe_for(shared_run)
     done = Run(shared_run).steps
-    assert done["index"].counts[0]["index"] == "exact"
+    assert counts_of(done["index"])[0]["index"] == "exact"
     assert "vectors are few" in dict(summary.lines(recipe, done))["search"]
     assert measure(Run(shared_run)).search is None
 

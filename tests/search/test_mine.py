@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import schemas
+from nextlong.results import MetaDocumentsResult, MineResult
 from nextlong.schemas import METAS
 from nextlong.search.index import IndexFiles
 from nextlong.search.metas import chunk_ids_of, draw_metas
@@ -46,7 +47,7 @@ def draw(folder, shards, **options):
 
 def test_the_draw_knows_each_documents_chunks(tmp_path):
     counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])])
-    assert counts == {"documents": 4, "eligible": 3, "drawn": 3, "meta_chunks": 7}
+    assert counts == MetaDocumentsResult(documents=4, eligible=3, drawn=3, meta_chunks=7)
     assert metas.dtype == METAS
     by_hash = {int(meta["content_hash"]): meta for meta in metas}
     assert [(hash_, int(by_hash[hash_]["first_chunk"]), int(by_hash[hash_]["chunks"]), int(by_hash[hash_]["chars"]))
@@ -58,7 +59,7 @@ def test_the_draw_knows_each_documents_chunks(tmp_path):
 @pytest.mark.parametrize(("min_meta_chunks", "eligible"), [(1, 4), (2, 3), (3, 1), (4, 0)])
 def test_documents_with_fewer_chunks_are_no_meta_documents(tmp_path, min_meta_chunks, eligible):
     counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])], min_meta_chunks=min_meta_chunks)
-    assert counts["eligible"] == len(metas) == eligible
+    assert counts.eligible == len(metas) == eligible
 
 
 DOCUMENTS = [(2 + number % 3, 1000 + number) for number in range(40)]
@@ -100,11 +101,11 @@ def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
         assert len(ids) == 3
         assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
         assert scores == sorted(scores, reverse=True)
-    assert counts == {"queries": 2, "candidates": 6, "fewest": 3}
+    assert counts == MineResult(queries=2, candidates=6, fewest=3)
 
 
 def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
     np.save(tmp_path / "longer.npy", np.array([30, 41, 20]))
     counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
-    assert counts["documents"] == 3
+    assert counts.documents == 3
     assert sorted(metas["content_hash"].tolist()) == [11, 13]

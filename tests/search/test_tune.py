@@ -18,10 +18,10 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     ids = np.concatenate([np.arange(3000), (1 << 32) + np.arange(5000)])
     exclude = np.stack([ids, ids + 1], axis=1)
     counts = tune.tune(files, ids=ids, exclude=exclude, k=30, target=target, seed=1)
-    assert counts["recall"] == target
-    assert counts["recall_measured"] >= target
-    assert counts["probes"] < 64 or target == 0.99
-    tuned = tune.replace(files, probes=counts["probes"], spare=counts["spare"])
+    assert counts.recall == target
+    assert counts.recall_measured >= target
+    assert counts.probes < 64 or target == 0.99
+    tuned = tune.replace(files, probes=counts.probes, spare=counts.spare)
     others = np.random.default_rng(5).choice(8000, 300, replace=False)
     queries = rows[others].astype(np.float32)
     found = open_index(tuned).search(queries, 30, exclude=exclude[others])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import plain_rule
 from invented import Corpus
+from nextlong.similarity import near_copies
 from nextlong.similarity.near_copies import find, similarities
 from nextlong.similarity.shingles import add_counts, document_of, shingles, weights_from
 
@@ -180,13 +181,23 @@ def test_a_mosaic_of_several_is_a_copy_of_none():
     assert found([text_of(words) for words in (*parts, mosaic)])[1] == []
 
 
-def test_more_copies_than_are_compared_at_once():
+def test_many_copies_of_few_texts_are_all_paired():
     texts = [text_of(distinct_words(20)) for _ in range(150)]
     assert len(found(texts)[1]) == 150 * 149 // 2
 
 
-def against_the_rule(texts, chunks, weights, threshold):
-    copies = find(shingles(texts), document=document_of(chunks), weights=weights, threshold=threshold)
+def test_a_family_of_texts_that_share_most_of_their_words_is_judged_by_the_rule():
+    draw = random.Random(3)
+    stock = distinct_words(60, "stock")
+    texts = [text_of(changed(stock, set(draw.sample(range(60), draw.randrange(12))), draw)) for _ in range(45)]
+    against_the_rule(texts, [text_of(stock[:30])], np.array([1024, 30, 200, 5], np.uint16), 0.8)
+
+
+def against_the_rule(texts, chunks, weights, threshold, *, few_holders=32, cells=1 << 26):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_copies, "_FEW_HOLDERS", few_holders)
+        patch.setattr(near_copies, "_CELLS", cells)
+        copies = find(shingles(texts), document=document_of(chunks), weights=weights, threshold=threshold)
     expected = plain_rule.found(texts, chunks, weights.tolist(), threshold)
     assert (copies.of_document.tolist(), copies.pairs.tolist(), copies.by_passage.tolist()) == expected
 
@@ -197,12 +208,19 @@ def against_the_rule(texts, chunks, weights, threshold):
     st.lists(st.lists(st.sampled_from("abc"), max_size=24), max_size=3),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
     st.integers(0, 3),
+    st.sampled_from([0, 2, 32]),
+    st.sampled_from([1, 20, 1 << 26]),
 )
-def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common):
+def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, few_holders, cells):
     weights = np.full(1 << 4, 1024, np.uint16)
     weights[:common] = 256
     against_the_rule(
-        [text_of(words) for words in texts], [text_of(words) + "\n" for words in chunks], weights, threshold
+        [text_of(words) for words in texts],
+        [text_of(words) + "\n" for words in chunks],
+        weights,
+        threshold,
+        few_holders=few_holders,
+        cells=cells,
     )
 
 
@@ -218,7 +236,9 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     text = draw.choice(texts)
     chunks = [text[first : first + size] for first in range(0, len(text), size)]
     sample = draw.sample(pieces, min(len(pieces), 12))
-    against_the_rule(sample, chunks, weights, draw.choice([0.3, 0.8, 0.95, 1.0]))
+    few_holders, cells = draw.choice([0, 1, 4, 32]), draw.choice([1, 500, 1 << 26])
+    threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
+    against_the_rule(sample, chunks, weights, threshold, few_holders=few_holders, cells=cells)
 
 
 @pytest.mark.parametrize(("length", "is_copy"), [(99, False), (100, True), (101, True)])

@@ -10,6 +10,7 @@ import xxhash
 
 import plain_rule
 from invented import Corpus
+from nextlong.results import ShinglesResult
 from nextlong.schemas import CHUNKS, DOCUMENTS
 from nextlong.similarity.shingles import (
     ShingleStore,
@@ -101,9 +102,8 @@ def store_of(folder, *, count):
 def test_stored_shingles_are_those_of_the_chunks_in_any_order(tmp_path):
     texts = corpus_with_a_licence(3)
     middle = texts[0].index(" ", len(texts[0]) // 2)
-    assert shard(tmp_path / "0", ["", *texts], cut=2) == {
-        "shingles": len(shingles([texts[0][:middle], texts[0][middle:], *texts[1:]]).hashes)
-    }
+    pieces = [texts[0][:middle], texts[0][middle:], *texts[1:]]
+    assert shard(tmp_path / "0", ["", *texts], cut=2) == ShinglesResult(shingles=len(shingles(pieces).hashes))
     shard(tmp_path / "1", ["chapter one"])
     found = store_of(tmp_path, count=2).of(np.array([1 << 32, 2, 0, 1, 2]))
     expected = shingles(["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]])
@@ -123,7 +123,7 @@ def weights_of_shards(folder, shards, *, share=1.0, cut=0):
         share=share,
         seed=3,
     )
-    return counts["sampled"], np.load(folder / "all.weights.npy")
+    return counts.sampled, np.load(folder / "all.weights.npy")
 
 
 def test_sharding_does_not_change_the_weights(tmp_path):

@@ -10,12 +10,14 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from counted import total
 from nextlong import pipeline, schemas
 from nextlong.artefacts.chunks import iter_chunk_texts
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
+from nextlong.results import TokensResult
 from nextlong.tokens import tokenize as stage
 from nextlong.tokens.encode import TextEncoder, read_tokenizer
 from nextlong.tokens.steps import tokens_step
@@ -66,13 +68,13 @@ def test_wanted_rows_in_order(shard, tmp_path):
     expected = [tokenizer.encode(texts[row]).ids for row in rows]
     assert [ids[start:end].tolist() for start, end in pairwise(offsets)] == expected
     assert (ids.dtype, offsets.dtype, offsets.shape) == (np.uint32, np.int64, (6,))
-    assert counts == {
-        "chunks": 5,
-        "tokens": sum(map(len, expected)),
-        "chars": sum(len(texts[row]) for row in rows),
-        "copied_chunks": 0,
-        "mismatches": 0,
-    }
+    assert counts == TokensResult(
+        chunks=5,
+        tokens=sum(map(len, expected)),
+        chars=sum(len(texts[row]) for row in rows),
+        copied_chunks=0,
+        mismatches=0,
+    )
 
 
 def test_all_rows_decode_to_the_documents(shard, tmp_path):
@@ -85,7 +87,7 @@ def test_all_rows_decode_to_the_documents(shard, tmp_path):
 def test_no_rows(shard, tmp_path):
     counts, ids, offsets = run(shard, tmp_path / "out", [])
     assert (len(ids), offsets.tolist()) == (0, [0])
-    assert counts == dict.fromkeys(["chunks", "tokens", "chars", "copied_chunks", "mismatches"], 0)
+    assert counts == TokensResult(chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0)
 
 
 def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
@@ -118,13 +120,13 @@ def test_differences_are_counted_whatever_shard_the_process_had_before(shard, tm
     other.encode_special_tokens = True
     checked = chunk_texts(shard)[:16]  # of 18
     expected = sum(reference.encode(text).ids != other.encode(text).ids for text in checked)
-    assert clean["mismatches"] == 0
+    assert clean.mismatches == 0
     assert expected > 0
     for name in ("first", "second"):
         counts, *_ = run(shard, tmp_path / name, rows)
-        assert counts["mismatches"] == expected
+        assert counts.mismatches == expected
     counts, *_ = run(shard, tmp_path / "reference", rows, engine="reference")
-    assert counts["mismatches"] == 0
+    assert counts.mismatches == 0
     stage._encoder.cache_clear()
     stage._encoder(shard["tokenizer"], "auto").settle()
     run(shard, tmp_path / "fast", rows)
@@ -155,7 +157,7 @@ def test_rows_known_before_are_copied_and_the_bytes_the_same(
     counts, *_ = run(shard, tmp_path / "anew", rows)
     folder = tmp_path / "result"
     folder.mkdir()
-    assert run(shard, folder / "out", rows, known=known)[0] == counts | {"copied_chunks": copied}
+    assert run(shard, folder / "out", rows, known=known)[0] == counts.model_copy(update={"copied_chunks": copied})
     assert sorted(path.name for path in folder.iterdir()) == ["out.ids.npy", "out.offsets.npy"]
     for name in ("ids", "offsets"):
         assert (folder / f"out.{name}.npy").read_bytes() == (tmp_path / f"anew.{name}.npy").read_bytes()
@@ -178,7 +180,7 @@ def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
     counts, ids, _ = run(shard, tmp_path / "out", [second_line])
     assert TextEncoder.from_file(tmp_path / "words.json").settle() == "reference"
     assert ids[:3].tolist() == [5, 7, 0]
-    assert counts["chunks"] == 1
+    assert counts.chunks == 1
 
 
 # the step
@@ -197,8 +199,8 @@ def test_another_length_copies_what_an_intact_earlier_one_tokenized(recipe_for, 
     copied = run_at_another_length(recipe_for, own_run)
     next(harmed.glob("*-tokens-*/*.ids.npy")).write_bytes(b"")
     anew = run_at_another_length(recipe_for, harmed)
-    assert 0 < copied.total("copied_chunks") <= copied.total("chunks")
-    assert anew.total("copied_chunks") == 0
+    assert 0 < total(copied, "copied_chunks") <= total(copied, "chunks")
+    assert total(anew, "copied_chunks") == 0
     for suffix in (".ids.npy", ".offsets.npy"):
         pairs = list(zip(copied.files(suffix), anew.files(suffix), strict=True))
         assert [first.read_bytes() for first, _ in pairs] == [second.read_bytes() for _, second in pairs]
@@ -209,7 +211,7 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
     pipeline.run(recipe_for(own_run, "tokenizer.engine=reference"))
     (folder,) = set(own_run.glob("*-tokens-*")) - before
     made, (kept,) = open_done("tokens", folder), before
-    assert made.total("copied_chunks") == 0
+    assert total(made, "copied_chunks") == 0
     for path in kept.glob("*.npy"):
         assert (folder / path.name).read_bytes() == path.read_bytes()
 
@@ -217,7 +219,8 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
 def test_differences_stop_the_run_and_name_the_shards(recipe_for, tmp_path):
     inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "named_chunks")]
     step = tokens_step(recipe_for(tmp_path), *inputs)
-    parts = [{"counts": {"mismatches": count}} for count in (0, 3, 0, 1)]
+    encoded = TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
+    parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Done("tokens", tmp_path, {"parts": parts[:1]}))
     with pytest.raises(RunError, match=r"\(3 of shard 1, 1 of shard 3\); .* --set tokenizer\.engine=reference"):
         step.check(Done("tokens", tmp_path, {"parts": parts}))

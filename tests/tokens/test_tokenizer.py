@@ -19,6 +19,7 @@ from nextlong.corpus.chunk import chunk_shard
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe import Recipe
+from nextlong.results import TokenizerResult
 from nextlong.tokens import tokenizer as stage
 from nextlong.tokens.encode import read_tokenizer
 from nextlong.tokens.steps import tokenizer_step
@@ -197,15 +198,15 @@ def test_prepare_counts_characters_per_token(tmp_path):
     shards = write_shards(tmp_path / "corpus", [[(1, "abcé\n"), (2, "東京\n")], [(3, "x" * 64 + "\n")]])
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), bos="<|begin_of_text|>", joint=" \n")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    assert result == {
-        "chars_per_token": (5 + 3 + 65) / (6 + 7 + 65),
-        "vocab_size": 258,
-        "bos_id": 256,
-        "eos_id": None,
-        "joint_ids": [alphabet.index("Ġ"), alphabet.index("Ċ")],
-        "measured_chunks": 4,  # 64 characters a chunk, so the last document is two
-        "lost_share": 0.0,
-    }
+    assert result == TokenizerResult(
+        chars_per_token=(5 + 3 + 65) / (6 + 7 + 65),
+        vocab_size=258,
+        bos_id=256,
+        eos_id=None,
+        joint_ids=(alphabet.index("Ġ"), alphabet.index("Ċ")),
+        measured_chunks=4,
+        lost_share=0.0,
+    )
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert written.to_str() == byte_tokenizer().to_str()
     assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
@@ -215,7 +216,7 @@ def test_prepare_takes_a_given_number(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(1, "abc\n")]])
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), chars_per_token=4.5)
-    assert (result["chars_per_token"], result["measured_chunks"]) == (4.5, 0)
+    assert (result.chars_per_token, result.measured_chunks) == (4.5, 0)
 
 
 def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, monkeypatch):
@@ -229,7 +230,7 @@ def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, m
         prepare(tmp_path / "b", shards=four, train=300),
     ]
     assert results[0] == results[1]
-    assert results[0]["measured_chunks"] == 7
+    assert results[0].measured_chunks == 7
     trained = [(tmp_path / f"{name}.tokenizer.json").read_bytes() for name in "ab"]
     assert trained[0] == trained[1]
 
@@ -239,8 +240,7 @@ def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     measured = {
-        prepare(tmp_path / "out", shards=shards, source=str(tmp_path), seed=seed)["chars_per_token"]
-        for seed in range(4)
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path), seed=seed).chars_per_token for seed in range(4)
     }
     assert len(measured) > 1
 
@@ -290,8 +290,8 @@ def test_a_joint_may_be_a_special_token(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(1, "a <|end_of_text|> b\n")]])
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), joint="<|end_of_text|>")
-    assert result["joint_ids"] == [257]
-    assert result["chars_per_token"] == 1.0  # in the corpus its name is 15 characters, each a byte
+    assert result.joint_ids == (257,)
+    assert result.chars_per_token == 1.0  # in the corpus its name is 15 characters, each a byte
 
 
 def trained(*, normalizer=None, pre_tokenizer=None, decoder=None, model=None, trainer=None):
@@ -354,7 +354,7 @@ def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(tmp_path, pa
 def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(tmp_path, parts):
     trained(**parts).save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
-    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path))["measured_chunks"] > 0
+    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).measured_chunks > 0
 
 
 def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
@@ -362,7 +362,7 @@ def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
     shards = write_shards(tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]])
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
     # T, S, the accented capital and the newline of the first, the newline of the second.
-    assert result["lost_share"] == pytest.approx(5 / 21)
+    assert result.lost_share == pytest.approx(5 / 21)
 
 
 def test_dropout_is_switched_off(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import total
 from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
 from nextlong.export.rows import packed as packed_rows
 from nextlong.runs import export as runs_export
@@ -98,7 +99,7 @@ def parted(exported_run, tmp_path):
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
     asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
     done = runs_export.export([run_dir], formats=["axolotl"], overrides=asked).done
-    assert [done["rows"].total("left_out"), len(read_index(run_dir, "train"))] == [1, 9]
+    assert [total(done["rows"], "left_out"), len(read_index(run_dir, "train"))] == [1, 9]
     return run_dir
 
 

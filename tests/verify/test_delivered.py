@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from counted import counts_of
 from exported_runs import EOD, FORMATS, SEQUENCES, change_json
 from nextlong import pipeline
 from nextlong.cli.main import main
@@ -61,7 +62,7 @@ def test_every_format_passes_as_delivered_alone_and_against_its_run(delivered, n
 def test_the_record_tells_what_it_is_of(delivered):
     run, there = delivered
     record = json.loads((there / "parquet" / "manifest.json").read_text("utf-8"))
-    counts = runs_export.Run(run).steps["rows"].counts[0]
+    counts = counts_of(runs_export.Run(run).steps["rows"])[0]
     assert {split: own["rows"] for split, own in record["splits"].items()} == {
         split: counts[split]["rows"] for split in ("train", "validation")
     }

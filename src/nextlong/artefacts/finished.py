@@ -14,6 +14,7 @@ from nextlong.artefacts.sequences import References
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.engine.step import Done, Finished
 from nextlong.recipe import Recipe
+from nextlong.results import ComposeResult, TokenizerResult
 
 
 def token_store(done: Finished) -> TokenStore:
@@ -36,16 +37,17 @@ def corpus(done: Finished) -> Corpus:
 
 def special_ids(done: Finished) -> SpecialIds:
     """Return the ids that a finished run puts between chunks."""
-    (counts,) = done["tokenizer"].counts
-    bos, eos = ((counts[key],) if counts[key] is not None else () for key in ("bos_id", "eos_id"))
-    return SpecialIds(joint=tuple(counts["joint_ids"]), bos=bos, eos=eos)
+    tokenizer = done["tokenizer"].result(TokenizerResult)
+    bos, eos = ((special,) if special is not None else () for special in (tokenizer.bos_id, tokenizer.eos_id))
+    return SpecialIds(joint=tokenizer.joint_ids, bos=bos, eos=eos)
 
 
 def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
-    left = compose.total("sequences") if recipe.compose.sequences == "all" else recipe.compose.sequences
+    composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
+    left = sum(composed) if recipe.compose.sequences == "all" else recipe.compose.sequences
     take = []
-    for there in (count for counts in compose.counts for count in counts["sequences_per_file"]):
+    for there in composed:
         take.append(min(left, there))
         left -= take[-1]
     return take

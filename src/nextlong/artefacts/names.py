@@ -17,26 +17,18 @@ import xxhash
 from nextlong.artefacts.record import State, states
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import HOW_TO_ENCODE
+from nextlong.recipe.keys import Section, operational_keys
 
 _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
-# What says how or where to work, not what to make.
-_NO_SETTINGS: Final = frozenset(
-    {"name", "run_dir", "workers", "executor", "search.device", "tokenizer.engine", "export.push"}
-)
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a recipe, as plain data, makes a state of, by dotted key."""
-    return {key: value for key, value in _flat(_completed(recipe)) if not _is_operational(key)}
-
-
-def _completed(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return Recipe.from_dict(recipe).model_dump(mode="json")  # with the defaults of keys that are new
+        return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
     except RecipeError:
-        return recipe
+        return {key: value for key, value in _flat(recipe) if not _is_operational(key, Recipe)}
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -50,10 +42,14 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _is_operational(key: str) -> bool:
-    if key in _NO_SETTINGS or key.startswith("ray."):
-        return True
-    return key.startswith("encoder.") and key.rpartition(".")[2] in HOW_TO_ENCODE
+def _is_operational(key: str, section: type[Section]) -> bool:
+    """Say whether a dotted key of a section, or the section that it is in, is operational."""
+    name, _, below = key.partition(".")
+    field = section.model_fields.get(name)
+    if name in operational_keys(section) or field is None or not below:
+        return name in operational_keys(section)
+    kind = field.annotation
+    return isinstance(kind, type) and issubclass(kind, Section) and _is_operational(below, kind)
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,11 @@ def run_dir_of(recipe: Recipe) -> Path:
     return Path(recipe.run_dir).expanduser()
 
 
+def store_of(recipe: Recipe) -> Path | None:
+    """Return where the recipe's run keeps the steps that it shares with others; None: in its own directory."""
+    return None if recipe.store is None else Path(recipe.store).expanduser()
+
+
 def states(run_dir: Path) -> list[State]:
     """Return the states of a run directory, the oldest first. Raises RunError for a record that is damaged."""
     found = [_read(path) for path in sorted((run_dir / STATES_FOLDER).glob("*.json")) if path.name[0] != "."]

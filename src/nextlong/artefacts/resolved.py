@@ -108,7 +108,7 @@ def joined_names(names: Sequence[str]) -> str:
 
 
 def span_texts(
-    block: Resolved, places: slice = slice(None), *, text_of: TextOf, special_text: dict[int, str]
+    block: Resolved, places: slice | NDArray[np.int64] = slice(None), *, text_of: TextOf, special_text: dict[int, str]
 ) -> list[str]:
     """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
     chunk_ids = block.chunk_ids[places]

@@ -22,10 +22,11 @@ def add_recipe(sub: argparse.ArgumentParser, *, needed: Literal["always", "a pre
     )
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file that a command was asked for; text as UTF-8. Raises NextlongError where that is not possible."""
     check_folder_of(path)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     except OSError as error:
         raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place") from None
 

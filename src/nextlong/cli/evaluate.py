@@ -2,6 +2,7 @@
 
 nextlong evaluate MODEL --suite ruler,needle --lengths 8k..128k --data FOLDER --out RESULTS
 nextlong evaluate report RESULTS… -o table.html
+nextlong evaluate judge RESULTS… --judge MODEL --url URL
 nextlong evaluate import HELMET-RESULT.json… --out RESULTS
 """
 
@@ -16,6 +17,7 @@ from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
     from nextlong.evaluate.command import Settings
+    from nextlong.evaluate.models.server import ServerOptions
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,10 +29,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "nextlong evaluate import HELMET-RESULT.json… --out RESULTS",
     )
     sub.add_argument(
-        "model", metavar="MODEL", help="a folder or hub name; with --url the server's name for it; or: report, import"
+        "model",
+        metavar="MODEL",
+        help="a folder or hub name; with --url the server's name for it; or: report, judge, import",
     )
     sub.add_argument(
-        "files", nargs="*", type=Path, metavar="RESULTS", help="for report: results; for import: HELMET's files"
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="RESULTS",
+        help="for report and judge: results; for import: HELMET's files",
     )
     _add_what(sub)
     _add_how(sub)
@@ -51,7 +59,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
         type=_words,
         default=[],
         metavar="NAME,…",
-        help="ruler, needle, helmet, longbench-v2, short, attention, dependency (default: ruler)",
+        help="ruler, needle, helmet, longbench-v2, short, attention, copying, key-values, dependency (default: ruler)",
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     what.add_argument(
@@ -95,6 +103,9 @@ def _add_how(sub: argparse.ArgumentParser) -> None:
 def _add_server(sub: argparse.ArgumentParser) -> None:
     server = sub.add_argument_group("a server with an OpenAI-compatible API")
     server.add_argument("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
+    server.add_argument(
+        "--judge", metavar="NAME", help="for judge: the server's name for the model that judges NarrativeQA"
+    )
     server.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
     server.add_argument(
         "--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="the variable that holds the key"
@@ -110,7 +121,7 @@ def _words(listed: str) -> list[str]:
 def _evaluate(asked: argparse.Namespace) -> None:
     from nextlong.evaluate import command
 
-    if asked.model not in ("report", "import") and asked.files:
+    if asked.model not in ("report", "judge", "import") and asked.files:
         raise EvaluateError(f"{asked.files[0]} stands behind the model; one model is evaluated at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context"):
         value = getattr(asked, name)
@@ -119,6 +130,8 @@ def _evaluate(asked: argparse.Namespace) -> None:
     console = Console()
     if asked.model == "report":
         command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console)
+    elif asked.model == "judge":
+        command.judge(asked.files, name=asked.judge, server=_server(asked), console=console)
     elif asked.model == "import":
         command.import_helmet(asked.files, out=asked.out, label=asked.label, console=console)
     else:
@@ -129,16 +142,7 @@ def _settings(asked: argparse.Namespace) -> Settings:
     from nextlong.evaluate import command
     from nextlong.evaluate.lengths import parse_lengths
     from nextlong.evaluate.models.huggingface import LoadOptions
-    from nextlong.evaluate.models.server import ServerOptions
 
-    server = asked.url and ServerOptions(
-        url=asked.url,
-        context=asked.context,
-        prompt_format=asked.prompt_format,
-        api_key_env=asked.api_key_env,
-        concurrency=asked.concurrency,
-        max_attempts=asked.max_attempts,
-    )
     load = LoadOptions(
         prompt_format=asked.prompt_format,
         device=asked.device,
@@ -163,6 +167,21 @@ def _settings(asked: argparse.Namespace) -> Settings:
         context=asked.context,
         tokenizer=asked.tokenizer,
         load=load,
-        server=server or None,
+        server=_server(asked),
         purpose="plan" if asked.dry_run else "measure",
+    )
+
+
+def _server(asked: argparse.Namespace) -> ServerOptions | None:
+    from nextlong.evaluate.models.server import ServerOptions
+
+    if not asked.url:
+        return None
+    return ServerOptions(
+        url=asked.url,
+        context=asked.context,
+        prompt_format=asked.prompt_format,
+        api_key_env=asked.api_key_env,
+        concurrency=asked.concurrency,
+        max_attempts=asked.max_attempts,
     )

@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · verify · stats · compare · report · sweep · train …
+"""Command line: demo · init · plan · run · list · prune · export · peek · view · stats · report · sweep · train …
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -18,9 +18,12 @@ import nextlong
 from nextlong.cli import completion, doctor, reports, share, states, sweep
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
+from nextlong.cli import plan as cli_plan
+from nextlong.cli import replicate as cli_replicate
 from nextlong.cli import report as cli_report
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
+from nextlong.cli import view as cli_view
 from nextlong.cli.asked import add_recipe, write
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
@@ -88,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="what to read: files, folders, globs, URLs (default: what lies beside)",
     )
+    init.add_argument("--tokenizer", metavar="NAME", help="a tokenizer.json, a folder, a hub name; a number: train one")
+    init.add_argument("--full", action="store_true", help="write every key, not only the dozen that matter")
     init.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     init.add_argument(
         "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
@@ -95,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     init.set_defaults(command=_init)
 
     for name, command, meaning in (
-        ("plan", _plan, "what would run, what is done, and what it will take"),
+        ("plan", cli_plan.show, "what would run, what is done, and what it will take"),
         ("run", _run, "carry out a recipe; again: go on, or do nothing"),
     ):
         sub = commands.add_parser(name, help=meaning)
@@ -103,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "plan":
-            sub.add_argument("--preset", metavar="NAME", help="plan a recipe of the package, as for init")
+            cli_plan.add(sub)
         if name == "run":
             sub.add_argument("--name", help="of the state that this makes, opened as RUN@NAME (the recipe's `name`)")
             sub.add_argument(
@@ -114,10 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     states.add(commands)
     reports.add(commands)
     cli_report.add(commands)
+    cli_view.add(commands)
     sweep.add(commands)
     cli_export.add(commands)
     cli_train.add(commands)
     cli_evaluate.add(commands)
+    cli_replicate.add(commands)
 
     cli_verify.add(commands)
     doctor.add(commands)
@@ -140,7 +147,15 @@ def _init(asked: argparse.Namespace) -> None:
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
         heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
-        text = template.commented(starter.starter(asked.recipe, asked.sources), heading=heading)
+        recipe = starter.starter(asked.recipe, asked.sources, tokenizer=asked.tokenizer)
+        if asked.full:
+            text = template.commented(recipe, heading=heading)
+        else:
+            heading += "\nEvery other key has its default: `nextlong init --full` writes all, with what they mean."
+            text = template.short(recipe, heading=heading)
+    elif asked.full or asked.tokenizer:
+        option = "--full" if asked.full else "--tokenizer"
+        raise NextlongError(f"--preset is copied as it is; leave out {option}, and change the copy")
     elif asked.sources:
         raise NextlongError("--preset has sources of its own; leave out the files, and change ingest.sources")
     else:
@@ -149,25 +164,12 @@ def _init(asked: argparse.Namespace) -> None:
     look = "look at ingest.sources and tokenizer"
     if asked.preset is None and not starter.finds(asked.recipe, asked.sources):
         look = "found no documents beside it: put the path of yours into ingest.sources"
+    elif asked.preset is None:
+        for source in recipe.ingest.sources:
+            told = f"{source.label}: text from {source.text!r}, ids from {source.id!r}"
+            Console().print(told, highlight=False, soft_wrap=True, markup=False)
     told = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
     Console().print(told, highlight=False, soft_wrap=True)
-
-
-def _plan(asked: argparse.Namespace) -> None:
-    from nextlong.recipe.presets import preset_path
-    from nextlong.report.plan import page
-
-    if (asked.recipe is None) == (asked.preset is None):
-        raise NextlongError(
-            "plan needs a recipe or a preset, one of the two; say nextlong plan RECIPE or --preset paper-128k"
-        )
-    path = asked.recipe or preset_path(asked.preset)
-    recipe = Recipe.load(path, overrides=asked.overrides)
-    if asked.json:
-        plan = page.planned(recipe, tell=lambda told: print(told, file=sys.stderr))
-        print(json.dumps(plan.as_json(), indent=1, ensure_ascii=False))
-    else:
-        page.show(recipe, Console())
 
 
 def _run(asked: argparse.Namespace) -> None:

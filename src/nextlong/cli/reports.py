@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nextlong
 from nextlong.artefacts import record
 from nextlong.cli.asked import write
 from nextlong.errors import NextlongError
 from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.runs.opened import Sequence
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--first", type=int, default=100, metavar="N", help="list so many sequences, 0 for all (default: 100)"
     )
     peek.add_argument("--text", action="store_true", help="print its text")
-    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after")
+    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; as PNG if FILE ends in .png")
     peek.add_argument(
         "--json", action="store_true", help="print JSON: the list, or one sequence with its spans and texts"
     )
@@ -50,9 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _peek(asked: argparse.Namespace) -> None:
-    from nextlong.methods.base import described, method_of
-    from nextlong.report import as_json, peek, picture
-    from nextlong.schemas import Layout
+    from nextlong.report import as_json, peek
 
     run = nextlong.open(asked.run)
     console = Console()
@@ -69,9 +70,7 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
-        if method_of(run.recipe).layout != Layout.EXTENDED:
-            raise NextlongError(f"--svg draws a meta-document among its negatives; {described(run.recipe)} has none")
-        write(asked.svg, picture.svg(run.sequence(asked.number)))
+        _draw(run.sequence(asked.number), asked.svg)
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
     sequence = run.sequence(asked.number)
@@ -97,6 +96,16 @@ def _paged(console: Console) -> Iterator[None]:
     os.environ.setdefault("LESS", "-R")
     with console.pager(styles=True):
         yield
+
+
+def _draw(sequence: Sequence, path: Path) -> None:
+    from nextlong.picture import before_after, png
+
+    tokens = len(sequence.input_ids)
+    if path.suffix.lower() == ".png":
+        write(path, png.png(sequence.spans, tokens=tokens, name=sequence.id))
+    else:
+        write(path, before_after.svg(sequence.spans, tokens=tokens, name=sequence.id))
 
 
 def _stats(asked: argparse.Namespace) -> None:

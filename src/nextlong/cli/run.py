@@ -1,4 +1,4 @@
-"""Run, from the command line: carry out a recipe and say what it made."""
+"""Run, from the command line: carry out a recipe, say what it made, and leave a page of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
 from nextlong.report import as_json, summary
+from nextlong.report.page import at_end
 from nextlong.runs.export import run
 
 
@@ -23,11 +24,17 @@ def run_and_tell(
     """Carry out a recipe, then print what it made and where; as JSON, progress goes to standard error."""
     progress = console if form == "text" else Console(stderr=True)
     written = run(recipe, reporter=reporter_for(progress), changed_inputs=changed_inputs)
+    (made,) = written.runs
     if form == "json":
+        at_end.leave([made])
         print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
         return
     told = summary.lines(recipe, written.done)
-    (made,) = written.runs
-    if others := made.other_states():
-        told.append(("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})"))
     summary.tell(told, console)
+    summary.tell([("report", at_end.leave([made]))], console, beside=told)
+    if others := made.other_states():
+        summary.tell(
+            [("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")],
+            console,
+            beside=told,
+        )

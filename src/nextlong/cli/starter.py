@@ -12,32 +12,60 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from nextlong.cli.columns import columns_of
+from nextlong.errors import CorpusError
 from nextlong.inputs.files import list_files
 from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
+from nextlong.recipe.lengths import read_length
 
-_DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet")
+_DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 _TEXT_SUFFIXES = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # no part of a name, either
+_VOCABULARY = 32_000
 _SEPARATE_FILES = 8  # each a source of its own, for weights, caps and statistics; more are parts of one
 
 
-def starter(recipe_path: Path, sources: Sequence[str] = ()) -> Recipe:
+def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> Recipe:
     """Return a recipe for `sources`, or else for what lies beside `recipe_path`, or else with a place to put files.
+
+    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside.
 
     Raises CorpusError for a source that is not there.
     """
     folder = Path(_absolute(recipe_path)).parent
     paths = _gathered(finds(recipe_path, sources)) or [str(folder / "data/*.jsonl")]
-    beside = folder / "tokenizer.json"
     return Recipe.from_dict(
         {
             "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
             "ingest": {
-                "sources": [{"path": path, "name": name} for path, name in zip(paths, _names(paths), strict=True)]
+                "sources": [
+                    {"path": path, "name": name} | _columns(path)
+                    for path, name in zip(paths, _names(paths), strict=True)
+                ]
             },
-            "tokenizer": {"source": str(beside)} if beside.is_file() else {"train": 32_000},
+            "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
         }
     )
+
+
+def _columns(path: str) -> dict[str, str]:
+    """Return the columns that hold text and id, as far as they are found; of files elsewhere nothing, to ask nobody."""
+    if "://" in path:
+        return {}
+    try:
+        text, own_id = columns_of(path)
+    except CorpusError:
+        return {}  # there is nothing yet
+    return {key: name for key, name in (("text", text), ("id", own_id)) if name is not None}
+
+
+def _tokenizer(asked: str | None, beside: Path) -> dict[str, str | int]:
+    if asked is None:
+        return {"source": str(beside)} if beside.is_file() else {"train": _VOCABULARY}
+    if (size := read_length(asked)) is not None:
+        return {"train": size}
+    path = Path(asked).expanduser()
+    return {"source": _absolute(path) if path.exists() else asked}
 
 
 def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
 from nextlong.artefacts.names import word
 from nextlong.artefacts.record import State
-from nextlong.engine import store
+from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
-from nextlong.runs.listed import Listed, list_states
+from nextlong.runs.listed import Listed, bytes_of, list_states
 
 _MB = 1_000_000
 
@@ -30,12 +30,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     listing = commands.add_parser(
         "list", help="the states of a run directory: what tells them apart, and what they hold"
     )
-    listing.add_argument("run", type=Path, metavar="RUN")
+    listing.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a store that several share")
     listing.add_argument("--json", action="store_true", help="everything, for tools")
     listing.set_defaults(command=_list)
 
     pruning = commands.add_parser("prune", help="remove what no state of a run directory needs, after showing it")
-    pruning.add_argument("run", type=Path, metavar="RUN")
+    pruning.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a store that several share")
     which = pruning.add_mutually_exclusive_group()
     which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all states but these")
     which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these states")
@@ -57,6 +57,9 @@ def _run_dir(named: Path) -> Path:
 
 def _list(asked: argparse.Namespace) -> None:
     run_dir = _run_dir(asked.run)
+    if shared.is_store(run_dir):
+        _list_store(run_dir, form="json" if asked.json else "table")
+        return
     listed = list_states(run_dir)
     if asked.json:
         print(json.dumps([asdict(one) for one in listed], indent=1, ensure_ascii=False))
@@ -65,11 +68,44 @@ def _list(asked: argparse.Namespace) -> None:
     _show(listed, console)
     current = next((one.name for one in listed if one.is_current), None)
     told = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
+    told += _shared_with(run_dir)
     if waste := prune.find_waste(run_dir, prune.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
         told.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
     for line in told:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
+    steps = prune.list_store(path)
+    if form == "json":
+        print(json.dumps([asdict(one) for one in steps], indent=1, ensure_ascii=False))
+        return
+    console = PipeConsole()
+    table = tables.table()
+    for heading in ("step", "size", "used by"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    for one in steps:
+        table.add_row(tables.cell(one.name), _size(one.bytes), tables.cell(", ".join(one.run_dirs) or "–"))
+    tables.show(table, console)
+    unused = [one for one in steps if not one.run_dirs]
+    if unused:
+        size = _size(sum(one.bytes for one in unused))
+        told = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def _shared_with(run_dir: Path) -> list[str]:
+    """Say in which stores steps of a run directory lie, and who else uses these."""
+    told = []
+    stores = dict.fromkeys(link.resolve().parent for link in shared.links(run_dir) if link.exists())
+    for path in stores:
+        own = [link for link in shared.links(run_dir) if link.resolve().parent == path]
+        others = [str(user) for user in shared.users(path) if user != run_dir.absolute()]
+        size = _size(sum(bytes_of(link) for link in own))
+        more = f", shared with {', '.join(others)}" if others else ""
+        told.append(f"{size} of this in {len(own)} steps lie in the store {path}{more}")
+    return told
 
 
 def _show(listed: Sequence[Listed], console: Console) -> None:
@@ -109,8 +145,34 @@ def _age(since: timedelta) -> str:
     return f"{seconds} s"
 
 
+def _prune_store(path: Path, asked: argparse.Namespace) -> None:
+    if asked.keep or asked.drop:
+        raise NextlongError(
+            f"{path} is a store, which has no states; name a run directory, or leave out --keep and --drop"
+        )
+    console = PipeConsole()
+    with store.locked(path):
+        waste = prune.find_unshared(path)
+        gone = [str(run_dir) for run_dir in shared.users(path) if not run_dir.is_dir()]
+        if gone:
+            console.print(f"not there any more: {', '.join(gone)}", markup=False, highlight=False, soft_wrap=True)
+        if not waste:
+            told = f"{path}: there is nothing that no run directory needs"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            return
+        _show_waste(waste, console)
+        if not (asked.yes or _agrees(path)):
+            console.print("nothing was removed")
+            return
+        prune.remove_unshared(path, waste)
+    console.print("removed")
+
+
 def _prune(asked: argparse.Namespace) -> None:
     run_dir = _run_dir(asked.run)
+    if shared.is_store(run_dir):
+        _prune_store(run_dir, asked)
+        return
     prune.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
     console = PipeConsole()
     with store.locked(run_dir):

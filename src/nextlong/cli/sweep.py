@@ -30,7 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _sweep(asked: argparse.Namespace) -> None:
     from nextlong.engine.progress import reporter_for
     from nextlong.report import compare, sweep
+    from nextlong.report.page import at_end
     from nextlong.runs import export as runs_export
+    from nextlong.runs.opened import Run
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
@@ -40,13 +42,17 @@ def _sweep(asked: argparse.Namespace) -> None:
     ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=runs_export.complete)
     outcomes = []
     for number, outcome in enumerate(ran, start=1):
-        progress.print(f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False)
+        progress.print(
+            f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False, soft_wrap=True
+        )
         outcomes.append(outcome)
     sweep.show(outcomes, Console())
     if asked.csv:
         write(asked.csv, compare.csv_text(sweep.rows(outcomes)))
     if asked.json:
         write(asked.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
+    if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
+        progress.print(f"report: {at_end.leave(made)}", markup=False, highlight=False, soft_wrap=True)
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")

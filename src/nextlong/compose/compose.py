@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,14 @@ from nextlong.compose.fit import (
     compose_spans,
     concatenate_spans,
 )
+from nextlong.results import ComposeResult, Examples
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
+_DROPPED_EXAMPLES = (
+    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
+)
 
 
 class Composed(NamedTuple):
@@ -124,7 +128,7 @@ class Rules:
 
 def compose_block(
     out: Path, *, drafts: Path, take: int, tokens: TokenStore, chunks: Sequence[Path], rules: Rules
-) -> dict[str, Any]:
+) -> ComposeResult:
     """Compose the first `take` drafts of a file; writes `{out}.sequences.arrow` and counts what was dropped and why."""
     return _compose_file(Path(f"{out}.sequences.arrow"), drafts, take, tokens, chunks, rules, uses=None)
 
@@ -138,24 +142,33 @@ def compose_capped(
     chunks: Sequence[Path],
     rules: Rules,
     max_uses: int,
-) -> dict[str, Any]:
+) -> ComposeResult:
     """Compose all drafts in order, each chunk a negative in at most `max_uses` sequences; one file for each of `drafts`.
 
     One task, because what a sequence may take depends on those before it. Memory: a number for each chunk that served.
     """
     uses = _Uses(max_uses)
-    counts = [
+    files = [
         _compose_file(Path(f"{out}.{number:05d}.sequences.arrow"), path, taken, tokens, chunks, rules, uses=uses)
         for number, (path, taken) in enumerate(zip(drafts, take, strict=True))
     ]
-    dropped = sum((Counter(own["dropped"]) for own in counts), Counter[str]())
-    return {
-        "sequences": sum(own["sequences"] for own in counts),
-        "sequences_per_file": [own["sequences"] for own in counts],
-        "dropped": dict(dropped),
-        "longest_dropped_tokens": max((own["longest_dropped_tokens"] for own in counts), default=0),
-        "chunks_at_max_uses": len(uses.blocked),
-    }
+    return ComposeResult(
+        sequences=sum(file.sequences for file in files),
+        sequences_per_file=tuple(file.sequences for file in files),
+        dropped=sum((Counter(file.dropped) for file in files), Counter[str]()),
+        dropped_examples=_first_examples(files),
+        longest_dropped_tokens=max((file.longest_dropped_tokens for file in files), default=0),
+        chunks_at_max_uses=len(uses.blocked),
+    )
+
+
+def _first_examples(files: Sequence[ComposeResult]) -> dict[str, Examples]:
+    """Return the first examples of each reason of several files."""
+    first: dict[str, Examples] = {}
+    for file in files:
+        for reason, examples in file.dropped_examples.items():
+            first[reason] = (*first.get(reason, ()), *examples)[:_DROPPED_EXAMPLES]
+    return first
 
 
 class _Uses:
@@ -182,8 +195,9 @@ def _compose_file(
     rules: Rules,
     *,
     uses: _Uses | None,
-) -> dict[str, Any]:
+) -> ComposeResult:
     dropped: Counter[str] = Counter()
+    examples: dict[str, list[tuple[int, int, int]]] = {}
     kept = longest = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(drafts))) as reader,
@@ -195,18 +209,21 @@ def _compose_file(
             spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
+                if dropped[spans.reason] <= _DROPPED_EXAMPLES:
+                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(pieces), spans.tokens))
                 longest = max(longest, 0 if spans.reason == DropReason.TOO_LONG else spans.tokens)
                 continue
             if uses is not None:
                 uses.count(spans)
             writer.write_batch(_sequence_batch(draft, rules.method, spans))
             kept += 1
-    return {
-        "sequences": kept,
-        "sequences_per_file": [kept],
-        "dropped": dict(dropped),
-        "longest_dropped_tokens": longest,
-    }
+    return ComposeResult(
+        sequences=kept,
+        sequences_per_file=(kept,),
+        dropped=dict(dropped),
+        dropped_examples={reason: tuple(of_reason) for reason, of_reason in examples.items()},
+        longest_dropped_tokens=longest,
+    )
 
 
 def _compose_one(

@@ -14,6 +14,7 @@ from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, draws
+from nextlong.results import ChunkResult, ComposeResult, DraftResult, DrawResult, NamedChunksResult
 from nextlong.schemas import DropReason, Layout
 
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
@@ -37,17 +38,16 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         rules = Rules(
             joint_tokens=len(special.joint), bos_tokens=len(special.bos), eos_tokens=len(special.eos), **config
         )
-        drafts, (counts,) = done["draft"].files(".drafts.arrow"), done["named_chunks"].counts
+        drafts, takes = done["draft"].files(".drafts.arrow"), done["named_chunks"].result(NamedChunksResult).take
         common: dict[str, Any] = {
             "tokens": token_store(done),
             "chunks": chunks_of(done).files(".chunks.arrow"),
             "rules": rules,
         }
         if max_uses is not None:
-            return [partial(compose_capped, drafts=drafts, take=counts["take"], max_uses=max_uses, **common)]
+            return [partial(compose_capped, drafts=drafts, take=takes, max_uses=max_uses, **common)]
         return [
-            partial(compose_block, drafts=path, take=take, **common)
-            for path, take in zip(drafts, counts["take"], strict=True)
+            partial(compose_block, drafts=path, take=take, **common) for path, take in zip(drafts, takes, strict=True)
         ]
 
     config_and_cap = config | {"max_uses": max_uses}
@@ -60,7 +60,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
     inputs = (chunk, tokenizer, draft, named, tokens)
-    return Step("compose", 4, config_and_cap, inputs, tasks, estimate=estimate)
+    return Step("compose", 4, config_and_cap, inputs, tasks, ComposeResult, estimate=estimate)
 
 
 def is_enough(recipe: Recipe, done: Finished) -> bool:
@@ -69,31 +69,35 @@ def is_enough(recipe: Recipe, done: Finished) -> bool:
         return True
     wanted = recipe.compose.sequences
     # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
-    is_fair = not any(counts.get("starved") for counts in done["draft"].counts)
+    is_fair = not any(part.starved for part in done["draft"].results(DraftResult))
     return is_fair and (wanted == "all" or sum(sequences_per_part(recipe, done["compose"])) == wanted)
 
 
 def _may_give_more(done: Finished) -> bool:
-    drawn, draft = _drawn(done), done["draft"]
+    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
     return (
-        drawn["drawn"] < drawn["eligible"]
-        or done["named_chunks"].total("drafts") < draft.total("drafts")
-        or any(counts.get("limited") or counts.get("starved") for counts in draft.counts)
+        draw.drawn < draw.eligible
+        or done["named_chunks"].result(NamedChunksResult).drafts < sum(part.drafts for part in drafted)
+        or any(part.limited or part.starved for part in drafted)
     )
 
 
-def _drawn(done: Finished) -> dict[str, Any]:
+def draw_of(done: Finished) -> DrawResult:
     """Return how many documents were drawn of how many."""
-    (counts,) = done["meta_documents" if "meta_documents" in done else "documents"].counts
-    return counts
+    return done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
+
+
+def composed_sequences(done: Finished) -> int:
+    """Return how many sequences were composed, those to spare among them."""
+    return sum(part.sequences for part in done["compose"].results(ComposeResult))
 
 
 def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     """Say that an attempt gave too few sequences, why, and what the next one does."""
-    drawn, eligible = (_drawn(done)[key] for key in ("drawn", "eligible"))
+    drawn, eligible = draw_of(done).drawn, draw_of(done).eligible
     lost = dropped(done)
-    composed = done["compose"].total("sequences")
-    starved = sum(counts.get("starved", 0) for counts in done["draft"].counts)
+    composed = composed_sequences(done)
+    starved = sum(part.starved for part in done["draft"].results(DraftResult))
     told = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
     told += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(recipe, attempt + 1) or eligible, eligible)
@@ -108,37 +112,42 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
 
 def dropped(done: Finished) -> dict[str, int]:
     """Return how many drafts became no sequence, by reason."""
-    return dict(sum((Counter(done[name].total_by_reason("dropped")) for name in ("draft", "compose")), Counter[str]()))
+    reasons = Counter[str]()
+    for drafted in done["draft"].results(DraftResult):
+        reasons.update(drafted.dropped)
+    for composed in done["compose"].results(ComposeResult):
+        reasons.update(composed.dropped)
+    return dict(+reasons)  # without those that never occurred
 
 
 def gives_nothing(done: Finished) -> bool:
     """Say whether so many documents gave no sequence at all that drawing more is hardly worth it."""
-    return not done["compose"].total("sequences") and sum(dropped(done).values()) >= _HOPELESS
+    return not composed_sequences(done) and sum(dropped(done).values()) >= _HOPELESS
 
 
 def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
     """Return what a corpus has for sequences and what became of it; never empty."""
-    documents, told = done["chunk"].total("documents"), []
+    documents, told = sum(shard.documents for shard in done["chunk"].results(ChunkResult)), []
     if "meta_documents" in done:
-        (counts,) = done["meta_documents"].counts
+        draw = done["meta_documents"].result(DrawResult)
         told.append(
-            f"{counts['eligible']:,} of {documents:,} documents have compose.min_meta_chunks="
+            f"{draw.eligible:,} of {documents:,} documents have compose.min_meta_chunks="
             f"{recipe.compose.min_meta_chunks} chunks or more"
         )
-        if counts["drawn"] < counts["eligible"]:
-            told.append(f"{counts['drawn']:,} of them were drawn")
+        if draw.drawn < draw.eligible:
+            told.append(f"{draw.drawn:,} of them were drawn")
     else:
-        told.append(f"{documents:,} documents gave {done['draft'].total('drafts'):,} drafts")
+        drafts = sum(part.drafts for part in done["draft"].results(DraftResult))
+        told.append(f"{documents:,} documents gave {drafts:,} drafts")
     told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
-    if used_up := sum(counts.get("chunks_at_max_uses", 0) for counts in done["compose"].counts):
+    if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
         told.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
     return told
 
 
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
-    compose = done["compose"]
-    if compose.total("sequences"):
+    if composed_sequences(done):
         return
     reasons = dropped(done)
     told = "; ".join(why_fewer(recipe, done))
@@ -147,7 +156,8 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
         raise CorpusError(
             f"{asked} holds none of the documents beside any negative ({told}); raise it, or add shorter documents"
         )
-    longest = max((counts["longest_dropped_tokens"] for counts in compose.counts), default=0)
+    composed = done["compose"].results(ComposeResult)
+    longest = max((part.longest_dropped_tokens for part in composed), default=0)
     raise CorpusError(
         f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({told}); add documents or "
         f"lower it{_or_allow_copies(recipe)}"

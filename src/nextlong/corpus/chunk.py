@@ -14,13 +14,14 @@ import unicodedata
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.results import ChunkResult
 
 Span = tuple[int, int]
 
@@ -107,8 +108,8 @@ def chunk_shard(
     max_chars: int,
     length: Literal["slice", "paper"],
     oversize: Literal["split", "keep"],
-) -> dict[str, Any]:
-    """Chunk the kept documents of one shard; writes `{out}.chunks.arrow` and returns its counts."""
+) -> ChunkResult:
+    """Chunk the kept documents of one shard; writes `{out}.chunks.arrow`."""
     kept = np.load(keep)
     rows_done = chunks = chars = longest = 0
     with (
@@ -126,7 +127,7 @@ def chunk_shard(
             sizes = batch.column("end").to_numpy() - batch.column("start").to_numpy()
             chars += int(sizes.sum())
             longest = max(longest, int(sizes.max(initial=0)))
-    return {"documents": int(kept.sum()), "chunks": chunks, "chars": chars, "longest_chunk_chars": longest}
+    return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars, longest_chunk_chars=longest)
 
 
 def _chunk_batch(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.errors import CorpusError
+from nextlong.results import ChunkResult, ContaminatedResult, EvalNgramsResult
 from nextlong.similarity.words import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
@@ -88,13 +89,13 @@ def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
     return rows[is_new]
 
 
-def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> dict[str, Any]:
+def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
     """Write what `read_evaluation` finds as `{out}.heads.npy` and `{out}.grams.npy`; return the runs of each file."""
     found = read_evaluation(files, ngram=ngram)
     np.save(f"{out}.heads.npy", found.heads)
     np.save(f"{out}.grams.npy", found.grams)
     runs = np.bincount(found.grams["file"], minlength=len(files)).tolist()
-    return {"runs": len(found.grams), "files": dict(zip(files, runs, strict=True))}
+    return EvalNgramsResult(runs=len(found.grams), files=dict(zip(files, runs, strict=True)))
 
 
 def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
@@ -195,7 +196,7 @@ def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
 
 def contaminated_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
-) -> dict[str, Any]:
+) -> ContaminatedResult:
     """Write `{out}.contaminated.npy`, one bool a chunk row of the shard; return how many chunks each file met.
 
     `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
@@ -221,15 +222,15 @@ def contaminated_shard(
             first_doc += batch.num_rows
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
-    return {
-        "chunks": len(contaminated),
-        "contaminated": int(contaminated.sum()),
-        "files": dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
-        "example": example,
-    }
+    return ContaminatedResult(
+        chunks=len(contaminated),
+        contaminated=int(contaminated.sum()),
+        files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
+        example=example,
+    )
 
 
-def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> dict[str, Any]:
+def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> ChunkResult:
     """Write `{out}.chunks.arrow`: the CHUNKS of a shard without the contaminated rows."""
     wanted = ~np.load(contaminated)
     table = read_chunks(chunks)
@@ -237,11 +238,13 @@ def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> dict[str, Any
     batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
     with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
         writer.write_batch(batch)
-    return {
-        "documents": len(np.unique(kept["doc_row"])),
-        "chunks": batch.num_rows,
-        "chars": int((kept["end"] - kept["start"]).sum()),
-    }
+    sizes = kept["end"] - kept["start"]
+    return ChunkResult(
+        documents=len(np.unique(kept["doc_row"])),
+        chunks=batch.num_rows,
+        chars=int(sizes.sum()),
+        longest_chunk_chars=int(sizes.max(initial=0)),
+    )
 
 
 class _Hashes(NamedTuple):

@@ -22,6 +22,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from nextlong.errors import RecipeError
+from nextlong.results import MinhashResult, NearDuplicatesResult
 from nextlong.similarity.words import bounds_of, hash_words, ngrams, runs_on
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
@@ -35,7 +36,7 @@ _COMPARED_PAIRS: Final = 16_384
 Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
 
 
-def minhash_shard(out: Path, *, documents: Path, keep: Path) -> dict[str, Any]:
+def minhash_shard(out: Path, *, documents: Path, keep: Path) -> MinhashResult:
     """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard; rows that are not kept stay 0.
 
     Raises RecipeError if rensa is not installed, or is a version with other signatures.
@@ -56,7 +57,7 @@ def minhash_shard(out: Path, *, documents: Path, keep: Path) -> dict[str, Any]:
                 digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED)
                 signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
             first += batch.num_rows
-    return {"documents": int(kept.sum())}
+    return MinhashResult(documents=int(kept.sum()))
 
 
 def minhash_class() -> Any:
@@ -107,7 +108,7 @@ def near_duplicates(
     chars: Sequence[Path],
     threshold: float,
     held_documents: int = _HELD_DOCUMENTS,
-) -> dict[str, Any]:
+) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
 
     `keep`, `hashes` (uint64) and `chars` (int64) are .npy files of one value a row, as select and ingest write them. Two
@@ -128,11 +129,9 @@ def near_duplicates(
         kept[losers[np.searchsorted(losers, first) : np.searchsorted(losers, last)] - first] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
     clustered = np.unique(clusters[members], return_counts=True)[1]
-    return {
-        "near_duplicates": len(losers),
-        "clusters": len(clustered),
-        "largest_cluster": int(clustered.max(initial=0)),
-    }
+    return NearDuplicatesResult(
+        near_duplicates=len(losers), clusters=len(clustered), largest_cluster=int(clustered.max(initial=0))
+    )
 
 
 def band_width(threshold: float) -> int:

@@ -26,6 +26,7 @@ from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut
 from nextlong.recipe import Source
+from nextlong.results import IngestResult
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_KEPT, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
@@ -40,11 +41,11 @@ _LOWER_AND_BLANK: Final = bytes(
 
 def ingest_split(
     out: Path, *, parts: tuple[Part, ...], source: Source, shard_bytes: int, max_document_chars: int
-) -> dict[str, Any]:
+) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
-    Returns counts, and the first reject as `example`. Raises CorpusError for a file that cannot be read to its end.
+    Raises CorpusError for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes)
     rejects = _RejectFile(out)
@@ -61,24 +62,24 @@ def ingest_split(
                 documents.add(item)
     documents.close()
     rejects.close()
-    return {
-        "documents": documents.documents,
-        "text_bytes": documents.text_bytes,
-        "chars": documents.chars,
-        "rejects": rejects.kinds.total(),
-        "reject_reasons": {kind.value: count for kind, count in sorted(rejects.kinds.items())},
-        "example": rejects.example,
-        "shards": documents.shards,
-        **({"left_out_by_where": left_out} if source.where else {}),
-        **({"kept": documents.kept_values} if source.keep else {}),
-    }
+    return IngestResult(
+        documents=documents.documents,
+        text_bytes=documents.text_bytes,
+        chars=documents.chars,
+        rejects=rejects.kinds.total(),
+        reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
+        example=rejects.example,
+        shards=documents.shards,
+        left_out_by_where=left_out,
+        kept=documents.kept_values,
+    )
 
 
-def check_kept(source: Source, counts: Sequence[Mapping[str, Any]], *, key: str) -> None:
-    """Raise CorpusError for a column of `keep` that no document of a source has; `counts` are those of its tasks."""
-    documents = sum(own["documents"] for own in counts)
+def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) -> None:
+    """Raise CorpusError for a column of `keep` that no document of a source has; `ingested` is of its tasks."""
+    documents = sum(part.documents for part in ingested)
     for name in source.keep:
-        if documents and not sum(own["kept"][name] for own in counts):
+        if documents and not sum(part.kept[name] for part in ingested):
             raise CorpusError(
                 f"{key}: none of {documents:,} documents of {source.label} has a value in {name!r}; correct the name, or "
                 "leave it out"

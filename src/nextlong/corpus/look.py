@@ -2,30 +2,35 @@
 
 In:  a recipe and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
-some seconds, and of larger corpora the beginnings of files spread over each source, of large files more than of small ones.
+some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import bisect
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nextlong.corpus.ingest import content_hash
 from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.places import can_be_entered, sample_at, sample_through
 from nextlong.inputs.record import Record
 from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import Recipe, Source
 
-_READ_BYTES: Final = 128_000_000  # of text, in some two seconds
+_READ_BYTES: Final = 64_000_000  # of text, in a second
 _LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the others
-_KEPT_BYTES: Final = 2_000_000  # chunked, compressed and hashed in well under a second
+_KEPT_BYTES: Final = 8_000_000  # what the steps are tried on
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
 _WHOLE_FILES: Final = 1000  # more take long to open
-_SAMPLE_FILES: Final = 64
-_HEAD_BYTES: Final = 4_000_000
+_PLACES: Final = 128  # of a source that is too large to be read whole
+_LEAST_STRETCH: Final = 4_096  # bytes read at a place
+_MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can only be read from their beginnings …
+_LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 
 
 @dataclass(frozen=True)
@@ -101,32 +106,64 @@ def _look_at_source(
     seen: set[int],
 ) -> Look:
     is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
-    places = files if is_whole else files[:: math.ceil(len(files) / _SAMPLE_FILES)]
-    on_disk = max(1, sum(file.bytes for file in places))
+    if is_whole:
+        texts: Iterable[bytes] = itertools.chain.from_iterable(
+            _texts(file, source, max_document_chars) for file in files
+        )
+        text_bytes = 0.0
+    else:
+        share = min(1.0, most_bytes / max(1, estimate))
+        texts, text_bytes = _sample(source, files, share, max_document_chars)
     keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
     documents = read_bytes = distinct = distinct_chars = 0
-    texts: list[str] = []
-    for file in places:
-        left = 2 * most_bytes if is_whole else most_bytes * file.bytes // on_disk  # an estimate may be somewhat short
-        for raw in _texts(file, source, max_document_chars):
-            if left <= 0:
-                is_whole = False
-                break
-            left -= len(raw)
-            documents += 1
-            read_bytes += len(raw)
-            digest = content_hash(raw)
-            if digest in seen:
-                continue
-            seen.add(digest)
-            text = raw.decode()
-            distinct += 1
-            distinct_chars += len(text)
-            if digest % keep_every == 0 or not texts:
-                texts.append(text)
-    text_bytes = read_bytes if is_whole else estimate_text_bytes(files, source, head_bytes=_HEAD_BYTES)
-    kept_all = is_whole and len(texts) == distinct
-    return Look(source, kept_all, text_bytes, documents, read_bytes, distinct, distinct_chars, texts)
+    kept: list[str] = []
+    for raw in texts:
+        documents += 1
+        read_bytes += len(raw)
+        digest = content_hash(raw)
+        if digest in seen:
+            continue
+        seen.add(digest)
+        text = raw.decode(errors="replace")
+        distinct += 1
+        distinct_chars += len(text)
+        if digest % keep_every == 0 or not kept:
+            kept.append(text)
+    kept_all = is_whole and len(kept) == distinct
+    return Look(source, kept_all, text_bytes or read_bytes, documents, read_bytes, distinct, distinct_chars, kept)
+
+
+def _sample(
+    source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
+) -> tuple[list[bytes], float]:
+    """Return about a `share` of a source's texts, from random places, and about how many bytes of text it holds in all.
+
+    The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
+    """
+    draw = random.Random(0)
+    ends = list(itertools.accumulate(file.bytes for file in files))
+    texts: list[bytes] = []
+    held = covered = 0.0  # bytes of text, and of files, at the places
+    through: set[int] = set()
+    for number in range(_PLACES):
+        at = (number + draw.random()) / _PLACES * ends[-1]
+        index = min(bisect.bisect_right(ends, at), len(files) - 1)
+        file = files[index]
+        if index in through or not file.bytes:
+            continue
+        limits: dict[str, Any] = {"max_document_chars": max_document_chars}
+        if can_be_entered(file, source):
+            place = (at - ends[index] + file.bytes) / file.bytes
+            stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
+            sampled = sample_at(file, source, place=place, stretch=stretch, **limits)
+        else:
+            through.add(index)
+            most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
+            sampled = sample_through(file, source, share=share, most_through=most_through, draw=draw, **limits)
+        texts += sampled.texts
+        held += sum(map(len, sampled.texts))
+        covered += sampled.share * file.bytes
+    return texts, held / covered * ends[-1] if covered else 0.0
 
 
 def _texts(file: InputFile, source: Source, max_document_chars: int) -> Iterator[bytes]:

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
+from nextlong.results import Selected, SelectResult
 from nextlong.rng import keyed_hash
 
 _STAGE: Final = "select"
@@ -75,8 +76,8 @@ def select_documents(
     sources: Sequence[Source],
     seed: int,
     held_documents: int = _HELD_DOCUMENTS,
-) -> dict[str, Any]:
-    """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard, and return counts.
+) -> SelectResult:
+    """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
     `hashes` (uint64) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
     source. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
@@ -92,16 +93,16 @@ def select_documents(
     for i in drawn:
         _apply(shards, i, final[i].last_key, seed)
     rows = {
-        source.label: {
-            "kept": sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
-            "duplicates": duplicates[i],
-            "capped": histograms[i].whole.documents - capped[i].documents if i in capped else 0,
-            "weighted_out": capped[i].documents - final[i].documents if i in capped else 0,
-        }
+        source.label: Selected(
+            kept=sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
+            duplicates=duplicates[i],
+            capped=histograms[i].whole.documents - capped[i].documents if i in capped else 0,
+            weighted_out=capped[i].documents - final[i].documents if i in capped else 0,
+        )
         for i, source in enumerate(sources)
     }
-    totals = {key: sum(row[key] for row in rows.values()) for key in ("kept", "duplicates", "capped", "weighted_out")}
-    return {**totals, "sources": rows}
+    totals = {key: sum(getattr(row, key) for row in rows.values()) for key in Selected.model_fields}
+    return SelectResult(**totals, sources=rows)
 
 
 def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:

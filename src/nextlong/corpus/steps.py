@@ -18,13 +18,23 @@ from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
+from nextlong.results import (
+    ChunkResult,
+    ContaminatedResult,
+    EvalNgramsResult,
+    IngestResult,
+    LineCountResult,
+    MinhashResult,
+    NearDuplicatesResult,
+    SelectResult,
+)
 
 
 def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
@@ -33,6 +43,13 @@ def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
         return int(recipe.ingest.shard_mb * 1_000_000)
     sources = recipe.ingest.sources
     return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
+
+
+def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
+    """Return how much text a shard would hold if there were so much in all."""
+    if recipe.ingest.shard_mb != "auto":
+        return int(recipe.ingest.shard_mb * 1_000_000)
+    return auto_shard_bytes(int(text_bytes))
 
 
 Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
@@ -58,20 +75,13 @@ def lines_steps(splits: Splits) -> list[Step]:
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    return [
-        Step(
-            "line_counts",
-            1,
-            {"parts": config},
-            (),
-            lambda _: [partial(_count, part=part) for part in parts],
-            estimate=Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate=""),
-        )
-    ]
+    tasks = [partial(_count, part=part) for part in parts]
+    estimate = Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate="")
+    return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
-def _count(_: Path, *, part: Part) -> Counts:
-    return {"lines": count_lines(part)}
+def _count(_: Path, *, part: Part) -> LineCountResult:
+    return LineCountResult(lines=count_lines(part))
 
 
 def ingest_step(
@@ -87,7 +97,7 @@ def ingest_step(
     sources = recipe.ingest.sources
 
     def tasks(done: Finished) -> list[Task]:
-        ended = iter([counts["lines"] for step in done.values() for counts in step.counts])
+        ended = iter([part.lines for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
                 _ingest_and_hash,
@@ -101,21 +111,19 @@ def ingest_step(
         ]
 
     def check(done: Done) -> None:
-        reasons: Counter[str] = Counter()
-        for counts in done.counts:
-            reasons.update(counts["reject_reasons"])
+        ingested = done.results(IngestResult)
         check_rejects(
-            documents=done.total("documents"),
-            rejects=done.total("rejects"),
-            reasons=reasons,
+            documents=sum(part.documents for part in ingested),
+            rejects=sum(part.rejects for part in ingested),
+            reasons=sum((Counter(part.reject_reasons) for part in ingested), Counter[str]()),
             max_reject_share=recipe.ingest.max_reject_share,
-            example=next((counts["example"] for counts in done.counts if counts["example"]), ""),
+            example=next((part.example for part in ingested if part.example), ""),
             rejects_at=f"{done.folder}/part-*.rejects.arrow",
-            left_out=sum(counts.get("left_out_by_where", 0) for counts in done.counts),
+            left_out=sum(part.left_out_by_where for part in ingested),
         )
-        counted = iter(done.counts)
+        parts = iter(ingested)
         for place, (source, own) in enumerate(zip(sources, splits, strict=True)):
-            of_source = [next(counted) for _ in own]
+            of_source = [next(parts) for _ in own]
             check_kept(source, of_source, key=f"ingest.sources[{place}].keep")
         when_ingested(done)
 
@@ -138,7 +146,7 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    return Step("ingest", 2, config, tuple(lines), tasks, check=check, estimate=estimate)
+    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check, estimate=estimate)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -154,10 +162,11 @@ def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Itera
         above += next(ended)
 
 
-def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> Counts:
+def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
     """Ingest some files, and hash those whose first part it reads: a small one while the page cache still holds it."""
-    counts = ingest_split(out, parts=parts, **options)
-    return counts | {"input_hashes": [hash_of(part.file) for part in parts if not part.start]}
+    ingested = ingest_split(out, parts=parts, **options)
+    hashes = tuple(hash_of(part.file) for part in parts if not part.start)
+    return ingested.model_copy(update={"input_hashes": hashes})
 
 
 def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
@@ -168,8 +177,8 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     def tasks(done: Finished) -> list[Task]:
         shard_sources = [
             place
-            for place, counts in zip(source_of_split, done["ingest"].counts, strict=True)
-            for _ in range(counts["shards"])
+            for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
+            for _ in range(part.shards)
         ]
         return [
             partial(
@@ -188,7 +197,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
         work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
     )
     config = {"sources": caps, "seed": recipe.seed if drawn else None}
-    return Step("select", 1, config, (ingest,), tasks, estimate=estimate)
+    return Step("select", 1, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
 def minhash_step(ingest: Step, select: Step) -> Step:
@@ -205,7 +214,7 @@ def minhash_step(ingest: Step, select: Step) -> Step:
         bytes=512,
         tasks=per_shard,
     )
-    return Step("minhash", 1, {}, (ingest, select), tasks, estimate=estimate)
+    return Step("minhash", 1, {}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
 
 def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
@@ -231,7 +240,15 @@ def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: St
         bytes=1.0,
         memory=lambda amounts: 16 * amounts.documents,
     )
-    return Step("near_duplicates", 1, {"threshold": threshold}, (ingest, select, minhash), tasks, estimate=estimate)
+    return Step(
+        "near_duplicates",
+        1,
+        {"threshold": threshold},
+        (ingest, select, minhash),
+        tasks,
+        NearDuplicatesResult,
+        estimate=estimate,
+    )
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
@@ -251,7 +268,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, estimate=estimate)
+    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -279,7 +296,7 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
         memory=lambda amounts: 4 * amounts.evaluation_bytes,
         rate="",
     )
-    return Step("eval_ngrams", 1, config, (), tasks, estimate=estimate)
+    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult, estimate=estimate)
 
 
 def _content_hash(file: str) -> str:
@@ -312,7 +329,7 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
         tasks=per_shard,
         memory=lambda amounts: amounts.evaluation_bytes,
     )
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, estimate=estimate)
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult, estimate=estimate)
 
 
 def _clean_step(chunk: Step, contaminated: Step) -> Step:
@@ -329,4 +346,4 @@ def _clean_step(chunk: Step, contaminated: Step) -> Step:
         bytes=21,
         tasks=per_shard,
     )
-    return Step("clean", 1, {}, (chunk, contaminated), tasks, estimate=estimate)
+    return Step("clean", 1, {}, (chunk, contaminated), tasks, ChunkResult, estimate=estimate)

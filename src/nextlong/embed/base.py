@@ -1,21 +1,27 @@
-"""Encoders: text → unit vectors. One adapter a file; `load_encoder` imports only the one that the recipe names.
+"""The contract: what an encoder says of itself, and what it does: text → unit vectors.
 
-Mining needs nothing but `encode`, so anything that turns texts into unit vectors fits. `lsa` is built in and fitted on
-the corpus; `sentence-transformers` runs a model of that library; `openai` asks a server that speaks that API.
+Mining needs nothing but `encode`, so anything that turns texts into unit vectors fits. A file here is an encoder: it is called
+as its module is, with hyphens for underscores, and its options are the section of that name in `encoder`. Everything outside
+its file asks the `EncoderKind` that the file calls ENCODER, never its name; only the one that the recipe names is imported.
 """
 
 from __future__ import annotations
 
+import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.errors import EncoderError
+from nextlong.engine.step import Task
+from nextlong.results import Result
 
 
 class Encoder(Protocol):
@@ -29,40 +35,66 @@ class Encoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def embedding_resources(config: recipe.Encoder, capacity: Capacity) -> Resources:
-    """Return what a task of embedding needs where there is so much in all.
+class EncoderKind(ABC):
+    """One kind of encoder. `config` is always the section `encoder` of the recipe, which names it.
 
-    A server's rate limit is kept by one process (its requests run in threads); a model takes a GPU for itself, if there is one.
+    `embeds`: whether a task takes a whole shard, or a slice of one as an `ExecutionResult` of the preparation says.
+    `needs_fit`: whether `load` reads what the preparation wrote. `preload` are the modules that a worker imports at its start,
+    `rate` what plans measure it by (`engine/estimate.py`), `cure` what to do about vectors that are wrong.
     """
-    if config.kind == "openai":
-        return Resources(at_once=1)
-    if config.kind == "sentence-transformers" and config.sentence_transformers.backend == "torch":
-        device = config.sentence_transformers.device
-        if capacity.gpus and (device is None or device == "cuda"):
-            return Resources(gpus=1)
-        if device is not None and device.startswith("cuda"):  # the one that is named
-            return Resources(at_once=1)
-    return Resources()
+
+    embeds: Literal["shards", "slices"] = "shards"
+    needs_fit: bool = False
+    asks_for_gpus: bool = False
+    preload: tuple[str, ...] = ()
+    rate: str = "encoder"
+    cure: str
+    result: type[Result] = Result  # of the preparation
+    version: int = 1  # of the preparation; to be raised whenever the same options give other vectors
+    not_repeatable: str = ""  # why the same text may be given other vectors another time, if it may
+
+    @abstractmethod
+    def load(self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None) -> Encoder:
+        """Return the encoder. Raises EncoderError where a package or a model is missing, with the cure.
+
+        `fitted` is the stem that the preparation wrote; `dtype` and `threads` are what it chose.
+        """
+
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+    ) -> list[Task]:
+        """Return the tasks to do before the first chunk is embedded: none."""
+        del config, documents, chunks, seed
+        return []
+
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+        """Return what vectors depend on beside the model's name and the options: nothing."""
+        del config, seed
+        return {}
+
+    def check_installed(self, config: recipe.Encoder) -> None:
+        """Raise EncoderError, with the cure, if a package is missing; nothing heavy is imported."""
+        del config
+
+    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+        """Return what a task of embedding needs where there is so much in all: a core."""
+        del config, capacity
+        return Resources()
+
+    def estimate(self, config: recipe.Encoder) -> Estimate:
+        """Return how the time, disk and memory of the preparation grow: it takes none."""
+        del config
+        return Estimate(work=one, seconds=0.0, rate="")
+
+
+def kind_of(config: recipe.Encoder) -> EncoderKind:
+    """Return the kind of encoder that a recipe names."""
+    module = importlib.import_module(f"nextlong.embed.{config.section}")
+    return cast("EncoderKind", module.ENCODER)
 
 
 def load_encoder(
     config: recipe.Encoder, *, fitted: Path | None = None, dtype: str | None = None, threads: int | None = None
 ) -> Encoder:
-    """Return the encoder that the recipe names.
-
-    `fitted` is the stem that `Lsa.save` wrote, for `lsa` only; `dtype` and `threads` are what `choose` found, for
-    `sentence-transformers` only. Raises EncoderError where a package or a model is missing, with the cure.
-    """
-    if config.kind == "sentence-transformers":
-        from nextlong.embed.sentence_transformers import SentenceTransformersEncoder
-
-        return SentenceTransformersEncoder(config.name, config.sentence_transformers, dtype=dtype, threads=threads)
-    if config.kind == "openai":
-        from nextlong.embed.openai import OpenAIEncoder
-
-        return OpenAIEncoder(config.name, config.openai)
-    from nextlong.embed.lsa import Lsa
-
-    if fitted is None:
-        raise EncoderError("encoder.model=lsa is fitted on the corpus; give the stem of the files that the fit wrote")
-    return Lsa.load(fitted)
+    """Return the encoder that the recipe names; as `EncoderKind.load`."""
+    return kind_of(config).load(config, fitted=fitted, dtype=dtype, threads=threads)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
-from nextlong.embed.base import Encoder, load_encoder
-from nextlong.embed.lsa import fit_lsa
+from nextlong.embed.base import Encoder, kind_of, load_encoder
 from nextlong.errors import EncoderError
+from nextlong.results import EmbedResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import pack_ids
 
@@ -31,40 +31,25 @@ from nextlong.schemas import pack_ids
 BLOCK_CHUNKS: Final = 4096
 LENGTH_TOLERANCE: Final = 1e-2
 
-_CURES: Final = {
-    "lsa": "this is a bug in nextlong; please report it",
-    "sentence-transformers": "try encoder.sentence_transformers.dtype: float32, else another model",
-    "openai": "look at the server's log, or try another model",
-}
 
-
-def fit_encoder(
-    out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder, seed: int
-) -> dict[str, Any]:
-    """Fit the `lsa` encoder on about `encoder.lsa.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
-    options = encoder.lsa
-    shards = list(zip(documents, chunks, strict=True))
-    total_chunks = sum(count_chunks(path) for path in chunks)
-    share = options.fit_chunks / max(total_chunks, 1)
+def draw_texts(documents: Sequence[Path], chunks: Sequence[Path], *, share: float, seed: int) -> list[str]:
+    """Return about this share of the chunks of all shards, drawn and ordered by content, whatever the shards."""
     keys: list[NDArray[np.uint64]] = []
     texts: list[str] = []
-    for documents_path, chunks_path in shards:
+    for documents_path, chunks_path in zip(documents, chunks, strict=True):
         key_of_row = _sample_keys(documents_path, chunks_path, seed=seed)
         rows = np.flatnonzero(key_of_row < threshold_for(share)) if share < 1 else np.arange(len(key_of_row))
         keys.append(key_of_row[rows])
         for batch in iter_chunk_texts(documents_path, chunks_path, rows):
             texts += batch.texts
     order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
-    sample = [texts[place] for place in order]
-    lsa = fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
-    lsa.save(out)
-    return {"chunks": total_chunks, "fit_chunks": len(sample), "terms": len(lsa.terms), "dimensions": lsa.dimensions}
+    return [texts[place] for place in order]
 
 
 def embed_shard(
     out: Path, *, documents: Path, chunks: Path, shard: int, encoder: recipe.Encoder, fitted: Path | None
-) -> dict[str, Any]:
-    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions), and returns its counts.
+) -> EmbedResult:
+    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions).
 
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
@@ -75,7 +60,7 @@ def embed_shard(
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
         for vectors in encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=BLOCK_CHUNKS):
             file.write(vectors.tobytes())
-    return {"chunks": shape[0], "dimensions": shape[1]}
+    return EmbedResult(chunks=shape[0], dimensions=shape[1])
 
 
 @functools.lru_cache(maxsize=1)
@@ -101,7 +86,7 @@ def encode_rows(
         if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
             place, what = wrong
             where = _name_chunk(documents, chunks, shard=shard, row=int(rows[done + place]))
-            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {_CURES[encoder.kind]}")
+            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
         done += len(texts)
         yield vectors.astype("<f2")
 

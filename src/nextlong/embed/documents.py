@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts.chunks import read_chunks
+from nextlong.results import DocumentVectorsResult
 
 _BLOCK_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
 
 
-def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> dict[str, Any]:
+def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> DocumentVectorsResult:
     """Write `{out}.document_vectors.npy` float16 (documents, dimensions); documents without chunks are left out."""
     table = read_chunks(chunks)
     doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
@@ -37,7 +38,7 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
                 block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
                 found = average(block, first[low:high] - first[low])
             file.write(found.astype("<f2").tobytes())
-    return {"documents": shape[0], "chunks": len(chunk_vectors), "dimensions": shape[1]}
+    return DocumentVectorsResult(documents=shape[0], chunks=len(chunk_vectors), dimensions=shape[1])
 
 
 def average(vectors: NDArray[np.float16], first: NDArray[np.int64]) -> NDArray[np.float32]:

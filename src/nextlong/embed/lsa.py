@@ -10,9 +10,11 @@ randomized one (Halko, Martinsson and Tropp 2011). One thread gives the same bit
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +24,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
+from nextlong import recipe
+from nextlong.embed.base import EncoderKind
+from nextlong.embed.chunks import count_chunks, draw_texts
+from nextlong.engine.estimate import TRIED, Estimate
+from nextlong.engine.step import Task
+from nextlong.errors import EncoderError
+from nextlong.recipe.amounts import Amounts
+from nextlong.results import FitResult
 from nextlong.rng import rng_for
 
 BATCH_CHARS: Final = 1 << 20
@@ -252,3 +263,66 @@ def _unspaced() -> NDArray[np.bool_]:
 # Made where the module is imported: once, by the server that workers are forked from.
 _LOWERED: Final = _lowered()
 _UNSPACED: Final = _unspaced()
+
+
+def fit_on_chunks(
+    out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], options: recipe.Lsa, seed: int
+) -> FitResult:
+    """Fit on about `options.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
+    total_chunks = sum(count_chunks(path) for path in chunks)
+    sample = draw_texts(documents, chunks, share=options.fit_chunks / max(total_chunks, 1), seed=seed)
+    lsa = fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
+    lsa.save(out)
+    return FitResult(chunks=total_chunks, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
+
+
+class LsaKind(EncoderKind):
+    """The built-in encoder; it takes a random sample of the chunks to fit."""
+
+    needs_fit = True
+    preload = ("nextlong.embed.lsa",)
+    rate = TRIED
+    cure = "this is a bug in nextlong; please report it"
+    result = FitResult
+
+    def load(self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None) -> Lsa:
+        """Return the encoder that `prepare` fitted."""
+        del config, dtype, threads
+        if fitted is None:
+            raise EncoderError(
+                "encoder.model=lsa is fitted on the corpus; give the stem of the files that the fit wrote"
+            )
+        return Lsa.load(fitted)
+
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+    ) -> list[Task]:
+        """Return the task that fits."""
+        return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=config.lsa, seed=seed)]
+
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+        """Return the seed of the sample."""
+        del config
+        return {"seed": seed}
+
+    def estimate(self, config: recipe.Encoder) -> Estimate:
+        """Return how the fit grows with its sample."""
+        options = config.lsa
+        return Estimate(
+            work=lambda amounts: min(amounts.chunks, options.fit_chunks),
+            seconds=6e-4,
+            disk=lambda amounts: _terms(amounts, options) * (amounts.dimensions + 4),
+            bytes=4.0,
+            memory=lambda amounts: 12e3 * min(amounts.chunks, options.fit_chunks),
+        )
+
+
+def _terms(amounts: Amounts, options: recipe.Lsa) -> float:
+    """Return about how many terms the sample has."""
+    sample: float = min(amounts.chunks, options.fit_chunks)
+    return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
+
+
+ENCODER = LsaKind()
+_TERM_GROWTH: Final = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
+_TERMS_OF_A_CHUNK: Final = 150  # in that law, of English

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -33,6 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.embed.base import EncoderKind
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 FIRST_WAIT_S: Final = 0.5
@@ -296,3 +299,25 @@ def _server_message(received: bytes, *, reason: str) -> tuple[str, str]:
     if isinstance(said, dict):
         return str(said.get("message", said))[:500], str(said.get("code") or "")
     return str(said)[:500], ""
+
+
+class OpenAIKind(EncoderKind):
+    """Servers; nothing is prepared. One process keeps to the rate limit: its requests run in threads."""
+
+    cure = "look at the server's log, or try another model"
+    not_repeatable = "is a server, which may give other vectors today and ask a price"
+
+    def load(
+        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+    ) -> OpenAIEncoder:
+        """Return the client."""
+        del fitted, dtype, threads
+        return OpenAIEncoder(config.name, config.openai)
+
+    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+        """Return that one task runs at a time."""
+        del config, capacity
+        return Resources(at_once=1)
+
+
+ENCODER = OpenAIKind()

@@ -11,14 +11,22 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.engine.executor import granted_gpus
+from nextlong.embed.base import EncoderKind
+from nextlong.engine import store
+from nextlong.engine.estimate import Estimate, one
+from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
+from nextlong.results import ExecutionResult
 
 _WHERE = "encoder.model=sentence-transformers:"
 # What a backend needs beside the library, and what installs it.
@@ -223,3 +231,59 @@ def _best_dtype(torch: Any, device: str) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class SentenceTransformersKind(EncoderKind):
+    """Models of that library; each is tried before the first chunk: in which precision, on how many threads it runs best."""
+
+    embeds = "slices"
+    asks_for_gpus = True
+    preload = ("sentence_transformers",)
+    cure = "try encoder.sentence_transformers.dtype: float32, else another model"
+    result = ExecutionResult
+    version = 2
+
+    def load(
+        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+    ) -> SentenceTransformersEncoder:
+        """Return the model."""
+        del fitted
+        return SentenceTransformersEncoder(config.name, config.sentence_transformers, dtype=dtype, threads=threads)
+
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+    ) -> list[Task]:
+        """Return the task that tries the model."""
+        from nextlong.embed.slices import try_model  # which tries what stands above
+
+        del seed
+        return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
+
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+        """Return the hashes of the files of a local model."""
+        del seed
+        folder = Path(config.name).expanduser()
+        return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
+
+    def check_installed(self, config: recipe.Encoder) -> None:
+        """Raise EncoderError if the library is not installed."""
+        check_installed(config.name)
+
+    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+        """Return a GPU for each task, if there is one."""
+        device = config.sentence_transformers.device
+        if config.sentence_transformers.backend != "torch":
+            return Resources()
+        if capacity.gpus and (device is None or device == "cuda"):
+            return Resources(gpus=1)
+        if device is not None and device.startswith("cuda"):  # the one that is named
+            return Resources(at_once=1)
+        return Resources()
+
+    def estimate(self, config: recipe.Encoder) -> Estimate:
+        """Return what loading and trying a model takes."""
+        del config
+        return Estimate(work=one, seconds=20.0, rate="")
+
+
+ENCODER = SentenceTransformersKind()

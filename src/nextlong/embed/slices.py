@@ -11,9 +11,9 @@ never on the workers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts
 from nextlong.embed.base import Encoder, load_encoder
 from nextlong.embed.choose import Execution, choose_execution
 from nextlong.embed.chunks import count_chunks, encode_rows
+from nextlong.results import EmbedResult, ExecutionResult, JoinResult
 
 _TRIED_CHUNKS: Final = 32
 _LEAST_TASKS: Final = 16  # of a corpus whose every shard is a task of its own otherwise
@@ -29,15 +30,15 @@ _LEAST_TASKS: Final = 16  # of a corpus whose every shard is a task of its own o
 
 def try_model(
     _out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder
-) -> dict[str, Any]:
-    """Return the Execution that suits the model here, and its `dimensions`; no file is written."""
+) -> ExecutionResult:
+    """Return the Execution that suits the model here, and the width of its vectors; no file is written."""
     texts: list[str] = []
     for documents_path, chunks_path in zip(documents, chunks, strict=True):
         rows = np.arange(count_chunks(chunks_path))
         rows = rows[:: max(1, len(rows) * len(documents) // _TRIED_CHUNKS)]
         texts += (text for batch in iter_chunk_texts(documents_path, chunks_path, rows) for text in batch.texts)
     execution, dimensions = choose_execution(encoder.name, encoder.sentence_transformers, texts[:_TRIED_CHUNKS])
-    return {**execution._asdict(), "dimensions": dimensions}
+    return ExecutionResult(**execution._asdict(), dimensions=dimensions)
 
 
 def slices_of(chunk_counts: Sequence[int], execution: Execution) -> list[tuple[int, int, int]]:
@@ -62,26 +63,26 @@ def embed_slice(
     last: int,
     encoder: recipe.Encoder,
     execution: Execution,
-) -> dict[str, Any]:
+) -> EmbedResult:
     """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16, and returns what it is."""
     model = _loaded(encoder, execution.dtype, execution.threads)
     rows = np.arange(first, last)
     parts = encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
-    return {"shard": shard, "chunks": len(rows), "dimensions": model.dimensions}
+    return EmbedResult(shard=shard, chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(out: Path, *, slices: Sequence[Mapping[str, Any]], shards: int, dimensions: int) -> dict[str, Any]:
-    """Write `{out}.{n:05d}.vectors.npy` of each shard from the slices, whose counts are given in the order of their tasks."""
+def join_slices(out: Path, *, slices: Sequence[EmbedResult], shards: int, dimensions: int) -> JoinResult:
+    """Write `{out}.{n:05d}.vectors.npy` of each shard from the slices, whose results are given in the order of their tasks."""
     folder = out.parent.parent  # this task's own is inside it
     for shard in range(shards):
-        own = [number for number, counts in enumerate(slices) if counts["shard"] == shard]
-        shape = (sum(slices[number]["chunks"] for number in own), dimensions)
+        own = [number for number, part in enumerate(slices) if part.shard == shard]
+        shape = (sum(slices[number].chunks for number in own), dimensions)
         with open(f"{out}.{shard:05d}.vectors.npy", "wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
             for number in own:
                 file.write(np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r").tobytes())
-    return {"shards": shards}
+    return JoinResult(shards=shards)
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,11 +19,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nextlong.engine import store
+from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
-from nextlong.engine.step import Counts, Done, Finished, Step, Task
+from nextlong.engine.shared import Shared
+from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.results import Result
 
+_LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
 
 
@@ -35,10 +38,12 @@ def run_steps(
     reporter: Reporter | None = None,
     known: Finished | None = None,
     only: Container[str] | None = None,
+    shared: Shared | None = None,
 ) -> dict[str, Done]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
     `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
+    `shared` is the store that the run directory has steps in, and waits for where another run makes them.
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
@@ -48,7 +53,7 @@ def run_steps(
             for place, step in enumerate(steps, start=len(known or {}) + 1)
             if only is None or step.name in only
         }
-        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet()).carry_out()
+        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet(), shared).carry_out()
     return dict(known or {}) | {step.name: finished[step.name] for step in places.values()}
 
 
@@ -56,7 +61,13 @@ class _Route:
     """Steps on their way: those that wait for others, those under way in the order of the route, those that are done."""
 
     def __init__(
-        self, steps: Mapping[int, Step], known: dict[str, Done], run_dir: Path, executor: Executor, reporter: Reporter
+        self,
+        steps: Mapping[int, Step],
+        known: dict[str, Done],
+        run_dir: Path,
+        executor: Executor,
+        reporter: Reporter,
+        shared: Shared | None,
     ) -> None:
         self._waiting = dict(steps)  # by place
         self._running: dict[int, _Running] = {}
@@ -64,6 +75,8 @@ class _Route:
         self._run_dir = run_dir
         self._executor = executor
         self._reporter = reporter
+        self._shared = shared
+        self._waited_for: set[str] = set()  # steps that another run makes
 
     def carry_out(self) -> dict[str, Done]:
         """Finish every step."""
@@ -72,6 +85,8 @@ class _Route:
                 self._open_ready(endings)
                 self._hand_over()
                 if not self._running:
+                    if self._waited_for:
+                        time.sleep(_LOOK_AGAIN_SECONDS)
                     continue  # what was ready was there already
                 for place, part in self._executor.ended():
                     self._running[place].add(part)
@@ -86,18 +101,41 @@ class _Route:
         names = {step.name for step in self._waiting.values()} | {own.step.name for own in self._running.values()}
         for place, step in list(self._waiting.items()):
             if names.isdisjoint(before.name for before in step.inputs):
+                claim = self._claim(step, place)
+                if claim is None:
+                    continue
                 del self._waiting[place]
                 if (there := find_done(step, self._run_dir)) is not None:
+                    claim.close()
                     self._keep(step, there)
                     names.discard(step.name)
                     continue
+                endings.push(claim)
                 running = _open_step(step, self._run_dir, place, self._finished, self._executor.capacity)
                 self._running[place] = running
+                running.claim = claim
                 running.start(self._reporter)
                 endings.push(running.ending)
                 if running.is_done:
                     self._end(place)
                     names.discard(step.name)
+
+    def _claim(self, step: Step, place: int) -> ExitStack | None:
+        """Return what holds a shared step for this run, nothing of any other; None while another run makes it."""
+        claim = ExitStack()
+        if self._shared is None or not self._shared.holds(step):
+            return claim
+        self._shared.link(step, place)
+        if find_done(step, self._run_dir) is None:
+            held = self._shared.claim(step)
+            if isinstance(held, str):
+                if step.name not in self._waited_for:
+                    self._reporter.tell(f"{step.name}: {held} makes it in {self._shared.store}; waiting")
+                self._waited_for.add(step.name)
+                return None
+            claim.enter_context(held)
+        self._waited_for.discard(step.name)
+        return claim
 
     def _keep(self, step: Step, there: Done) -> None:
         store.check_files(there.folder, there.manifest)
@@ -115,7 +153,9 @@ class _Route:
 
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
-        _accept(running.step, running.finish(), self._finished)
+        done = running.finish()
+        running.claim.close()
+        _accept(running.step, done, self._finished)
 
 
 def _accept(step: Step, there: Done, finished: dict[str, Done]) -> None:
@@ -178,6 +218,7 @@ class _Running:
         self.resources = resources
         self.in_flight = 0
         self.ending = ExitStack()  # of what goes on beside the tasks
+        self.claim = ExitStack()  # of a step that several runs share
         self._folder = folder
         self._parts = parts
         self._count = len(tasks)
@@ -213,9 +254,12 @@ class _Running:
             return None
         if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
             self._is_closing = True
-            closing = self.step.close([self._parts[index]["counts"] for index in range(self._count)])
+            closing = self.step.close([self._told(index) for index in range(self._count)])
             self._left.append(_Numbered(closing, self._folder, self._count))
         return self._left[0] if self._left else None
+
+    def _told(self, index: int) -> Result:
+        return self.step.result.model_validate(self._parts[index]["counts"])
 
     def hand_over(self) -> None:
         """Take note that the next task has begun."""
@@ -267,8 +311,9 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     with store.explained(folder):
         try:
             work.mkdir()
-            counts: Counts = task(work / f"part-{index:05d}")
-            return store.commit_part(work, folder, index, counts, time.monotonic() - began)
+            with memory.peak() as peak_bytes:
+                told = task(work / f"part-{index:05d}").model_dump(mode="json")
+            return store.commit_part(work, folder, index, told, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from nextlong.engine.executor import Capacity, Resources, call_with_gpus
 
@@ -40,7 +40,7 @@ class SerialExecutor:
     def settle(self) -> None:
         """Keep everything."""
 
-    def __enter__(self) -> SerialExecutor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -13,6 +13,7 @@ from nextlong.engine import store
 from nextlong.engine.executor import Executor
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import find_done, folder_for, run_task
+from nextlong.engine.shared import Shared
 from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
 
@@ -25,12 +26,29 @@ def run_share(
     run_dir: Path,
     executor: Executor,
     reporter: Reporter | None = None,
+    shared: Shared | None = None,
 ) -> tuple[int, int]:
     """Run the tasks k, k + n, k + 2n … of the step `name`, counted from 1, for a share (k, n); return how many, of how many.
 
-    Raises RunError if there is no such step, or one of its inputs is not done.
+    Raises RunError if there is no such step, or one of its inputs is not done, or another run makes it in the store.
     """
     place, step = _step_of(steps, name)
+    if shared is None or not shared.holds(step):
+        return _run_tasks(place, step, share, run_dir, executor, reporter)
+    for number, own in enumerate(steps, start=1):
+        if own is step or own.name in before(steps, name):
+            shared.link(own, number)
+    held = shared.claim(step, mode="together")
+    if isinstance(held, str):
+        raise RunError(f"{name} is being made in {shared.store} by {held}; wait for it, then run the recipe")
+    with held:
+        return _run_tasks(place, step, share, run_dir, executor, reporter)
+
+
+def _run_tasks(
+    place: int, step: Step, share: tuple[int, int], run_dir: Path, executor: Executor, reporter: Reporter | None
+) -> tuple[int, int]:
+    name = step.name
     inputs = {before.name: _done(before, run_dir, needed_by=name) for before in step.inputs}
     if find_done(step, run_dir) is not None:
         return 0, 0

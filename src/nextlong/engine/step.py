@@ -10,29 +10,31 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from nextlong.engine.estimate import BY_CHUNKS, Estimate
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
+from nextlong.results import Result
 
-Counts = dict[str, Any]
-Task = Callable[[Path], Counts]  # takes the stem of its output files
+ResultT = TypeVar("ResultT", bound=Result)
+Task = Callable[[Path], Result]  # takes the stem of its output files
 TaskMaker = Callable[["Finished"], Sequence[Task]]
-Closer = Callable[[Sequence[Counts]], Task]  # from what every task counted
+Closer = Callable[[Sequence[Any]], Task]  # from what every task returned, each of the step's `result`
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error.
 
-    `close` makes one more task for when all others are done, for an index over their files. A step that is finished
-    already may be known by its manifest alone (`Step.of`).
+    Every task returns a `result`, which the manifest keeps and readers get back. `close` makes one more task for when all
+    others are done, for an index over their files. A step that is finished already may be known by its manifest alone (`Step.of`).
     """
 
     name: str
@@ -40,6 +42,7 @@ class Step:
     config: Mapping[str, Any]
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
+    result: type[Result] = field(default=Result, compare=False)
     check: Callable[[Done], None] | None = field(default=None, compare=False)
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
@@ -103,23 +106,23 @@ class Done:
         """Return the stem that the files of a one-task step share."""
         return self.folder / "part-00000"
 
-    @property
-    def counts(self) -> list[Counts]:
-        """What each task returned, in task order, without the one that closed the step."""
-        return [part["counts"] for part in self.manifest["parts"] if not part.get("closes")]
+    def results(self, kind: type[ResultT]) -> list[ResultT]:
+        """Return what each task told, in task order, without the one that closed the step.
 
-    def total(self, key: str) -> int:
-        """Return the sum of one count over all tasks. Raises RunError if they did not count it."""
-        if any(key not in counts for counts in self.counts):
-            raise self.of_earlier_version(f"count of {key}")
-        return sum(counts[key] for counts in self.counts)
+        Raises RunError if it is not what `kind` says, as in manifests of an earlier version.
+        """
+        parts = [part for part in self.manifest["parts"] if not part.get("closes")]
+        try:
+            return [kind.model_validate(part["counts"]) for part in parts]
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            where = ".".join(map(str, wrong["loc"])) or kind.__name__
+            raise self.of_earlier_version(f"count of {where}") from None
 
-    def total_by_reason(self, key: str) -> dict[str, int]:
-        """Return the sum over all tasks of a count that is kept by reason; reasons that never occurred are left out."""
-        total: Counter[str] = Counter()
-        for counts in self.counts:
-            total.update(counts[key])
-        return {reason: count for reason, count in total.items() if count}
+    def result(self, kind: type[ResultT]) -> ResultT:
+        """Return what the one task of the step told."""
+        (only,) = self.results(kind)
+        return only
 
     def of_earlier_version(self, lacks: str) -> RunError:
         """Return the error that says what the step lacks, because an earlier version made it."""

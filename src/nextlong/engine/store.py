@@ -111,14 +111,18 @@ def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change 
     return hash_file(path)
 
 
-def commit_part(work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def commit_part(
+    work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
+) -> dict[str, Any]:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
     files = {}
     for path in sorted(work.iterdir()):
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
-    marker = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    marker: dict[str, Any] = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    if peak_bytes is not None:
+        marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
     temporary.write_text(json.dumps(marker), encoding="utf-8")
     temporary.replace(folder / _marker_name(index))

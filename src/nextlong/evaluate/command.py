@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import Model, TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
-from nextlong.evaluate.models.server import ServerModel, ServerOptions
+from nextlong.evaluate.models.server import Server, ServerModel, ServerOptions
 from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.run import Asked, evaluate
@@ -110,6 +110,15 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
     if not folders:
         raise EvaluateError("report: no results are named; say nextlong evaluate report RESULTS… -o table.html")
     show.report(folders, outputs=outputs, figures=figures, console=console)
+
+
+def judge(folders: Sequence[Path], *, name: str | None, server: ServerOptions | None, console: Console) -> None:
+    """Have NarrativeQA's answers in some results judged by a model behind a server."""
+    from nextlong.evaluate.judge import judge as judge_results
+
+    if not folders or name is None or server is None:
+        raise EvaluateError("judge: say nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1")
+    judge_results(folders, Server(name, replace(server, prompt_format="chat")), console)
 
 
 def import_helmet(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> None:

@@ -11,12 +11,13 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate import shapes
 
 _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
@@ -75,31 +76,67 @@ class DataFiles:
         except UnicodeDecodeError:
             return raw.decode("latin-1")
 
-    def json(self, name: str) -> Any:
-        """Return a file's JSON value."""
+    def json(self, name: str, shape: Any = Any) -> Any:
+        """Return a file's JSON value, checked for a shape (`shapes`). Raises EvaluateError if it is another."""
         try:
-            return json.loads(self.text(name))
-        except ValueError as error:
+            value = json.loads(self.text(name))
+        except (ValueError, RecursionError) as error:
             raise EvaluateError(f"{self.path(name)} is not JSON ({error}); get it anew: {origin(name)}") from None
+        return self._checked(value, shape, name)
 
-    def json_lines(self, name: str) -> Iterator[Any]:
-        """Yield the value of each line; a file that is one JSON list, or has one in `data`, is read as its items."""
+    def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
+        """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items."""
         text = self.text(name)
         first = text.lstrip()[:1]
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
             value = self.json(name)
-            yield from (value.get("data", [value]) if isinstance(value, dict) else value)
+            items = value.get("data", [value]) if isinstance(value, dict) else value
+            if not isinstance(items, list):
+                raise EvaluateError(f"{self.path(name)}: data is {items!r:.60}, no list of records; {origin(name)}")
+            for number, item in enumerate(items, start=1):
+                yield self._checked(item, shape, name, place=f", record {number}")
             return
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise EvaluateError(f"{self.path(name)}, line {number}: no JSON ({error})") from None
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise EvaluateError(
+                        f"{self.path(name)}, line {number}: no JSON ({error}); mend the line, or get the file anew: {origin(name)}"
+                    ) from None
+                yield self._checked(value, shape, name, place=f", line {number}")
 
-    def rows(self, name: str) -> list[dict[str, str]]:
-        """Return the rows of a CSV file with a header; a quoted field may hold line breaks."""
-        return list(csv.DictReader(io.StringIO(self.text(name), newline="")))
+    def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
+        """Return columns of a CSV file with a header; a quoted field may hold line breaks.
+
+        Raises EvaluateError if a column is missing, in any row.
+        """
+        reader = csv.DictReader(io.StringIO(self.text(name), newline=""), strict=True)
+        rows: list[dict[str, str]] = []
+        try:
+            for row in reader:
+                for column in columns:
+                    if row.get(column) is None:
+                        there = ", ".join(str(key) for key, value in row.items() if value is not None)
+                        raise EvaluateError(
+                            f"{self.path(name)}, line {reader.line_num}: no {column!r} (it has {there}); {origin(name)}"
+                        )
+                rows.append({column: row[column] for column in columns})
+        except csv.Error as error:
+            raise EvaluateError(
+                f"{self.path(name)}, line {reader.line_num}: no CSV ({error}); {origin(name)}"
+            ) from None
+        if not rows:
+            raise EvaluateError(f"{self.path(name)} holds no row below its header; get it anew: {origin(name)}")
+        return rows
+
+    def _checked(self, value: Any, shape: Any, name: str, *, place: str = "") -> Any:
+        try:
+            return value if shape is Any else shapes.checked(value, shape)
+        except ValueError as error:
+            raise EvaluateError(
+                f"{self.path(name)}{place}: {error}; mend it, or get the file anew: {origin(name)}"
+            ) from None
 
     def _named(self, name: str) -> str:
         return str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
@@ -110,36 +147,3 @@ def origin(name: str) -> str:
     if name in SOURCES:
         return f"it comes from {SOURCES[name]}" if not SOURCES[name].startswith("any") else f"give {SOURCES[name]}"
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
-
-
-def texts_of(record: Any, name: str, *, file: str) -> list[str]:
-    """Return a field that holds texts, one at least. Raises EvaluateError if it holds anything else."""
-    texts = field_of(record, name, file=file)
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise EvaluateError(f"{file}: {name!r} of a record is no list of texts ({texts!r:.60}); {origin(file)}")
-    return texts
-
-
-def text_of(record: Any, name: str, *, file: str) -> str:
-    """Return a field that holds a text. Raises EvaluateError if it holds anything else."""
-    text = field_of(record, name, file=file)
-    if not isinstance(text, str):
-        raise EvaluateError(f"{file}: {name!r} of a record is no text ({text!r:.60}); {origin(file)}")
-    return text
-
-
-def records_of(record: Any, name: str, *, file: str) -> list[Any]:
-    """Return a field that holds records, one at least. Raises EvaluateError if it holds anything else."""
-    found = field_of(record, name, file=file)
-    if not isinstance(found, list) or not found:
-        raise EvaluateError(f"{file}: {name!r} of a record is no list of records ({found!r:.60}); {origin(file)}")
-    return found
-
-
-def field_of(record: Any, name: str, *, file: str) -> Any:
-    """Return a field of a record. Raises EvaluateError if the file has another form."""
-    try:
-        return record[name]
-    except (KeyError, TypeError, IndexError):
-        there = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
-        raise EvaluateError(f"{file}: a record has no {name!r} (it has {there}); {origin(file)}") from None

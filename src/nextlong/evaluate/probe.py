@@ -32,6 +32,7 @@ class Probe:
 
 def all_probes() -> Mapping[str, Probe]:
     """Return every probe by its suite."""
-    from nextlong.evaluate.probes import attention, dependency, short
+    from nextlong.evaluate.probes import attention, copying, dependency, key_values, short
 
-    return {probe.suite: probe for probe in (attention.PROBE, dependency.PROBE, short.PROBE)}
+    probes = (attention.PROBE, copying.PROBE, key_values.PROBE, dependency.PROBE, short.PROBE)
+    return {probe.suite: probe for probe in probes}

@@ -22,6 +22,7 @@ from nextlong.evaluate.task import JSON
 FORMAT: Final = 1
 INDEX: Final = "evaluation.json"
 LENGTHLESS: Final = "any"
+JUDGED: Final = "judged"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Result:
         """The score, in percent."""
         return float(self.values["score"])
 
+    @property
+    def scored_by(self) -> str:
+        """What gave the score: the metric, or who judged."""
+        judge = self.values.get("judge")
+        return f"judge {judge['name']}" if judge else str(self.values.get("metric"))
+
 
 @dataclass(frozen=True)
 class Results:
@@ -64,6 +71,10 @@ class Results:
     def score(self, task: str, length: int | None) -> float | None:
         """Return a task's score at a length, in percent; None where it was not measured."""
         return next((one.score for one in self.finished if one.task == task and one.length == length), None)
+
+    def scored_by(self, task: str) -> set[str]:
+        """Return what gave a task's scores, over its lengths."""
+        return {one.scored_by for one in self.finished if one.task == task}
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

@@ -230,7 +230,7 @@ def _splits(facts: Facts) -> str:
             split.name,
             "all of this folder" if split.files == "." else _code(split.files),
             *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
-            percent(fill({"rows": split.rows, "tokens": split.tokens}, room=facts.room)),
+            percent(fill(split.tokens, rows=split.rows, room=facts.room)),
             f"{split.bytes / 1e6:,.1f} MB",
         )
         for split in facts.splits

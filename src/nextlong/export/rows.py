@@ -18,6 +18,7 @@ from nextlong.artefacts.sequences import References, document_hashes, read_refer
 from nextlong.errors import CorpusError
 from nextlong.export import arrange
 from nextlong.export.pack import pack
+from nextlong.results import RowsResult, SplitResult
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
@@ -40,29 +41,27 @@ class Arrangement:
     seed: int
 
 
-def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangement) -> dict[str, Any]:
+def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangement) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     _refuse_empty(splits, left_out, arrangement)
-    counts: dict[str, Any] = {"left_out": left_out}
     documents = _documents(splits, runs)
+    written = {}
     for name, index in splits.items():
         index, offsets = packed(index, row_tokens=arrangement.pack)
         np.save(f"{out}.{name}.index.npy", index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
-        tokens = int(index["length"].sum())
-        counts[name] = {
-            "rows": len(offsets) - 1,
-            "sequences": len(index),
-            "documents": documents[name],
-            "tokens": tokens,
-        }
-        if len(runs) > 1:
-            of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
-            counts[name]["of_runs"] = [[len(lengths), int(lengths.sum())] for lengths in of_runs]
-        if arrangement.pack is not None:
-            counts[name]["short_rows"] = int((row_tokens(index, offsets) < arrangement.pack).sum())
-    return counts
+        of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
+        full = 0 if arrangement.pack is None else arrangement.pack
+        written[name] = SplitResult(
+            rows=len(offsets) - 1,
+            sequences=len(index),
+            documents=documents[name],
+            tokens=int(index["length"].sum()),
+            of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
+            short_rows=int((row_tokens(index, offsets) < full).sum()),
+        )
+    return RowsResult(left_out=left_out, **written)
 
 
 def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement: Arrangement) -> None:
@@ -154,9 +153,9 @@ def row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.in
     return tokens
 
 
-def fill(counts: Mapping[str, Any], *, room: int) -> float:
-    """Return the share of a split's rows that holds tokens, by what `arrange_rows` counted; `room` is that of a row."""
-    return float(counts["tokens"] / max(1, counts["rows"] * room))
+def fill(tokens: int, *, rows: int, room: int) -> float:
+    """Return the share of some rows that holds tokens; `room` is that of a row."""
+    return tokens / max(1, rows * room)
 
 
 def percent(share: float) -> str:

@@ -10,13 +10,14 @@ import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Counts, Finished, Step, Task
+from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
 from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.results import RowsResult, ShardResult, TokenizerResult
 from nextlong.tokens.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
@@ -111,7 +112,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     estimate = Estimate(
         work=lambda amounts: amounts.sequences, seconds=2e-5, disk=lambda amounts: amounts.sequences, bytes=36
     )
-    return Step("rows", 2, config, tuple(read), tasks, estimate=estimate)
+    return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
 def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
@@ -137,9 +138,10 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
 
-    def close(counts: Sequence[Counts]) -> Task:
-        return partial(close_export, name=name, shards=counts)
+    def close(shards: Sequence[ShardResult]) -> Task:
+        return partial(close_export, name=name, shards=shards)
 
+    result = format_of(name).result
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
     estimate = Estimate(
         work=lambda amounts: share * amounts.tokens,
@@ -148,7 +150,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         bytes=format_of(name).bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
         tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
     )
-    return Step(step_name(name, split), 5, config, (rows, *read), tasks, close=close, estimate=estimate)
+    return Step(step_name(name, split), 5, config, (rows, *read), tasks, result, close=close, estimate=estimate)
 
 
 def _shards_of(id_bytes: float) -> float:
@@ -158,13 +160,13 @@ def _shards_of(id_bytes: float) -> float:
 
 
 def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
-    (counts,) = done["tokenizer"].counts
+    tokenizer = done["tokenizer"].result(TokenizerResult)
     return Options(
         keys=keys,
         shard_bytes=shard_bytes,
-        vocab_size=counts["vocab_size"],
-        bos_id=counts["bos_id"],
-        eos_id=counts["eos_id"],
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
         token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
     )
 

@@ -23,7 +23,9 @@ from nextlong.artefacts.resolve import Corpus, Cutting, SpecialIds, Wanted, doma
 from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
 from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.export.formats.base import Counts, Options, RowSizes, format_of
+from nextlong.export.formats.base import Options, RowSizes, format_of
+from nextlong.recipe.export import FORMATS
+from nextlong.results import Result, ShardResult
 from nextlong.tokens.tokenizer import tokenizer_of
 
 _ID_BYTES = 4
@@ -93,22 +95,25 @@ def export_shard(
     offsets: Path,
     origins: Sequence[Origin],
     options: Options,
-) -> Counts:
+) -> ShardResult:
     """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
     made = format_of(name)
     asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
     rows: Iterable[Any] = (
         read_rows_and_texts(*asked) if made.wanted == "texts" else read_rows(*asked, wanted=made.wanted)
     )
-    return made.write(out, rows, replace(options, shard=shard.number, shards=shard.total))
+    written = made.write(out, rows, replace(options, shard=shard.number, shards=shard.total))
+    if not isinstance(written, made.result):
+        raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
+    return written
 
 
-def close_export(out: Path, *, name: str, shards: Sequence[Mapping[str, Any]]) -> Counts:
-    """Write what stands once beside all shards of a format, from what each of them counted."""
+def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Result:
+    """Write what stands once beside all shards of a format, from what `write` returned for each of them."""
     close = format_of(name).close
     if close is not None:
         close(out.parent, shards)
-    return {}
+    return Result()
 
 
 def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,12 +20,14 @@ from typing import Any, Literal, NamedTuple
 import fsspec
 
 from nextlong.engine import store
+from nextlong.engine.shared import alone
 from nextlong.engine.step import Done
 from nextlong.errors import CorpusError, RunError
 from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
 from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source
+from nextlong.results import IngestResult
 
 _INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
@@ -44,11 +47,16 @@ def recognise(
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
     *,
+    stored: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Recognised:
-    """Find the files that a run directory has read; those of another time but of equal size are hashed, and it is told."""
+    """Find the files that a run directory has read; those of another time but of equal size are hashed, and it is told.
+
+    Files that are new to it are known as the store `stored` has read them, which changes nothing for the directory.
+    """
     known = _read_known(run_dir / _INPUTS_FILE)
-    records = [known.get(source.path, {}) for source in sources]
+    others = {} if stored is None else _read_known(stored / _INPUTS_FILE)
+    records = [{**others.get(source.path, {}), **known.get(source.path, {})} for source in sources]
     touched = [
         file
         for own, record in zip(files, records, strict=True)
@@ -71,17 +79,25 @@ def recognise(
     return Recognised(recognised, list(changes))
 
 
-def remember(ingested: Done, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
-    """Write down the files of a finished ingest; those of other sources stay remembered."""
+def remember(
+    ingested: Done,
+    *,
+    sources: Sequence[Source],
+    files: Sequence[Sequence[InputFile]],
+    run_dir: Path,
+    stored: Path | None = None,
+) -> None:
+    """Write down the files of a finished ingest, in the store too; those of other sources stay remembered."""
     # In the order of the files.
-    hashes = iter([found for counts in ingested.counts for found in counts.get("input_hashes", ())])
+    hashes = iter([own for part in ingested.results(IngestResult) for own in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
     for source, own in zip(sources, files, strict=True):
         for file in own:
             record = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
             now[source.path][file.name] = record
-    path = run_dir / _INPUTS_FILE
-    store.write_json(path, {**_read_known(path), **now})
+    for path in (folder / _INPUTS_FILE for folder in (run_dir, stored) if folder is not None):
+        with alone(path) if path.parent == stored else nullcontext():  # a run directory is this run's own already
+            store.write_json(path, {**_read_known(path), **now})
 
 
 def _read_known(path: Path) -> Known:
@@ -156,6 +172,11 @@ def input_files(recipe: Recipe) -> list[list[InputFile]]:
 def check_apart(recipe: Recipe, run_dir: Path) -> None:
     """Raise RunError if a source takes in the run directory: the next run would read what this one wrote."""
     for place, source in enumerate(recipe.ingest.sources):
+        if recipe.store is not None and reaches(source, Path(recipe.store).expanduser()):
+            raise RunError(
+                f"store={recipe.store} lies inside ingest.sources[{place}].path={source.path!r}, so a run would read its own "
+                "files; give it a folder elsewhere"
+            )
         if reaches(source, run_dir):
             raise RunError(
                 f"run_dir={recipe.run_dir} lies inside ingest.sources[{place}].path={source.path!r}, so a run would read its "
@@ -177,7 +198,8 @@ def recognise_inputs(
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"
         )
-    recognised, changes = recognise(recipe.ingest.sources, files, run_dir, tell=tell)
+    stored = None if recipe.store is None else Path(recipe.store).expanduser()
+    recognised, changes = recognise(recipe.ingest.sources, files, run_dir, stored=stored, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(

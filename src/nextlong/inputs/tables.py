@@ -35,7 +35,7 @@ def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str])
     file = part.file
     # Buffered and not pre-buffered: a row group may hold gigabytes.
     parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES)
-    paths = _resolve_columns(parquet.schema_arrow, file, source, wanted)
+    paths = resolve_columns(parquet.schema_arrow, file, source, wanted)
     rows = parquet.metadata.num_rows
     row_bytes = parquet_text_bytes(parquet.metadata, source.text) // max(rows, 1)
     batches = parquet.iter_batches(
@@ -43,18 +43,19 @@ def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str])
         columns=list(dict.fromkeys(".".join(path) for path in paths if path)),
         use_threads=False,
     )
-    yield from _read_batches(batches, file, paths)
+    yield from read_batches(batches, file, paths)
 
 
 def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
     """Yield each row's record or reject, of an Arrow file or stream."""
     file = part.file
     reader = arrow_reader(stream)
-    paths = _resolve_columns(reader.schema, file, source, wanted)
-    yield from _read_batches(arrow_batches(reader), file, paths)
+    paths = resolve_columns(reader.schema, file, source, wanted)
+    yield from read_batches(arrow_batches(reader), file, paths)
 
 
-def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]) -> Iterator[Record | Reject]:
+def read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]) -> Iterator[Record | Reject]:
+    """Yield the record or reject of each row; `paths` are those of `resolve_columns`."""
     text_path, id_path, *others = paths
     line = 0
     for batch in batches:
@@ -72,7 +73,7 @@ def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]
                     yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.INVALID_UTF8)
 
 
-def _resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequence[str]) -> list[Path]:
+def resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequence[str]) -> list[Path]:
     """Return the paths of the text, of the id, () if it is missing or no scalar, and of the columns wanted beside them."""
     text_path, text_type = resolve(schema, source.text)
     if text_type is None:

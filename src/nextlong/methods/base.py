@@ -159,6 +159,25 @@ def whole(documents: NDArray[np.int64], scores: NDArray[np.float32] | None = Non
     return Draft(documents, np.full(len(documents), np.nan, np.float32) if scores is None else scores)
 
 
+def stretches(
+    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
+) -> list[NDArray[np.int64]]:
+    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
+
+    What is left at the end and does not reach it is left out.
+    """
+    filled = np.concatenate([[0], np.cumsum(tokens[order])])
+    pieces: list[NDArray[np.int64]] = []
+    first = 0
+    while sequences is None or len(pieces) < sequences:
+        last = int(np.searchsorted(filled, filled[first] + enough))
+        if last == len(filled):
+            break
+        pieces.append(order[first:last])
+        first = last
+    return pieces
+
+
 class NeighbourSearch(NamedTuple):
     """Which documents' neighbours are wanted, and how many of each."""
 

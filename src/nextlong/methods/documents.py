@@ -27,6 +27,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
+from nextlong.results import DraftResult, LengthsResult
 from nextlong.tokens.encode import TextEncoder
 from nextlong.tokens.tokenize import Engine
 
@@ -35,7 +36,7 @@ _ROWS_PER_FILE = 64
 
 def count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, joint_tokens: int
-) -> dict[str, Any]:
+) -> LengthsResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it.
 
     One follows where the text neither ends in a newline nor goes on in the next chunk.
@@ -47,7 +48,7 @@ def count_tokens(
     goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
     lengths += joint_tokens * (table["joint"] & ~np.append(goes_on, False))
     np.save(f"{out}.lengths.npy", lengths)
-    return {"chars": int((table["end"] - table["start"]).sum()), "tokens": int(lengths.sum())}
+    return LengthsResult(chars=int((table["end"] - table["start"]).sum()), tokens=int(lengths.sum()))
 
 
 @lru_cache(maxsize=1)
@@ -65,10 +66,10 @@ def draft_documents(
     neighbours: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
     request: Request,
-) -> dict[str, Any]:
+) -> DraftResult:
     """Draft all sequences of a method; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
 
-    The counts say whether there may be more: `limited` if the method stopped at as many as were asked for, `starved` how
+    The result says whether there may be more: `limited` if the method stopped at as many as were asked for, `starved` how
     many it gave up for want of neighbours that there are.
     """
     rows = np.load(docs)
@@ -78,12 +79,12 @@ def draft_documents(
     _write(out, own, rows, drafted.drafts)
     near = documents.neighbours
     searched = 0 if near is None else int(np.diff(near.offsets).max(initial=0))
-    return {
-        "drafts": len(drafted.drafts),
-        "dropped": {},
-        "limited": len(drafted.drafts) == request.sequences,
-        "starved": drafted.starved if searched < len(rows) - 1 else 0,
-    }
+    return DraftResult(
+        drafts=len(drafted.drafts),
+        dropped={},
+        limited=len(drafted.drafts) == request.sequences,
+        starved=drafted.starved if searched < len(rows) - 1 else 0,
+    )
 
 
 def _documents(

@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
-from nextlong.methods.standard import stretches
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request, stretches
 from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
 

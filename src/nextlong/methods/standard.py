@@ -9,10 +9,7 @@ the documents' contents, so that another sharding or file order gives the same s
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from nextlong.methods.base import DocumentMethod, Documents, Drafted, Request, whole
+from nextlong.methods.base import DocumentMethod, Documents, Drafted, Request, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import shuffled
 
@@ -27,25 +24,6 @@ class Standard(DocumentMethod[Section]):
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
         return Drafted(drafts=[whole(piece) for piece in pieces])
-
-
-def stretches(
-    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
-) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
-
-    What is left at the end and does not reach it is left out.
-    """
-    filled = np.concatenate([[0], np.cumsum(tokens[order])])
-    pieces: list[NDArray[np.int64]] = []
-    first = 0
-    while sequences is None or len(pieces) < sequences:
-        last = int(np.searchsorted(filled, filled[first] + enough))
-        if last == len(filled):
-            break
-        pieces.append(order[first:last])
-        first = last
-    return pieces
 
 
 METHOD = Standard()

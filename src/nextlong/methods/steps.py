@@ -21,6 +21,7 @@ from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
     documents_step,
@@ -94,7 +95,7 @@ def draft_step(
             done["mine"].files(".candidates.arrow"),
             strict=True,
         )
-        rules = DraftRules(chars_per_token=done["tokenizer"].counts[0]["chars_per_token"], **config)
+        rules = DraftRules(chars_per_token=done["tokenizer"].result(TokenizerResult).chars_per_token, **config)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
         return [
             partial(
@@ -117,7 +118,7 @@ def draft_step(
     inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
     promises = _promises(method_of(recipe), recipe)
     whole = {**promises, **config, "engine": recipe.tokenizer.engine}
-    return Step("draft", 5, whole, inputs, tasks, estimate=_DRAFT)
+    return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
@@ -172,8 +173,17 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         bytes=4,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
     )
-    return Step("lengths", 1, {"engine": recipe.tokenizer.engine}, (ingest, chunk, tokenizer), tasks, estimate=estimate)
+    return Step(
+        "lengths",
+        1,
+        {"engine": recipe.tokenizer.engine},
+        (ingest, chunk, tokenizer),
+        tasks,
+        LengthsResult,
+        estimate=estimate,
+    )
 
 
 def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -206,7 +216,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         tasks=per_shard,
         rate=TRIED if options.queries == "extractive" else "queries",
     )
-    return Step("keywords", 1, config, (ingest, chunk), tasks, resources=needs, estimate=estimate)
+    return Step("keywords", 1, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def draft_documents_step(
@@ -243,8 +253,8 @@ def draft_documents_step(
         ]
 
     def check(done: Done) -> None:
-        (counts,) = done.counts
-        if not counts["drafts"] and not counts["starved"]:
+        drafted = done.result(DraftResult)
+        if not drafted.drafts and not drafted.starved:
             raise CorpusError(
                 f"compose.method={method.name} finds no sequence of compose.target_tokens="
                 f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
@@ -259,4 +269,4 @@ def draft_documents_step(
         # Lengths and documents, and the neighbours as a graph and as what it is made from.
         memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.found,
     )
-    return Step("draft", 4, config, (*needed, tokenizer), tasks, check=check, estimate=estimate)
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Request, whole
-from nextlong.methods.standard import stretches
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout

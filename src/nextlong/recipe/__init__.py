@@ -1,21 +1,19 @@
 """Recipe: what the user asks for, as frozen models; YAML in, unknown keys refused."""
 
+from nextlong.recipe.encoder import Encoder, Lsa, OpenAI, SentenceTransformers
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Chunk,
     Compose,
     Decontaminate,
     Documents,
-    Encoder,
     Ingest,
-    Lsa,
     MayBePath,
     Mine,
     Named,
-    OpenAI,
+    Operational,
     Positive,
     Section,
-    SentenceTransformers,
     Source,
     Tokenizer,
 )
@@ -37,6 +35,7 @@ __all__ = [
     "Mine",
     "Named",
     "OpenAI",
+    "Operational",
     "Positive",
     "Recipe",
     "Search",

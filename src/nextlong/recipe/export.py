@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_check
 from pydantic import Field, field_validator, model_validator
 
 from nextlong.plugins import Plugins
-from nextlong.recipe.keys import Auto, Named, Section
+from nextlong.recipe.keys import Auto, Named, Operational, Section
 from nextlong.recipe.lengths import PositiveLength
 
 FORMATS: Final = Plugins(
@@ -79,7 +79,7 @@ class Export(Section):
         None,
         description="megatron: this token after each document that does not end in it; not counted in target_tokens",
     )
-    push: Named | None = Field(
+    push: Annotated[Named | None, Operational()] = Field(
         None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
     )
 

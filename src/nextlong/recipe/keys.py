@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from nextlong.recipe.lengths import Length, PositiveLength
@@ -18,10 +18,6 @@ Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
 _LEAST_CHUNK_CHARS = 16
-# Keys of an encoder's section that say how to compute, not what: changing them must not throw vectors away.
-HOW_TO_ENCODE = frozenset(
-    {"batch_size", "device", "concurrency", "requests_per_minute", "max_attempts", "timeout_s", "api_key_env"}
-)
 StateName = Annotated[
     str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
 ]  # fit for a file's name, and for RUN@name
@@ -31,10 +27,35 @@ class MayBePath:
     """Marks a key that names a model or a file, perhaps of this machine; a data set card gives its last name only."""
 
 
+class MayBePrivate:
+    """Marks a key that names a place which is nobody else's business; a data set card says it only if it is the default."""
+
+
+class Operational:
+    """Marks a key that says how or where to work, never what is made: another value of it makes nothing anew."""
+
+
 class Section(BaseModel):
+    """A section of a recipe."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
+
+    def identity(self) -> dict[str, JsonValue]:
+        """Return what the section makes, as plain data: its keys but the operational ones, those of its sections too."""
+        plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational_keys(type(self)))
+        sections = {name: getattr(self, name) for name in plain}
+        return plain | {name: value.identity() for name, value in sections.items() if isinstance(value, Section)}
+
+
+def operational_keys(section: type[Section]) -> set[str]:
+    """Return the names of the operational keys of a section, not those of the sections in it."""
+    return {
+        name
+        for name, field in section.model_fields.items()
+        if any(isinstance(mark, Operational) for mark in field.metadata)
+    }
 
 
 class Source(Section):
@@ -164,93 +185,6 @@ class Decontaminate(Section):
         return self
 
 
-class Lsa(Section):
-    """The built-in encoder: TF-IDF and truncated SVD, fitted on a sample of the chunks."""
-
-    dimensions: Annotated[int, Field(ge=2)] = Field(
-        256, description="width of the vectors; less where the sample is small"
-    )
-    fit_chunks: Positive = Field(16_384, description="size of the random sample of chunks that the fit sees")
-    max_terms: Positive = Field(50_000, description="vocabulary: the most frequent terms of the sample")
-
-
-class SentenceTransformers(Section):
-    """Options of `encoder.model: sentence-transformers:<name or path>`."""
-
-    batch_size: Positive = Field(64, description="chunks encoded at a time")
-    max_tokens: PositiveLength | None = Field(
-        None, description="cut chunks to this many tokens; default: the model's own limit"
-    )
-    prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
-    task: str | None = Field(
-        None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
-    )
-    trust_remote_code: bool = Field(
-        False, description="run Python code that comes with the model; only if you trust it"
-    )
-    revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
-    device: str | None = Field(None, description="cuda, cuda:1, cpu, mps; default: the best there is")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
-    )
-    backend: Literal["torch", "onnx", "openvino"] = Field(
-        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
-    )
-
-    @model_validator(mode="after")
-    def _backend_suits(self) -> Self:
-        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
-            raise ValueError(
-                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
-                f"device={self.device!r}; leave these out, or take backend: torch"
-            )
-        return self
-
-
-class OpenAI(Section):
-    """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
-
-    base_url: str = Field("https://api.openai.com/v1", description="up to and without /embeddings")
-    api_key_env: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset"
-    )
-    batch_size: Positive = Field(64, description="chunks in a request")
-    dimensions: Positive | None = Field(
-        None, description="asked of the server, where the model can shorten its vectors"
-    )
-    concurrency: Positive = Field(8, description="requests under way at once")
-    requests_per_minute: Positive | None = Field(None, description="never send more; default: as the server allows")
-    max_attempts: Positive = Field(8, description="tries of a request before the run stops; what is embedded is kept")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(120.0, description="seconds to wait for an answer")
-
-
-class Encoder(Section):
-    """chunks → vectors."""
-
-    model: str = Field("lsa", description="lsa | sentence-transformers:<name or path> | openai:<model>")
-    lsa: Lsa = Lsa()
-    sentence_transformers: SentenceTransformers = SentenceTransformers()
-    openai: OpenAI = OpenAI()
-
-    @property
-    def kind(self) -> str:
-        """`lsa`, `sentence-transformers` or `openai`."""
-        return self.model.partition(":")[0]
-
-    @property
-    def name(self) -> str:
-        """What follows the colon: the model's name or path."""
-        return self.model.partition(":")[2]
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if self.kind not in ("lsa", "sentence-transformers", "openai") or (self.kind == "lsa") != (not self.name):
-            raise ValueError(
-                f"model is {self.model!r}; it must be 'lsa', 'sentence-transformers:<name or path>' or 'openai:<model>'"
-            )
-        return self
-
-
 class Mine(Section):
     """meta-chunks → candidates."""
 
@@ -287,7 +221,7 @@ class Tokenizer(Section):
     chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field(
         "auto", description="E of the paper; auto: measured on the corpus"
     )
-    engine: Literal["auto", "reference"] = Field(
+    engine: Annotated[Literal["auto", "reference"], Operational()] = Field(
         "auto",
         description="auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)",
     )

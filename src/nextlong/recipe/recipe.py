@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.recipe.encoder import Encoder
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Auto,
@@ -22,10 +23,10 @@ from nextlong.recipe.keys import (
     Compose,
     Decontaminate,
     Documents,
-    Encoder,
     Ingest,
     Mine,
     Named,
+    Operational,
     Positive,
     Ray,
     Section,
@@ -42,17 +43,22 @@ from nextlong.recipe.text import check_plain, explain, merge
 class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
-    run_dir: Named = Field(description="where the run lives; one folder a step")
-    name: StateName | None = Field(
+    run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder a step")
+    store: Annotated[Named | None, Operational()] = Field(
+        None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
+    )
+    name: Annotated[StateName | None, Operational()] = Field(
         None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="of every random draw")
-    workers: Positive | Auto = Field("auto", description="processes; auto: one per CPU core; never changes the data")
-    executor: Literal["local", "serial", "ray"] = Field(
+    workers: Annotated[Positive | Auto, Operational()] = Field(
+        "auto", description="processes; auto: one per CPU core; never changes the data"
+    )
+    executor: Annotated[Literal["local", "serial", "ray"], Operational()] = Field(
         "local",
         description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
     )
-    ray: Ray = Ray()
+    ray: Annotated[Ray, Operational()] = Ray()
     ingest: Ingest
     chunk: Chunk = Chunk()
     decontaminate: Decontaminate = Decontaminate()
@@ -66,11 +72,23 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _run_dir_on_disk(self) -> Self:
-        if "://" in self.run_dir:
-            raise ValueError(
-                f"run_dir={self.run_dir} is no folder: a run renames and maps files and locks its folder, which object stores "
-                "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
-            )
+        for key, folder in (("run_dir", self.run_dir), ("store", self.store or "")):
+            if "://" in folder:
+                raise ValueError(
+                    f"{key}={folder} is no folder: a run renames and maps files and locks its folder, which object stores "
+                    "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _store_apart(self) -> Self:
+        if self.store is not None:
+            run_dir, store = (Path(folder).expanduser().absolute() for folder in (self.run_dir, self.store))
+            if run_dir.is_relative_to(store) or store.is_relative_to(run_dir):
+                raise ValueError(
+                    f"store={self.store} and run_dir={self.run_dir} lie in each other; give the store a folder of its own beside "
+                    "the run directories that share it"
+                )
         return self
 
     @model_validator(mode="after")

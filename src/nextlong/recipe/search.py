@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nextlong.recipe.keys import Named, Section
+from nextlong.recipe.keys import Named, Operational, Section
 
 _FACTORY = re.compile(
     r"((OPQ|PCA|PCAR|RR|ITQ)\d+(_\d+)?,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ6|SQ8|SQfp16|SQbf16|PQ\d+(x(4|6|8))?)"
@@ -25,7 +25,7 @@ class Search(Section):
         0.95,
         description="of an approximate index: this share of the exact nearest is found; measured, and held to by verify",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = Field(
         "auto", description="of exact search; auto: a GPU where torch and one are there; never changes the data"
     )
 

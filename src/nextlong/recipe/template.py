@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel
@@ -12,6 +13,18 @@ from nextlong.recipe.methods import METHODS
 from nextlong.recipe.recipe import Recipe, options_class
 
 _COMMENT_COLUMN = 44
+# What a first recipe shows, default or not.
+_SHOWN = frozenset(
+    {
+        "run_dir",
+        *(f"ingest.sources.{key}" for key in ("path", "name", "text", "id")),
+        "ingest.dedup",
+        "decontaminate.files",
+        "encoder.model",
+        *(f"compose.{key}" for key in ("method", "sequences", "target_tokens")),
+        *(f"export.{key}" for key in ("formats", "pack", "validation")),
+    }
+)
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:
@@ -20,6 +33,55 @@ def commented(recipe: Recipe, *, heading: str) -> str:
     for name, section in _sections(recipe).items():
         lines += _section(name, section, 0) if isinstance(section, BaseModel) else _entry(recipe, name, 0)
     return "\n".join(lines) + "\n"
+
+
+def short(recipe: Recipe, *, heading: str) -> str:
+    """Return the keys of the recipe that nearly everybody changes, as commented YAML that reads back to an equal recipe.
+
+    A key that matters less stands there only if it has another value than the default.
+    """
+    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
+    for name in type(recipe).model_fields:
+        value = getattr(recipe, name)
+        below = _matching(value, name) if isinstance(value, BaseModel) else []
+        if (
+            name in _SHOWN
+            or below
+            or (not isinstance(value, BaseModel) and value != type(recipe).model_fields[name].default)
+        ):
+            lines += [*([""] if below else []), f"{name}:", *below] if below else _entry(recipe, name, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _matching(section: BaseModel, name: str, depth: int = 1, *, comments: Literal["all", "none"] = "all") -> list[str]:
+    """Return the keys of a section that matter or say something, and the sections below it that do."""
+    lines = []
+    for key, field in type(section).model_fields.items():
+        value, dotted = getattr(section, key), f"{name}.{key}"
+        if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            lines += [
+                f"{'  ' * depth}{key}:",
+                *_items(value, dotted, depth + 1),
+            ]
+        elif isinstance(value, BaseModel):
+            below = _matching(value, dotted, depth + 1)
+            lines += [f"{'  ' * depth}{key}:", *below] if below else []
+        elif dotted in _SHOWN or value != field.get_default():
+            told = f"  # {field.description}" if comments == "none" else ""
+            lines += [line.removesuffix(told).rstrip() if told else line for line in _entry(section, key, depth)]
+    return lines
+
+
+def _items(models: Sequence[BaseModel], name: str, depth: int) -> list[str]:
+    """Return the items of a list; what their keys mean stands beside the first."""
+    first, *others = models
+    lines = _short_item(first, name, depth, comments="all")
+    return lines + [line for model in others for line in _short_item(model, name, depth, comments="none")]
+
+
+def _short_item(model: BaseModel, name: str, depth: int, *, comments: Literal["all", "none"]) -> list[str]:
+    lines = _matching(model, name, depth + 1, comments=comments)
+    return [f"{'  ' * depth}- {lines[0].lstrip()}", *lines[1:]]
 
 
 def _sections(recipe: Recipe) -> dict[str, Any]:

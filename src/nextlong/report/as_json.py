@@ -5,13 +5,13 @@ In:  finished runs, their sequences, what was written of them. Out: what `json.d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from math import isfinite
 from typing import Any
 
 from nextlong.export import steps as export_steps
+from nextlong.results import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.opened import Run, Sequence
 from nextlong.runs.warnings import empty_rows
@@ -67,22 +67,18 @@ def run_of(written: Exported) -> dict[str, Any]:
 def export_of(written: Exported) -> dict[str, Any]:
     """Return what was exported, and where."""
     recipe, done = written.recipe, written.done
-    (counts,) = done["rows"].counts
+    rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
-    splits = export_steps.splits_of(recipe)
-    names = {(name, split): export_steps.step_name(name, split) for name in recipe.export.formats for split in splits}
-    warned = [
-        *measured(written).warnings,
-        *(own for split in splits for own in empty_rows(split, counts[split], room=room)),
-    ]
+    steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
+    empty = [own for name, split in rows.splits.items() for own in empty_rows(name, split, room=room)]
     return {
-        "rows": {split: _plain(counts[split]) for split in splits},
-        "left_out": counts["left_out"],
-        "exports": {step: str(done[step].folder) for step in names.values()},
+        "rows": {name: _plain(split) for name, split in rows.splits.items()},
+        "left_out": rows.left_out,
+        "exports": {step: str(done[step].folder) for step in steps},
         "pushed_to": recipe.export.push,
-        "warnings": [asdict(own) for own in warned],
+        "warnings": [asdict(own) for own in (*measured(written).warnings, *empty)],
     }
 
 
-def _plain(counts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: counts[name] for name in ("rows", "sequences", "documents", "tokens")}
+def _plain(split: SplitResult) -> dict[str, int]:
+    return {"rows": split.rows, "sequences": split.sequences, "documents": split.documents, "tokens": split.tokens}

@@ -31,6 +31,7 @@ FEATURES: Final = {
     "gcs": "gs:// inputs and exports",
     "ray": "executor: ray",
     "report": "nextlong report",
+    "view": "nextlong view",
     "torch": "nextlong.torch; search on a GPU",
     "train": "nextlong train",
     "evaluate": "nextlong evaluate",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -16,6 +15,15 @@ from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.results import (
+    ChunkResult,
+    ContaminatedResult,
+    DraftResult,
+    IngestResult,
+    NearDuplicatesResult,
+    RowsResult,
+    SelectResult,
+)
 from nextlong.runs import statistics
 from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
@@ -24,9 +32,12 @@ _COMMANDS = ("look",)  # to be copied
 _LEAST_CELLS = 20
 
 
-def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
-    """Print (name, value), one a line; on a terminal what is said in words goes on below itself, commands stay whole."""
-    width = max(len(name) for name, _ in told) + 2
+def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+    """Print (name, value), one a line; the values stand below those `beside` which were printed before.
+
+    On a terminal what is said in words goes on below itself; commands stay whole.
+    """
+    width = max(len(name) for name, _ in (*told, *beside)) + 2
     for name, value in told:
         style = "yellow" if name == "warning" else ""
         parts = [value]
@@ -39,14 +50,13 @@ def tell(told: Sequence[tuple[str, str]], console: Console) -> None:
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps."""
-    ingest, chunk, compose = (done[name] for name in ("ingest", "chunk", "compose"))
-    sequences = sum(sequences_per_part(recipe, compose))
+    read = sum(part.documents for part in done["ingest"].results(IngestResult))
+    chunked = done["chunk"].results(ChunkResult)
+    chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
+    sequences = sum(sequences_per_part(recipe, done["compose"]))
     told = [
-        ("documents", f"{chunk.total('documents'):,} kept of {ingest.total('documents'):,}{_why_less(done)}"),
-        (
-            "chunks",
-            f"{chunk.total('chunks'):,}, {chunk.total('chars') / max(1, chunk.total('chunks')):,.0f} characters each on average",
-        ),
+        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(done)}"),
+        ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
         (
             "sequences",
@@ -58,7 +68,8 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     if chosen := chosen_in_words(done):
         told.append(("search", chosen))
     if "weights" in done:
-        told.append(("near-copies", f"{done['draft'].total('near_copies'):,} left out of the drafts"))
+        near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
+        told.append(("near-copies", f"{near_copies:,} left out of the drafts"))
     told += exported(recipe, done)
     told += warned(done)
     told.append(("look", f"nextlong peek {recipe.run_dir}"))
@@ -67,28 +78,28 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
 
 def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
     """Return what was exported and where, as (name, value); `longest` is the longest sequence of a mix."""
-    (counts,) = done["rows"].counts
+    rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     told = []
-    splits = export_steps.splits_of(recipe)
-    for split in splits:
-        own = counts[split]
-        short = f", {own['short_rows']:,} of them not full" if own.get("short_rows") else ""
-        rows = f"{own['rows']:,} rows of {own['sequences']:,} sequences" + short
-        told.append((split, f"{rows}; {percent(fill(own, room=room))} of {room:,} tokens a row are filled"))
+    for split in export_steps.splits_of(recipe):
+        arranged = rows.splits[split]
+        short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
+        filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
+        counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
+        told.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
         told += [
             (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
-            for number, (sequences, tokens) in enumerate(own.get("of_runs", ()))
+            for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
         told += [
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    told += [("warning", str(one)) for split in splits for one in empty_rows(split, counts[split], room=room)]
+    told += [("warning", str(one)) for name, split in rows.splits.items() for one in empty_rows(name, split, room=room)]
     if recipe.export.push is not None:
         told.append(("pushed to", recipe.export.push))
-    if counts["left_out"]:
-        told.append(("left out", _left_out(counts)))
+    if rows.left_out:
+        told.append(("left out", _left_out(rows)))
     return told
 
 
@@ -102,10 +113,10 @@ def warned(done: Finished) -> list[tuple[str, str]]:
     ]
 
 
-def _left_out(counts: Mapping[str, Any]) -> str:
+def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
-    left_out, train = counts["left_out"], counts["train"]["sequences"]
-    total = left_out + train + counts["validation"]["sequences"]
+    left_out, train = rows.left_out, rows.train.sequences
+    total = left_out + sum(split.sequences for split in rows.splits.values())
     told = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
     return f"{told}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else told
 
@@ -113,20 +124,22 @@ def _left_out(counts: Mapping[str, Any]) -> str:
 def _contamination(done: Finished) -> str:
     """Say how many chunks share text with the evaluation files, and with which."""
     by_file: Counter[str] = Counter()
-    for counts in done["contaminated"].counts:
-        by_file.update(counts["files"])
+    shards = done["contaminated"].results(ContaminatedResult)
+    for shard in shards:
+        by_file.update(shard.files)
     told = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{done['contaminated'].total('contaminated'):,} chunks left out ({told})"
+    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({told})"
 
 
 def _why_less(done: Finished) -> str:
-    (counts,) = done["select"].counts
+    selected = done["select"].result(SelectResult)
+    near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
     reasons = [
-        (counts["duplicates"], "exact duplicate"),
-        (counts["capped"], "over a cap"),
-        (counts["weighted_out"], "over their weight"),
-        (done["near_duplicates"].total("near_duplicates") if "near_duplicates" in done else 0, "near-duplicate"),
-        (done["ingest"].total("rejects"), "rejected"),
+        (selected.duplicates, "exact duplicate"),
+        (selected.capped, "over a cap"),
+        (selected.weighted_out, "over their weight"),
+        (sum(part.near_duplicates for part in near), "near-duplicate"),
+        (sum(part.rejects for part in done["ingest"].results(IngestResult)), "rejected"),
     ]
     told = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
     return f" ({', '.join(told)})" if told else ""

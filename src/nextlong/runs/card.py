@@ -18,7 +18,9 @@ from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split, public_name
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import method_of
-from nextlong.recipe import MayBePath, OpenAI, Recipe, Section
+from nextlong.recipe import MayBePath, Recipe, Section
+from nextlong.recipe.keys import MayBePrivate
+from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
 from nextlong.runs.warnings import empty_rows
 
@@ -39,33 +41,33 @@ def facts(
     measured: Measured,
 ) -> Facts:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
-    (rows,) = done["rows"].counts
+    rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
     made = format_of(name)
     splits = [
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
-            rows[split]["rows"],
-            rows[split]["sequences"],
-            rows[split]["documents"],
-            rows[split]["tokens"],
+            rows.splits[split].rows,
+            rows.splits[split].sequences,
+            rows.splits[split].documents,
+            rows.splits[split].tokens,
             done[export_steps.step_name(name, split)].manifest["bytes"],
         )
         for split, folder in below.items()
     ]
-    arranged = rows["left_out"] + sum(rows[split]["sequences"] for split in export_steps.splits_of(recipe))
+    arranged = rows.left_out + sum(split.sequences for split in rows.splits.values())
     return Facts(
         name=Path(recipe.run_dir).name,
         format=made,
         splits=splits,
         room=room,
-        left_out=(rows["left_out"], arranged),
+        left_out=(rows.left_out, arranged),
         methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
-        vocabulary=done["tokenizer"].counts[0]["vocab_size"],
-        eos=done["tokenizer"].counts[0]["eos_id"],
+        vocabulary=done["tokenizer"].result(TokenizerResult).vocab_size,
+        eos=done["tokenizer"].result(TokenizerResult).eos_id,
         sources=_sources(runs),
         recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
@@ -78,7 +80,7 @@ def facts(
             warned.message
             for warned in (
                 *measured.warnings,
-                *(one for split in below for one in empty_rows(split, rows[split], room=room)),
+                *(one for split in below for one in empty_rows(split, rows.splits[split], room=room)),
             )
         ],
     )
@@ -86,7 +88,7 @@ def facts(
 
 def _lost_text(done: Finished) -> dict[str, str]:
     """Return the share of the text that its tokens do not say, where there is any."""
-    share = done["tokenizer"].counts[0].get("lost_share", 0.0)
+    share = done["tokenizer"].result(TokenizerResult).lost_share
     return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
 
 
@@ -94,23 +96,30 @@ def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
     plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
+    del plain["store"]
     del plain["name"]  # several states may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
     plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
-    if plain["encoder"]["openai"]["base_url"] != OpenAI.model_fields["base_url"].default:
-        plain["encoder"]["openai"]["base_url"] = _NOT_PUBLISHED
     if plain["tokenizer"]["source"] is not None:
         plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
-    for section in plain:
-        options = getattr(recipe, section)
-        for key, field in type(options).model_fields.items() if isinstance(options, Section) else ():
-            if any(isinstance(mark, MayBePath) for mark in field.metadata):
-                plain[section][key] = _hub_name(plain[section][key])
+    _hide_places(plain, recipe)
     if plain["export"]["push"] is not None:
         plain["export"]["push"] = public_name(plain["export"]["push"])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
+
+
+def _hide_places(plain: dict[str, Any], section: Section) -> None:
+    """Put what may be published in the place of marked keys of a section, as plain data, and of the sections in it."""
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if isinstance(value, Section):
+            _hide_places(plain[key], value)
+        elif any(isinstance(mark, MayBePath) for mark in field.metadata):
+            plain[key] = _hub_name(value)
+        elif any(isinstance(mark, MayBePrivate) for mark in field.metadata) and value != field.default:
+            plain[key] = _NOT_PUBLISHED
 
 
 def _hub_name(given: str) -> str:
@@ -125,13 +134,17 @@ def _model_name(model: str) -> str:
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
 
-def _shares(runs: Sequence[Run], rows: Mapping[str, Any], splits: Iterable[str]) -> list[tuple[str, int, int]]:
+def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list[tuple[str, int, int]]:
     """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
     if len(runs) == 1:
         return []
-    taken = [rows[split]["of_runs"] for split in splits]
+    taken = [rows.splits[name].of_runs for name in names]
     return [
-        (Path(str(run)).name, *(sum(own[number][column] for own in taken) for column in (0, 1)))
+        (
+            Path(str(run)).name,
+            sum(of_runs[number][0] for of_runs in taken),
+            sum(of_runs[number][1] for of_runs in taken),
+        )
         for number, run in enumerate(runs)
     ]
 

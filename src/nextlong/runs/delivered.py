@@ -16,6 +16,7 @@ from nextlong.engine.step import Done, Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.destination import ExportFile
 from nextlong.recipe import Recipe
+from nextlong.results import RowsResult, ShardResult
 from nextlong.runs.card import public_recipe
 from nextlong.runs.opened import Run
 
@@ -68,12 +69,11 @@ def _run(run: Run) -> dict[str, Any]:
 
 def _split(step: Done, rows: Done, split: str) -> dict[str, Any]:
     """Return what one split holds; of a format that adds tokens, as it counted them itself."""
-    counts = rows.counts[0][split]
-    counted = [part["tokens"] for part in step.counts if "tokens" in part]
-    tokens = sum(counted) if counted else counts["tokens"]
+    arranged = rows.result(RowsResult).splits[split]
+    counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
     return {
         "step": step.manifest["fingerprint"],
         "config": step.manifest["config"],
-        **{key: counts[key] for key in ("rows", "sequences", "documents")},
-        "tokens": tokens,
+        **arranged.model_dump(include={"rows", "sequences", "documents"}),
+        "tokens": sum(counted) if counted else arranged.tokens,
     }

@@ -26,10 +26,10 @@ from nextlong.export import steps as export_steps
 from nextlong.export.card import card
 from nextlong.export.destination import ExportFile
 from nextlong.export.publish import publish
-from nextlong.export.rows import SPLITS
 from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
+from nextlong.results import RowsResult
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
 from nextlong.runs.opened import Run, check_mix, which_state
@@ -206,8 +206,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
 
 def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
     """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
-    (counts,) = rows.counts
-    splits = [split for split in SPLITS if split in counts]
+    splits = rows.result(RowsResult).splits
     described = {
         "proportions": list(mix) or None,
         "by": by,
@@ -217,8 +216,8 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
                 "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
                 "sequences": len(run),
                 "taken": {
-                    split: dict(zip(("sequences", "tokens"), counts[split]["of_runs"][number], strict=True))
-                    for split in splits
+                    name: dict(zip(("sequences", "tokens"), split.of_runs[number], strict=True))
+                    for name, split in splits.items()
                 },
             }
             for number, run in enumerate(runs)

@@ -79,6 +79,12 @@ class Sequence:
         run = self._run
         return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
 
+    def texts_of(self, places: SequenceOf[int]) -> list[str]:
+        """Return the text of some spans, by their places among `spans`; the others are not read."""
+        own = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
+        run = self._run
+        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+
     @property
     def text(self) -> str:
         """The text of the whole sequence."""

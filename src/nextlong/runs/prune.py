@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nextlong.artefacts import record
 from nextlong.artefacts.record import State
-from nextlong.engine import store
+from nextlong.engine import shared, store
 from nextlong.errors import RunError
 from nextlong.runs.listed import bytes_of, inputs_of, manifest_of
 
@@ -50,6 +50,10 @@ def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = 
     needed = _needed(run_dir, kept, dropped)
     found = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
+        if folder.is_symlink():
+            if folder.name not in needed:
+                found.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
+            continue
         if folder.name not in needed:
             found.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
             continue
@@ -91,10 +95,47 @@ def remove(run_dir: Path, kept: Sequence[State], dropped: Sequence[State], waste
             shutil.rmtree(path)
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A step of a store, and the run directories that link to it."""
+
+    name: str
+    bytes: int
+    run_dirs: list[str]
+
+
+def list_store(path: Path) -> list[Stored]:
+    """Return the steps of a store, in the order of the route."""
+    users = shared.users(path)
+    return [
+        Stored(
+            folder.name, bytes_of(folder), [str(run_dir) for run_dir, names in users.items() if folder.name in names]
+        )
+        for folder in sorted(path.glob("[0-9][0-9]-*"))
+    ]
+
+
+def find_unshared(path: Path) -> list[Waste]:
+    """Return the steps of a store that no run directory links to."""
+    unused = [one for one in list_store(path) if not one.run_dirs]
+    why = {True: "of no run directory", False: "not finished, of no run directory"}
+    return [Waste(path / one.name, one.bytes, why[bool(manifest_of(path / one.name))]) for one in unused]
+
+
+def remove_unshared(path: Path, waste: Sequence[Waste]) -> None:
+    """Remove steps of a store; the caller holds its lock, alone."""
+    with store.explained(path):
+        for aside in _set_aside(path, waste):
+            shutil.rmtree(aside)
+        for lock in path.glob(".*.lock"):
+            if not next(path.glob(f"[0-9][0-9]-{lock.name[1:].removesuffix('.lock')}"), None):
+                lock.unlink(missing_ok=True)
+
+
 def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
     """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
     for one in waste:
-        if not one.path.is_dir():
+        if one.path.is_symlink() or not one.path.is_dir():
             one.path.unlink(missing_ok=True)
             continue
         aside = run_dir / f".work-pruned-{one.path.name}"

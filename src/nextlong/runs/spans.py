@@ -20,6 +20,8 @@ from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.resolve import Corpus
 
+CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
+ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
 _BLOCK_SPANS = 1 << 18  # read at a time
 
 
@@ -52,12 +54,12 @@ class Block(NamedTuple):
         return self.sequence << 32 | self.groups
 
 
-def read_blocks(path: Path, take: int, corpus: Corpus) -> Iterator[Block]:
-    """Yield the first `take` sequences of a SEQUENCES file."""
+def read_blocks(path: Path, take: int, corpus: Corpus, *, first: int = 0) -> Iterator[Block]:
+    """Yield the sequences [first, take) of a SEQUENCES file."""
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         batches: list[pa.RecordBatch] = []
         held = 0
-        for number in range(take):
+        for number in range(first, take):
             batches.append(reader.get_batch(number))
             held += len(batches[-1].column("role").values)
             if held >= _BLOCK_SPANS or number == take - 1:

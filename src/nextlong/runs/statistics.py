@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nextlong.engine import store
-from nextlong.engine.step import Counts, Done, Step
+from nextlong.engine.step import Done, Step
 from nextlong.export.steps import read_steps
+from nextlong.results import StatisticsResult
 from nextlong.runs import card_statistics, stats
 from nextlong.runs.opened import Run
 from nextlong.runs.warnings import Warned
@@ -33,16 +34,17 @@ class Measured(NamedTuple):
 def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
-    return Step(NAME, 2, config, read_steps(run.steps), lambda _: [partial(measure_to, named=run.state.named)])
+    tasks = [partial(measure_to, named=run.state.named)]
+    return Step(NAME, 2, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
 
 
-def measure_to(out: Path, *, named: str) -> Counts:
+def measure_to(out: Path, *, named: str) -> StatisticsResult:
     """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     measured = stats.measure(run)
     told = {"numbers": card_statistics.statistics(measured), "warnings": list(map(asdict, measured.warnings))}
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), told)
-    return {"sequences": len(run), "warnings": len(measured.warnings)}
+    return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
 
 
 def read(done: Done) -> Measured:

@@ -8,9 +8,9 @@ Memory grows with the distinct chunks and documents that the data set uses, at s
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,11 +21,15 @@ from nextlong import schemas
 from nextlong.artefacts import finished, lookup
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.compose.steps import dropped
+from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
+from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
+from nextlong.runs.costs import StepCost, step_costs
+from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
+from nextlong.runs.reuse import Reuse, reuse
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin, Spread, Tally
 from nextlong.runs.warnings import Warned, warnings
@@ -35,8 +39,6 @@ from nextlong.search.index_steps import promise_in_words
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
 _TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
-_HUBS = 10
-_OVERUSED = 16  # more than so many uses of a chunk teach hardly anything (docs/warnings.md)
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
@@ -70,45 +72,13 @@ class RankMean:
 
 
 @dataclass(frozen=True)
-class Uses:
-    """`chunks` chunks were used between `least` and `most` times."""
-
-    least: int
-    most: int
-    chunks: int
-
-
-@dataclass(frozen=True)
-class Hub:
-    """A chunk that many sequences share, and the document that it comes from."""
-
-    chunk_id: int
-    source_id: str
-    uses: int
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
-
-    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
-    """
-
-    distinct_chunks: int
-    mean: float | None
-    max: int | None
-    overused_share: float | None
-    histogram: tuple[Uses, ...]
-    hubs: tuple[Hub, ...]
-
-
-@dataclass(frozen=True)
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
     `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
     pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
-    `chars_per_token` is over whole chunks. `near_copies` is what the run's steps counted, None if they did not look;
+    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks.
+    `near_copies` is what the run's steps counted, None if they did not look;
     `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
     each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
     """
@@ -151,6 +121,9 @@ class Stats:
     chars_per_token: float | None
     documents_per_sequence: Spread | None
     distinct_documents: int
+    document_chars: Spread | None
+    document_chars_histogram: tuple[Bin, ...]
+    steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -217,6 +190,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
     by_document = counting.tokens_of_document
+    drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     return Stats(
         run=str(run),
         method=compose.method,
@@ -229,7 +203,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         max_uses=compose.max_uses if is_extended else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
         search=promise_in_words(run.steps) or None,
-        queries=run.steps["keywords"].counts[0]["queries"] if "keywords" in run.steps else None,
+        queries=run.steps["keywords"].results(KeywordsResult)[0].queries if "keywords" in run.steps else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,
         sequences=len(run),
@@ -242,11 +216,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
         chunk_tokens=counting.chunk_tokens.spread(),
         chunk_tokens_histogram=counting.chunk_tokens.histogram(edges=_TOKEN_EDGES),
-        reuse=_reuse(run, counting),
+        reuse=reuse(run, counting.uses),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
-        near_copies=_counted(run, "near_copies"),
-        repeated_passages=_counted(run, "repeated_passages"),
+        near_copies=_counted(part.near_copies for part in drafted),
+        repeated_passages=_counted(part.repeated_passages for part in drafted),
         contaminated=_contaminated(run),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
@@ -256,29 +230,32 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(by_document.counted()[0]),
+        document_chars=lengths.spread(),
+        document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
+        steps=step_costs(run),
     )
 
 
 def _yield(run: Run) -> Yield:
-    draft, compose = run.steps["draft"], run.steps["compose"]
-    lost = dropped(run.steps)
-    (drawn,) = run.steps["meta_documents" if "meta_documents" in run.steps else "documents"].counts
+    drafts = sum(part.drafts for part in run.steps["draft"].results(DraftResult))
+    lost, draw = dropped(run.steps), draw_of(run.steps)
     return Yield(
-        documents=run.steps["chunk"].total("documents"),
-        eligible=drawn["eligible"],
-        drawn=drawn["drawn"],
+        documents=sum(shard.documents for shard in run.steps["chunk"].results(ChunkResult)),
+        eligible=draw.eligible,
+        drawn=draw.drawn,
         asked=run.recipe.compose.sequences,
-        drafts=draft.total("drafts") + sum(draft.total_by_reason("dropped").values()),
+        drafts=drafts + sum(sum(part.dropped.values()) for part in run.steps["draft"].results(DraftResult)),
         kept=len(run),
-        spare=compose.total("sequences") - len(run),
-        untried=draft.total("drafts") - run.steps["named_chunks"].total("drafts"),
+        spare=composed_sequences(run.steps) - len(run),
+        untried=drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
     )
 
 
-def _counted(run: Run, name: str) -> int | None:
-    counted = [counts[name] for step in run.steps.values() for counts in step.counts if name in counts]
+def _counted(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of what tasks counted, None if none of them did."""
+    counted = [count for count in counts if count is not None]
     return sum(counted) if counted else None
 
 
@@ -286,8 +263,8 @@ def _contaminated(run: Run) -> dict[str, int] | None:
     if "contaminated" not in run.steps:
         return None
     by_file: Counter[str] = Counter()
-    for counts in run.steps["contaminated"].counts:
-        by_file.update(counts["files"])
+    for shard in run.steps["contaminated"].results(ContaminatedResult):
+        by_file.update(shard.files)
     return dict(by_file)
 
 
@@ -308,29 +285,6 @@ def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
         for rank in ranks
         if (count := int(counting.rank_counts[rank]))
     )
-
-
-def _reuse(run: Run, counting: _Counting) -> Reuse:
-    chunk_ids, uses = counting.uses.counted()
-    most = int(uses.max(initial=0))
-    edges = [0, *(1 << power for power in range(max(0, most - 1).bit_length() + 1))] if most else [0]
-    histogram = tuple(
-        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
-    )
-    mean = float(uses.mean()) if most else None
-    overused = float(uses[uses > _OVERUSED].sum() / uses.sum()) if most else None
-    return Reuse(len(uses), mean, most or None, overused, histogram, _hubs(run, chunk_ids, uses))
-
-
-def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
-    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
-    top = top[uses[top] > 1]
-    if not len(top):
-        return ()
-    ids = chunk_ids[top]
-    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
-    names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
-    return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
 
 
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.export.card import public_name
 from nextlong.export.rows import LEAST_FILL, fill, percent
+from nextlong.results import SplitResult, TokenizerResult
 from nextlong.tokens import lost
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _stand_in_tokenizer(seen: Seen) -> str:
 
 
 def _lossy_tokenizer(seen: Seen) -> str:
-    told = lost.warning(seen.run.steps["tokenizer"].counts[0].get("lost_share", 0.0))
+    told = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
     return f"the tokenizer {told}" if told else ""
 
 
@@ -207,14 +208,14 @@ def _many_dropped(seen: Seen) -> str:
     )
 
 
-def empty_rows(split: str, counts: Mapping[str, Any], *, room: int) -> tuple[Warned, ...]:
-    """Return what speaks against the rows of a split, which hold `room` tokens each; `counts` are those of `rows`."""
-    filled = fill(counts, room=room)
+def empty_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
+    """Return what speaks against the rows of a split, which hold `room` tokens each."""
+    filled = fill(split.tokens, rows=split.rows, room=room)
     if filled >= LEAST_FILL:
         return ()
-    empty = counts["rows"] * room - counts["tokens"]
+    empty = split.rows * room - split.tokens
     message = (
-        f"{empty:,} tokens of room in the rows of {split} are empty ({percent(filled)} are filled), which training pays for; "
+        f"{empty:,} tokens of room in the rows of {name} are empty ({percent(filled)} are filled), which training pays for; "
         "make export.pack a multiple of the sequences' length, or the sequences more"
     )
     return (Warned("empty-rows", message),)

@@ -22,6 +22,7 @@ from nextlong.search.ivf import clusters_for
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
+GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
 _BUILD = 3.0  # k-means and assigning take so much longer than their products alone
 _PASSES = 8 * 40  # k-means: iterations times vectors a cluster
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …

@@ -19,6 +19,7 @@ from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
+from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.search import choose, ivf, tune
 from nextlong.search.index import IndexFiles
 from nextlong.search.index_estimates import FILL, PARTS, TRAIN, TUNE
@@ -45,18 +46,17 @@ def index_steps(
 
 def index_files(done: Finished, vectors: list[Path]) -> IndexFiles:
     """Return what mining opens: the tuned index, or the vectors themselves."""
-    tuned = done["tune"].counts if "tune" in done else []
-    if not tuned:
+    if "tune" not in done or is_exact(done):
         return IndexFiles("exact", tuple(vectors))
-    (counts,) = tuned
+    tuned = done["tune"].result(TuneResult)
     return IndexFiles(
         "ivf",
         tuple(vectors),
         template=done["index"].file(".template.faiss"),
         lists=_stems(done),
-        probes=counts["probes"],
-        spare=counts["spare"],
-        recall=counts["recall"],
+        probes=tuned.probes,
+        spare=tuned.spare,
+        recall=tuned.recall,
     )
 
 
@@ -64,19 +64,19 @@ def chosen_in_words(done: Finished) -> str:
     """Return which search a finished run chose, and why; empty where it had no choice."""
     if "index" not in done:
         return ""
-    (counts,) = done["index"].counts
-    return f"{'exact' if is_exact(done) else promise_in_words(done)}; {counts['why']}"
+    why = done["index"].result(IndexResult).why
+    return f"{'exact' if is_exact(done) else promise_in_words(done)}; {why}"
 
 
 def promise_in_words(done: Finished) -> str:
     """Return the approximate index of a finished run, and the recall that was measured; empty if its search is exact."""
     if "tune" not in done or is_exact(done):
         return ""
-    (built,), (tuned,) = done["index"].counts, done["tune"].counts
-    short = "" if tuned["recall"] >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
+    built, tuned = done["index"].result(IndexResult), done["tune"].result(TuneResult)
+    short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
     return (
-        f"{built['index']}, {min(tuned['probes'], built['clusters']):,} of {built['clusters']:,} clusters looked into, finds "
-        f"{tuned['recall_measured']:.1%} of the {tuned['k']:,} nearest (measured on {tuned['sample']:,} queries{short})"
+        f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters looked into, finds "
+        f"{tuned.recall_measured:.1%} of the {tuned.k:,} nearest (measured on {tuned.sample:,} queries{short})"
     )
 
 
@@ -106,7 +106,7 @@ def _index_step(
     if is_auto:
         config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
-    return Step("index", 1, config, inputs, tasks, estimate=TRAIN)
+    return Step("index", 1, config, inputs, tasks, IndexResult, estimate=TRAIN)
 
 
 def _lists_step(vectors: Step, index: Step) -> Step:
@@ -120,7 +120,7 @@ def _lists_step(vectors: Step, index: Step) -> Step:
             for low, high in pairwise(bounds)
         ]
 
-    return Step("lists", 1, {}, (vectors, index), tasks, estimate=FILL)
+    return Step("lists", 1, {}, (vectors, index), tasks, ListsResult, estimate=FILL)
 
 
 def _tune_step(
@@ -143,17 +143,15 @@ def _tune_step(
         path, target = _queries_of(done), recipe.search.recall
         return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
 
-    return Step("tune", 1, config, (vectors, queries, index, lists), tasks, estimate=TUNE)
+    return Step("tune", 1, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
 
 
 def is_exact(done: Finished) -> bool:
     """Say whether exact search was chosen."""
-    return bool(done["index"].counts[0]["index"] == "exact")
+    return done["index"].result(IndexResult).index == "exact"
 
 
-def choose_and_train(
-    out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
-) -> dict[str, Any]:
+def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int) -> IndexResult:
     """Choose between exact search and an index, if the recipe leaves it open, and train the index.
 
     Writes `{out}.template.faiss` unless exact search is chosen. Raises RecipeError for an index that vectors like these
@@ -169,7 +167,7 @@ def choose_and_train(
     if factory != "exact" and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = "exact", f"{count:,} vectors are too few to train {factory} on"
     if factory == "exact":
-        return {"index": "exact", "why": why, "vectors": count}
+        return IndexResult(index="exact", why=why, vectors=count)
     factory = ivf.fitted(factory, vectors=count)
     try:
         trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
@@ -178,11 +176,11 @@ def choose_and_train(
             f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
             f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
         ) from None
-    return {"index": factory, "why": why, "vectors": count, **trained}
+    return IndexResult(index=factory, why=why, vectors=count, **trained._asdict())
 
 
-def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> dict[str, Any]:
-    """Tune a filled index on the queries of METAS or of documents; writes nothing but its counts."""
+def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> TuneResult:
+    """Tune a filled index on the queries of METAS or of documents; writes no file."""
     del out
     ids, exclude = _read_queries(queries)
     return tune.tune(files, ids=ids, exclude=exclude, k=k, target=target, seed=seed)
@@ -210,4 +208,6 @@ def _queries_of(done: Finished) -> Path:
 
 
 def _count_of(done: Finished) -> int:
-    return done["documents"].total("drawn") if "documents" in done else done["meta_documents"].total("meta_chunks")
+    if "documents" in done:
+        return done["documents"].result(DocumentsResult).drawn
+    return done["meta_documents"].result(MetaDocumentsResult).meta_chunks

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.results import ListsResult
 from nextlong.rng import rng_for
 from nextlong.search.best import Best, cells
 from nextlong.search.cosines import exact_cosines, half_vectors
@@ -59,7 +60,16 @@ def fitted(factory: str, *, vectors: int) -> str:
     return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
 
 
-def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dict[str, Any]:
+class Trained(NamedTuple):
+    """What an index consists of that was trained on `sample` vectors."""
+
+    factory: str
+    clusters: int
+    sample: int
+    code_bytes: int  # of a vector
+
+
+def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Trained:
     """Train the template on a random sample drawn across all shards; writes `{out}.template.faiss`."""
     import faiss
 
@@ -70,7 +80,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dic
     lists.cp.min_points_per_centroid = 1
     index.train(sample_ND)
     faiss.write_index(index, f"{out}.template.faiss")
-    return {"factory": factory, "clusters": lists.nlist, "sample": len(sample_ND), "code_bytes": lists.code_size}
+    return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
 
 
 def clusters_of(factory: str) -> int:
@@ -89,7 +99,7 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> N
     return half_vectors(ids[drawn], vectors).astype(np.float32)
 
 
-def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> dict[str, Any]:
+def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:
     """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
 
     Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
@@ -110,7 +120,7 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     np.save(f"{out}.codes.npy", np.concatenate(codes)[order] if codes else np.empty((0, index.code_bytes), np.uint8))
     np.save(f"{out}.members.npy", np.concatenate(ids)[order] if ids else np.empty(0, np.int64))
     np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
-    return {"vectors": len(cluster), "bytes": len(cluster) * (index.code_bytes + 8)}
+    return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
 
 
 class Ivf:

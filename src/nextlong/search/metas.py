@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.chunks import read_chunks
+from nextlong.results import DocumentsResult, MetaDocumentsResult
 from nextlong.rng import keyed_hash, shuffled
 from nextlong.schemas import METAS
 
@@ -24,7 +25,7 @@ def draw_metas(
     draws: int | None,
     min_meta_chunks: int,
     seed: int,
-) -> dict[str, Any]:
+) -> MetaDocumentsResult:
     """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
 
     A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
@@ -42,12 +43,9 @@ def draw_metas(
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
     np.save(f"{out}.meta_documents.npy", drawn)
-    return {
-        "documents": documents,
-        "eligible": eligible,
-        "drawn": len(drawn),
-        "meta_chunks": int(drawn["chunks"].sum()),
-    }
+    return MetaDocumentsResult(
+        documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum())
+    )
 
 
 def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
@@ -83,7 +81,7 @@ def chunk_ids_of(metas: NDArray[Any]) -> NDArray[np.int64]:
 
 def list_documents(
     out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
-) -> dict[str, Any]:
+) -> DocumentsResult:
     """Write `{out}.docs.npy`, METAS of every document with chunks in shard order, and `{out}.queries.npy`.
 
     The queries are the documents whose neighbours are wanted, by their ids among the document vectors: `seeds` of them
@@ -96,7 +94,8 @@ def list_documents(
     order = draw_seeds(docs["content_hash"], seed=seed)[:seeds] if seeds is not None else np.arange(len(docs))
     np.save(f"{out}.docs.npy", docs)
     np.save(f"{out}.queries.npy", ids[order])
-    return {"documents": len(docs), "drawn": len(order), "eligible": len(docs), "chars": int(docs["chars"].sum())}
+    chars = int(docs["chars"].sum())
+    return DocumentsResult(documents=len(docs), drawn=len(order), eligible=len(docs), chars=chars)
 
 
 def draw_seeds(content_hashes: NDArray[np.uint64], *, seed: int) -> NDArray[np.int64]:

@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.results import MineResult
 from nextlong.search.index import IndexFiles, open_index
 from nextlong.search.metas import chunk_ids_of
 
 _BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 
 
-def mine_block(out: Path, *, metas: Path, first: int, last: int, index: IndexFiles, fetch: int) -> dict[str, Any]:
+def mine_block(out: Path, *, metas: Path, first: int, last: int, index: IndexFiles, fetch: int) -> MineResult:
     """Find the candidates of the drawn documents [first, last); writes `{out}.candidates.arrow`."""
     return _mine(out, *chunk_queries(np.load(metas)[first:last]), index, fetch)
 
 
-def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int) -> dict[str, Any]:
+def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int) -> MineResult:
     """Find the nearest documents of the documents [first, last) of `queries`; writes `{out}.candidates.arrow`.
 
     Ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
@@ -46,9 +47,7 @@ def document_queries(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return ids, np.stack([ids, ids + 1], axis=1)
 
 
-def _mine(
-    out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: IndexFiles, fetch: int
-) -> dict[str, Any]:
+def _mine(out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: IndexFiles, fetch: int) -> MineResult:
     opened = open_index(index)
     found, fewest = 0, fetch if len(ids) else 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
@@ -60,7 +59,7 @@ def _mine(
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             found += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return {"queries": len(ids), "candidates": found, "fewest": fewest}
+    return MineResult(queries=len(ids), candidates=found, fewest=fewest)
 
 
 def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:

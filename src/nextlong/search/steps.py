@@ -25,6 +25,7 @@ from nextlong.recipe.amounts import (
     draws,
     fetch_of,
 )
+from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
 from nextlong.search import choose
 from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.metas import draw_metas, list_documents
@@ -70,10 +71,10 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         return [partial(draw_metas, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Done) -> None:
-        (counts,) = done.counts
-        if not counts["drawn"]:
+        draw = done.result(MetaDocumentsResult)
+        if not draw.drawn:
             raise CorpusError(
-                f"none of the {counts['documents']:,} documents has compose.min_meta_chunks="
+                f"none of the {draw.documents:,} documents has compose.min_meta_chunks="
                 f"{recipe.compose.min_meta_chunks} chunks of at most chunk.max_chars={recipe.chunk.max_chars} characters; "
                 "lower either, or add longer documents"
             )
@@ -81,7 +82,9 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
     estimate = Estimate(
         work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
     )
-    return Step("meta_documents", 1, config, (ingest, chunk), tasks, check=check, estimate=estimate)
+    return Step(
+        "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
+    )
 
 
 def meta_blocks(metas: Path) -> list[tuple[int, int]]:
@@ -120,7 +123,7 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
 
     inputs = (embed, metas, *index)
     resources = partial(exact_resources, recipe)
-    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, resources=resources, estimate=_SEARCH)
+    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
@@ -138,7 +141,7 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         bytes=48,
         memory=lambda amounts: 100 * amounts.kept_documents,
     )
-    return Step("documents", 2, config, (ingest, chunk), tasks, estimate=estimate)
+    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult, estimate=estimate)
 
 
 def neighbours_step(
@@ -151,12 +154,12 @@ def neighbours_step(
         queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
         return [
             partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)
-            for first, last in document_blocks(done["documents"].total("drawn"))
+            for first, last in document_blocks(done["documents"].result(DocumentsResult).drawn)
         ]
 
     inputs = (documents, document_vectors, *index)
     resources = partial(exact_resources, recipe)
-    return Step("neighbours", 3, dict(wanted), inputs, tasks, resources=resources, estimate=_SEARCH)
+    return Step("neighbours", 3, dict(wanted), inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:
@@ -174,6 +177,6 @@ def neighbours_fetch(wanted: Mapping[str, float], done: Finished) -> int:
     """Return how many neighbours a document gets, from `wanted_neighbours` and the corpus's mean length."""
     if "fetch" in wanted:
         return int(wanted["fetch"])
-    counts = done["documents"].counts[0]
-    mean_chars: float = counts["chars"] / max(1, counts["documents"])
+    documents = done["documents"].result(DocumentsResult)
+    mean_chars = documents.chars / max(1, documents.documents)
     return math.ceil(wanted["chars"] / max(1.0, mean_chars))

@@ -9,18 +9,21 @@ of them is found. What is promised is `target`; what is measured lies above it b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts import lookup
+from nextlong.results import TuneResult
 from nextlong.rng import rng_for
 from nextlong.search.exact import nearest
 from nextlong.search.index import IndexFiles, Neighbours
 from nextlong.search.ivf import Ivf
 
+_HALVINGS = 3  # of the last doubling: probes are at most an eighth more than needed
 SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
 _SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
 
@@ -36,8 +39,8 @@ class Tuned(NamedTuple):
 
 def tune(
     files: IndexFiles, *, ids: NDArray[np.int64], exclude: NDArray[np.int64], k: int, target: float, seed: int
-) -> dict[str, Any]:
-    """Return the cheapest of the settings tried that reach `target`, or the best there is, as counts for a manifest.
+) -> TuneResult:
+    """Return the cheapest of the settings tried that reach `target`, or the best there is.
 
     `ids` (n,) are the queries' own vectors, `exclude` (n, 2) what each leaves out.
     """
@@ -46,15 +49,15 @@ def tune(
     exclude = exclude[sample]
     truth = nearest(queries_QD, files.vectors, k=k, exclude=exclude)
     tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
-    return {
-        "probes": tuned.probes,
-        "spare": tuned.spare,
-        "recall": min(target, tuned.recall),
-        "recall_measured": round(tuned.recall, 4),
-        "recall_error": round(tuned.error, 4),
-        "sample": len(sample),
-        "k": k,
-    }
+    return TuneResult(
+        probes=tuned.probes,
+        spare=tuned.spare,
+        recall=min(target, tuned.recall),
+        recall_measured=round(tuned.recall, 4),
+        recall_error=round(tuned.error, 4),
+        sample=len(sample),
+        k=k,
+    )
 
 
 def _search(
@@ -66,7 +69,7 @@ def _search(
     k: int,
     target: float,
 ) -> Tuned:
-    """Double the probes until the recall is reached, then try between; more spare where codes are too rough."""
+    """Double the probes until the recall is reached, then halve the step; more spare where codes are too rough."""
     index = Ivf(replace(files, probes=1))
     best = Tuned(1, 0.0, -1.0, 0.0)
     for spare in (0.0,) if index.is_lossless else _SPARES:
@@ -82,9 +85,23 @@ def _search(
             probes = min(2 * probes, index.clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
         if tried.recall - 2 * tried.error >= target:
-            between = measured(probes * 3 // 4) if probes > 3 else tried
-            return between if between.recall - 2 * between.error >= target else tried
+            return _fewest(measured, tried, target=target)
     return best
+
+
+def _fewest(measured: Callable[[int], Tuned], enough: Tuned, *, target: float) -> Tuned:
+    """Return the setting of fewest probes that is found between half of those of `enough`, which are too few, and these."""
+    too_few = enough.probes // 2
+    for _ in range(_HALVINGS):
+        probes = (too_few + enough.probes) // 2
+        if probes == too_few:
+            break
+        tried = measured(probes)
+        if tried.recall - 2 * tried.error >= target:
+            enough = tried
+        else:
+            too_few = probes
+    return enough
 
 
 def recalls_of(found: Neighbours, truth: Neighbours) -> NDArray[np.float64]:

@@ -7,28 +7,30 @@ The rule is docs/decisions/0005-near-copies.md. A text repeats another if `thres
 three that the other has too; or if both have the same 100 words in a row; or, of fewer than ten words, if the other has the
 same. It is asymmetric: a part is a copy of the whole.
 
-All candidates are compared at once: sorting their shingles brings equal ones together. Nothing shares more with one other
-text than with all of them together, so only the few that share enough with all are compared one by one. Every decision is
-exact: nothing but the 64-bit numbers and whole weights counts.
+Texts with the same words are compared once; the meta-document is one more of them. Nothing shares more with one other text
+than with all of them together, so only those that share enough with all can repeat one. The segments of runs that two texts
+have in common bound how much they share, and where that is enough it is counted. Every decision is exact: nothing but the
+64-bit numbers and whole weights counts.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from nextlong.similarity.distinct import distinct_texts
 from nextlong.similarity.passages import repeated_passages
-from nextlong.similarity.shingles import SHINGLE_WORDS, Document, Offsets, Shingles, Weights
-from nextlong.similarity.words import U64
+from nextlong.similarity.shared_runs import Bools, Ints, SharedRuns, shared_runs
+from nextlong.similarity.shingles import SHINGLE_WORDS, Document, Shingles, Weights
+from nextlong.similarity.texts import Texts, covered
 
-Bools = NDArray[np.bool_]
-Pairs = NDArray[np.int64]
-
-_MILLION: Final = 1_000_000  # a threshold is a whole number of millionths
-_ROUNDING: Final = 1e-4  # of a sum; more than one of float32 is off by
-_SUSPECTS_AT_ONCE: Final = 64  # candidates for which it is held who else has each of their shingles
+_FEW_HOLDERS: Final = (
+    32  # of a segment; what more texts have counts as shared with all until it is looked at more closely
+)
+_CELLS: Final = 1 << 26  # segments times texts, of which it is held who has which
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 
 
@@ -36,44 +38,8 @@ class NearCopies(NamedTuple):
     """What m candidates repeat."""
 
     of_document: Bools  # (m,)
-    pairs: Pairs  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
+    pairs: Ints  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
     by_passage: Bools  # (m,) those that would be no near-copy but for 100 words in a row
-
-
-class _Texts(NamedTuple):
-    """The candidates' shingles, s of them, and what their words weigh."""
-
-    hashes: U64  # (s,)
-    offsets: Offsets  # (m + 1,)
-    owners: NDArray[np.int32]  # (s,) the candidate that the shingle belongs to
-    weight: NDArray[np.uint16]  # (s,) of the shingle's last word
-    whole: Offsets  # (m,) the weight of all words of a candidate
-    millionths: int
-
-    @classmethod
-    def of(cls, candidates: Shingles, weights: Weights, threshold: float) -> _Texts:
-        weight = _word_weights(candidates, weights)
-        owners = np.repeat(np.arange(len(candidates.offsets) - 1, dtype=np.int32), np.diff(candidates.offsets))
-        whole = _sums(weight, candidates.offsets)
-        return cls(candidates.hashes, candidates.offsets, owners, weight, whole, millionths_of(threshold))
-
-    def rows(self, texts: Offsets) -> Offsets:
-        """Return the places of the shingles of some texts, one text after the other."""
-        sizes = np.diff(self.offsets)[texts]
-        ends = np.cumsum(sizes)
-        rows: Offsets = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.offsets[texts] - ends + sizes, sizes)
-        return rows
-
-    def enough(self, shared: Offsets, texts: slice | Offsets = slice(None)) -> Bools:
-        """Return whether `shared`, (t,) of the weights of some texts, reaches the threshold; no words reach none."""
-        whole = self.whole[texts]
-        reached: Bools = (whole > 0) & (shared * _MILLION >= self.millionths * whole)
-        return reached
-
-
-def millionths_of(threshold: float) -> int:
-    """Return a threshold as it is compared: in whole millionths."""
-    return round(threshold * _MILLION)
 
 
 def find(candidates: Shingles, *, document: Document, weights: Weights, threshold: float) -> NearCopies:
@@ -81,27 +47,29 @@ def find(candidates: Shingles, *, document: Document, weights: Weights, threshol
 
     `weights` is what `weigh_shingles` wrote.
     """
-    texts = _Texts.of(candidates, weights, threshold)
-    equal, in_document = _Equal.among(texts.hashes, texts.owners), _in_document(texts, document.runs)
-    repeats = _repeats_document(texts, document.runs, in_document)
-    is_short = candidates.is_short
-    numbers = candidates.hashes[candidates.offsets[:-1][is_short]]
-    repeats[is_short] = np.isin(numbers, document.wholes)
-    passage_of_document, passages = repeated_passages(candidates, document.runs, (equal.is_met) | in_document)
-    of_document = repeats | passage_of_document
-    pairs = np.concatenate(
-        [
-            _copied(texts, of_document, equal),
-            np.flatnonzero(is_short)[_equal(numbers)],
-        ]
+    distinct = distinct_texts(candidates)
+    count, repeated = len(distinct.texts.offsets) - 1, np.bincount(distinct.kinds) > 1
+    texts = Texts.of(_with(distinct.texts, document), weights, threshold)
+    shared = shared_runs(texts.hashes, texts.owners)
+    pairs = _repeating(texts, shared)
+    by_words = np.zeros(count, np.bool_)
+    by_words[pairs[pairs[:, 1] == count, 0]] = True
+    is_short = distinct.texts.is_short
+    by_words[is_short] = np.isin(distinct.texts.hashes[distinct.texts.offsets[:-1][is_short]], document.wholes)
+    passages = repeated_passages(texts, shared, left_out=np.append(by_words, False))
+    of_document = by_words.copy()
+    of_document[passages[passages[:, 1] == count, 0]] = True
+    kept = np.append(~of_document, False)
+    same = np.flatnonzero(repeated & kept[:-1] & (np.diff(distinct.texts.offsets) > 0))
+    pairs = np.concatenate([pairs[kept[pairs].all(axis=1)], np.stack([same, same], axis=1)])
+    passages = passages[kept[passages].all(axis=1)]
+    otherwise, by_passage = by_words.copy(), of_document.copy()
+    otherwise[pairs] = by_passage[passages] = True
+    return NearCopies(
+        of_document[distinct.kinds],
+        distinct.pairs(np.concatenate([pairs, passages])),
+        (by_passage & ~otherwise)[distinct.kinds],
     )
-    pairs = _among(pairs, ~of_document)
-    both = _among(np.concatenate([pairs, passages]), ~of_document)
-    otherwise = repeats.copy()
-    otherwise[pairs] = True
-    by_passage = passage_of_document.copy()
-    by_passage[both] = True
-    return NearCopies(of_document, both, by_passage & ~otherwise)
 
 
 def similarities(candidates: Shingles, *, document: Document, weights: Weights) -> NDArray[np.float64]:
@@ -109,140 +77,95 @@ def similarities(candidates: Shingles, *, document: Document, weights: Weights) 
 
     1 or 0 for a text of fewer than ten words: the document has the same or not.
     """
-    texts = _Texts.of(candidates, weights, 1.0)
-    shared = _sums(_covered(np.isin(texts.hashes, document.runs)) * texts.weight, texts.offsets).astype(np.float64)
+    texts = Texts.of(candidates, weights, 1.0)
+    places = np.flatnonzero(np.isin(texts.hashes, document.runs))
+    groups = texts.owners[places].astype(np.int64)
+    shared = texts.covered(places, places + 1, groups, count=len(texts.whole)).astype(np.float64)
     shares: NDArray[np.float64] = np.divide(shared, texts.whole, out=np.zeros_like(shared), where=texts.whole > 0)
     shares[candidates.is_short] = np.isin(texts.hashes[texts.offsets[:-1][candidates.is_short]], document.wholes)
     return shares
 
 
-class _Equal(NamedTuple):
-    """Which of the s shingles are equal."""
-
-    group: NDArray[np.int64]  # (s,) equal shingles have equal numbers
-    is_met: Bools  # (s,) whether another text has it
-
-    @classmethod
-    def among(cls, hashes: U64, owners: NDArray[np.int32]) -> _Equal:
-        # A key ends in the shingle's place: sorting such numbers is several times as fast as argsort.
-        bits = np.uint64(max(1, len(hashes).bit_length()))
-        keys = np.sort(hashes >> bits << bits | np.arange(len(hashes), dtype=np.uint64))
-        order = (keys & np.uint64((1 << int(bits)) - 1)).view(np.int64)
-        starts = np.flatnonzero(np.diff(keys >> bits, prepend=~keys[:1]))
-        ordered = hashes[order]
-        if np.count_nonzero(ordered[1:] != ordered[:-1]) + 1 > len(
-            starts
-        ):  # one in a billion differs in those bits alone
-            order = np.argsort(hashes, kind="stable")
-            starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
-        sizes = np.diff(starts, append=len(order))
-        group = np.empty(len(order), np.int64)
-        group[order] = np.repeat(np.arange(len(sizes)), sizes)
-        return cls(group, (owners[order[starts]] != owners[order[starts + sizes - 1]])[group])
+def _with(texts: Shingles, document: Document) -> Shingles:
+    """Return the texts, and the whole document behind them."""
+    hashes = np.concatenate([texts.hashes, document.runs])
+    return Shingles(hashes, np.append(texts.offsets, len(hashes)))
 
 
-def _in_document(texts: _Texts, document: U64) -> Bools:
-    """Return whether the document may have each shingle, (s,); never too few, because equal shingles have equal slots."""
-    mask = np.uint64((1 << max(10, len(document).bit_length() + 6)) - 1)
-    there = np.zeros(int(mask) + 1, np.bool_)
-    there[(document & mask).view(np.int64)] = True
-    found: Bools = there[(texts.hashes & mask).view(np.int64)]
-    return found
-
-
-def _repeats_document(texts: _Texts, document: U64, in_document: Bools) -> Bools:
-    """Return which texts share enough of their words with the document."""
-    repeats = texts.enough(_sums(_covered(in_document) * texts.weight, texts.offsets))
-    suspects = np.flatnonzero(repeats)
-    if len(suspects):
-        rows, offsets = texts.rows(suspects), np.append(0, np.cumsum(np.diff(texts.offsets)[suspects]))
-        covered = _covered(np.isin(texts.hashes[rows], document)) * texts.weight[rows]
-        repeats[suspects] = texts.enough(_sums(covered, offsets), suspects)
-    return repeats
-
-
-def _copied(texts: _Texts, of_document: Bools, equal: _Equal) -> Pairs:
-    """Return the pairs (a, b) of which a shares enough of its words with b, shape (n, 2)."""
-    suspects = texts.enough(_sums(_covered(equal.is_met) * texts.weight, texts.offsets)) & ~of_document
-    pairs = [_NO_PAIRS]
-    places = np.flatnonzero(suspects)
-    for first in range(0, len(places), _SUSPECTS_AT_ONCE):
-        pairs += _copied_by(texts, places[first : first + _SUSPECTS_AT_ONCE], equal)
-    return np.concatenate(pairs)
-
-
-def _copied_by(texts: _Texts, suspects: Offsets, equal: _Equal) -> list[Pairs]:
-    """Return for each suspect the pairs (suspect, candidate that it is a copy of), shape (n, 2)."""
-    ranges = list(zip(texts.offsets[suspects].tolist(), texts.offsets[suspects + 1].tolist(), strict=True))
-    wanted = np.zeros(int(equal.group.max()) + 1, np.bool_)
-    for first, last in ranges:
-        wanted[equal.group[first:last][equal.is_met[first:last]]] = True
-    row_of_group = np.cumsum(wanted) * wanted  # row 0: nobody else
-    places = np.flatnonzero(wanted[equal.group])
-    holds = np.zeros((int(wanted.sum()) + 1, len(texts.whole)), np.bool_)
-    holds[row_of_group[equal.group[places]], texts.owners[places]] = True
-    pairs = []
-    for own, (first, last) in zip(suspects.tolist(), ranges, strict=True):
-        rows, weight = row_of_group[equal.group[first:last]], texts.weight[first:last]
-        may_miss = (_MILLION - texts.millionths) * int(texts.whole[own]) / _MILLION
-        half = len(rows) // 2
-        # Most candidates miss too much of the first half already.
-        covered = _covered(holds[rows[: half + SHINGLE_WORDS - 1]])[:half]
-        missed = weight[:half].sum(dtype=np.int64) - weight[:half].astype(np.float32) @ covered.astype(np.float32)
-        others = np.flatnonzero(missed <= may_miss + _ROUNDING * float(texts.whole[own]))
-        shared = weight.astype(np.float64) @ _covered(holds[rows[:, None], others])  # of whole numbers: exact
-        others = others[texts.enough(shared.astype(np.int64), np.full(len(others), own)) & (others != own)]
-        pairs.append(np.stack([np.full_like(others, own), others], axis=1))
-    return pairs
-
-
-def _equal(numbers: U64) -> Pairs:
-    """Return the pairs a < b of places with equal numbers, shape (n, 2)."""
-    if not len(numbers):
+def _repeating(texts: Texts, shared: SharedRuns) -> Ints:
+    """Return the pairs (a, b) of which a shares enough of its words with b, (n, 2); a is not the document, the last text."""
+    suspects = texts.enough(_covered(texts, shared, np.ones(len(shared.starts), np.bool_)))
+    suspects[-1] = False
+    if not suspects.any():
         return _NO_PAIRS
-    order = np.argsort(numbers, kind="stable")
-    firsts = np.flatnonzero(np.diff(numbers[order], prepend=~numbers[order][:1]))
-    pairs = [_NO_PAIRS]
-    for group in np.split(order, firsts[1:]):
-        a, b = np.triu_indices(len(group), 1)
-        pairs.append(np.stack([group[a], group[b]], axis=1))
-    return np.concatenate(pairs)
+    common = shared.holders[shared.segments] > _FEW_HOLDERS
+    by_common = _covered(texts, shared, common)
+    is_crowded = suspects & texts.enough(by_common)
+    likely = _likely(texts, shared, of=suspects & ~is_crowded, those=~common, besides=by_common)
+    found = [_NO_PAIRS]
+    width = max(1, _CELLS // max(1, len(shared.holders)))
+    for first in range(0, len(texts.whole), width):
+        holds = _holds(shared, first, min(width, len(texts.whole) - first))
+        pairs = likely[(likely[:, 1] >= first) & (likely[:, 1] < first + width)]
+        found.append(pairs[texts.enough(_shared(texts, shared, holds, pairs, first=first), pairs[:, 0])])
+        found += [_all_of(texts, shared, holds, text, first=first) for text in np.flatnonzero(is_crowded).tolist()]
+    return np.concatenate(found)
 
 
-def _among(pairs: Pairs, kept: Bools) -> Pairs:
-    """Return those pairs of which both are kept, once each, ascending."""
-    pairs = pairs[kept[pairs].all(axis=1)]
-    keys = np.unique(pairs.min(axis=1, initial=len(kept)) * len(kept) + pairs.max(axis=1, initial=0))
-    return np.stack(np.divmod(keys, max(1, len(kept))), axis=1)
+def _covered(texts: Texts, shared: SharedRuns, those: Bools) -> Ints:
+    """Return the weight of each text's words that stand in `those` of its parts, (n,)."""
+    starts, groups = shared.starts[those], shared.texts[those].astype(np.int64)
+    return texts.covered(starts, starts + shared.runs[those], groups, count=len(texts.whole))
 
 
-def _word_weights(texts: Shingles, weights: Weights) -> NDArray[np.uint16]:
-    """Return for each shingle the weight of its last word, that of the heaviest shingle it stands in, shape (s,).
-
-    The first and last two words of a text stand in fewer than three shingles and do not count: 0 for the last two shingles,
-    and so for the one number of a text of fewer than ten words.
-    """
-    rarity = weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)]
-    heaviest: NDArray[np.uint16] = rarity.copy()
-    ends = texts.offsets[1:][np.diff(texts.offsets) > 0]
-    for step in range(1, SHINGLE_WORDS):
-        np.maximum(heaviest[:-step], rarity[step:], out=heaviest[:-step])
-    for step in range(1, SHINGLE_WORDS):
-        heaviest[ends - step] = 0
-    return heaviest
+def _likely(texts: Texts, shared: SharedRuns, *, of: Bools, those: Bools, besides: Ints) -> Ints:
+    """Return the pairs (a, b), a one `of` the texts, that may share enough: by `those` parts, and the weight `besides` of a."""
+    starts, ends = shared.starts, shared.starts + shared.runs
+    most = (
+        texts.weights[ends] - texts.weights[np.maximum(starts - SHINGLE_WORDS + 1, 0)]
+    )  # words in two parts count twice
+    ones = np.ones(len(starts), np.int64)
+    bounds = (_matrix(texts, shared, those & of[shared.texts], most) @ _matrix(texts, shared, those, ones).T).tocoo()
+    a, b = bounds.row.astype(np.int64), bounds.col.astype(np.int64)
+    likely = texts.enough(bounds.data + besides[a], a) & (a != b)
+    return np.stack([a[likely], b[likely]], axis=1)
 
 
-def _covered(matched: Bools) -> Bools:
-    """Return whether the last word of each shingle stands in one that is matched, shape (s,)."""
-    covered = matched.copy()
-    for step in range(1, SHINGLE_WORDS):
-        covered[:-step] |= matched[step:]
-    return covered
+def _matrix(texts: Texts, shared: SharedRuns, those: Bools, values: Ints) -> sp.csr_array:
+    """Return a value for each segment that a text has among `those` parts, (n, g)."""
+    counts = np.bincount(shared.texts[those], minlength=len(texts.whole))
+    shape = (len(texts.whole), len(shared.holders))
+    return sp.csr_array((values[those], shared.segments[those], np.append(0, np.cumsum(counts))), shape=shape)
 
 
-def _sums(values: NDArray[Any], offsets: Offsets) -> Offsets:
-    """Return the sums of values[offsets[i]:offsets[i + 1]]."""
-    running = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, dtype=np.int64, out=running[1:])
-    sums: Offsets = np.diff(running[offsets])
-    return sums
+def _holds(shared: SharedRuns, first: int, count: int) -> Bools:
+    """Return which segments each of `count` texts from `first` on has, (g, count)."""
+    holds = np.zeros((len(shared.holders), count), np.bool_)
+    there = (shared.texts >= first) & (shared.texts < first + count)
+    holds[shared.segments[there], shared.texts[there] - first] = True
+    return holds
+
+
+def _shared(texts: Texts, shared: SharedRuns, holds: Bools, pairs: Ints, *, first: int) -> Ints:
+    """Return the weight of the words of a that stand in runs that b has, of each pair (a, b), (n,); b from `first` on."""
+    parts = np.bincount(shared.texts, minlength=len(texts.whole))
+    sizes = parts[pairs[:, 0]]
+    pair = np.repeat(np.arange(len(pairs)), sizes)
+    part = np.arange(len(pair)) + np.repeat((np.cumsum(parts) - parts)[pairs[:, 0]] - np.cumsum(sizes) + sizes, sizes)
+    held = holds[shared.segments[part], np.repeat(pairs[:, 1] - first, sizes)]
+    starts = shared.starts[part[held]]
+    return texts.covered(starts, starts + shared.runs[part[held]], pair[held], count=len(pairs))
+
+
+def _all_of(texts: Texts, shared: SharedRuns, holds: Bools, text: int, *, first: int) -> Ints:
+    """Return the pairs (text, b) of which the text shares enough with b, (n, 2), from all b that `holds` is about."""
+    parts = slice(*np.searchsorted(shared.texts, [text, text + 1]))
+    begin, end = int(texts.offsets[text]), int(texts.offsets[text + 1])
+    matched = np.zeros((end - begin, holds.shape[1]), np.bool_)
+    matched[np.flatnonzero(shared.is_shared[begin:end])] = np.repeat(
+        holds[shared.segments[parts]], shared.runs[parts], axis=0
+    )
+    weight = np.diff(texts.weights[begin : end + 1]).astype(np.float64)  # sums of whole numbers below 2^53: exact
+    others = np.flatnonzero(texts.enough((weight @ covered(matched)).astype(np.int64), np.full(holds.shape[1], text)))
+    others = others[others + first != text]
+    return np.stack([np.full_like(others, text), others + first], axis=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from nextlong import schemas
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
 from nextlong.artefacts.tokens import SHARDS_KEPT
+from nextlong.results import ShinglesResult, WeightsResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.similarity.words import U64, bounds_of, hash_words, ngrams, runs_on
 
@@ -86,7 +87,7 @@ def document_of(chunk_texts: Sequence[str]) -> Document:
     return Document(whole.hashes[int(whole.is_short[0]) :], np.concatenate(wholes))
 
 
-def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> dict[str, Any]:
+def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
     """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
@@ -99,7 +100,7 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> dict[str, Any]
         sink.seek(0)
         write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
-    return {"shingles": int(offsets[-1])}
+    return ShinglesResult(shingles=int(offsets[-1]))
 
 
 class ShingleStore:
@@ -131,7 +132,7 @@ class ShingleStore:
 
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
-) -> dict[str, Any]:
+) -> WeightsResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
     Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
@@ -151,7 +152,7 @@ def weigh_shingles(
     weights = weights_from(counts, sampled)
     np.save(f"{out}.weights.npy", weights)
     np.save(f"{out}.counted.npy", np.concatenate(counted))
-    return {"common_slots": int((weights < FULL_WEIGHT).sum()), "sampled": sampled}
+    return WeightsResult(common_slots=int((weights < FULL_WEIGHT).sum()), sampled=sampled)
 
 
 def _count_documents(

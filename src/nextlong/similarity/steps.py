@@ -8,6 +8,7 @@ from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.estimate import Estimate, one, per_shard
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe
+from nextlong.results import ChunkResult, ShinglesResult, WeightsResult
 from nextlong.similarity.shingles import SAMPLED_CHARS, ShingleStore, shingle_shard, weigh_shingles
 
 
@@ -25,7 +26,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         bytes=0.66,
         tasks=per_shard,
     )
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -39,7 +40,7 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
                 store=shingle_store(done),
                 chunks=chunked.files(".chunks.arrow"),
                 hashes=done["ingest"].files(".hashes.npy"),
-                share=min(1.0, SAMPLED_CHARS / max(1, chunked.total("chars"))),
+                share=min(1.0, SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
                 seed=recipe.seed,
             )
         ]
@@ -48,7 +49,7 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
     estimate = Estimate(
         work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS), seconds=6e-9, disk=one, bytes=8.4e6
     )
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
 
 
 def shingle_store(done: Finished) -> ShingleStore:

@@ -68,11 +68,11 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     letters = _letters().take(codes)
     starts, ends = _word_bounds(codes, letters != 0)
-    up, down = _powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
+    up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
     sums = np.zeros(len(letters) + 1, np.uint64)
     np.cumsum(letters, out=sums[1:])
-    return _mix((sums[ends] - sums[starts]) * down[starts]), starts + offset, ends + offset
+    return mix((sums[ends] - sums[starts]) * down[starts]), starts + offset, ends + offset
 
 
 def _word_bounds(codes: NDArray[np.uint32], is_letter: NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
@@ -98,11 +98,11 @@ def _letters() -> U64:
         if chr(code).isalnum():
             lower = chr(code).lower()
             folded[code] = ord(lower) if len(lower) == 1 else code
-    return np.where(folded > 0, _mix(folded * np.uint64(_BASE)), np.uint64(0))
+    return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0))
 
 
-@lru_cache(maxsize=2)  # that of a piece, and the last of a longer word
-def _powers(count: int) -> tuple[U64, U64]:
+@lru_cache(maxsize=3)  # that of a piece, of a longer word, of the passages of a draft
+def powers(count: int) -> tuple[U64, U64]:
     """Return the powers 0, 1, 2 … of the base and of its inverse, modulo 2^64, shape (count,) each."""
     up, down = np.full((2, count), np.uint64(_BASE))
     down[:] = _BASE_INVERSE
@@ -110,7 +110,8 @@ def _powers(count: int) -> tuple[U64, U64]:
     return np.multiply.accumulate(up), np.multiply.accumulate(down)
 
 
-def _mix(values: U64) -> U64:
+def mix(values: U64) -> U64:
+    """Return numbers that differ in all bits where the given ones differ in any (SplitMix64's finalizer)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -123,7 +124,7 @@ def ngrams(word_hashes: U64, n: int) -> U64:
     for step in range(1, n):
         rolled *= np.uint64(_BASE)
         rolled += word_hashes[step : step + runs]
-    return _mix(rolled ^ np.uint64(n))
+    return mix(rolled ^ np.uint64(n))
 
 
 def bounds_of(words: Words, texts: Sequence[str]) -> Offsets:

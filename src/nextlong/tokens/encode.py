@@ -65,6 +65,11 @@ def for_corpus(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def chars_before_loading(tokenizer: Tokenizer) -> int:
+    """Return how much text an encoder leaves to the reference, before loading fastokens, which takes longer, pays."""
+    return _CHARS_WORTH_AN_ENTRY * int(tokenizer.get_vocab_size())
+
+
 class TextEncoder:
     """Encodes texts as the reference does.
 
@@ -77,7 +82,7 @@ class TextEncoder:
         self._reference = tokenizer
         self._fast: fastokens.Tokenizer | None = None
         self._is_settled = engine == "reference"
-        self._chars_before_loading = _CHARS_WORTH_AN_ENTRY * tokenizer.get_vocab_size()
+        self._chars_before_loading = chars_before_loading(tokenizer)
         self.count_anew()
 
     @classmethod

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
+from nextlong.results import NamedChunksResult
 
 
 def list_named_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
-) -> dict[str, Any]:
+) -> NamedChunksResult:
     """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
 
-    `take` in the counts says how many drafts of each file are chosen. Memory: one byte a chunk.
+    Memory: one byte a chunk.
     """
     named = [np.zeros(_chunk_count(path), np.bool_) for path in chunks]
     take, left = [], limit
@@ -33,7 +33,7 @@ def list_named_chunks(
         left = None if left is None else left - taken
     for shard, rows in enumerate(named):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(rows))
-    return {"take": take, "drafts": sum(take), "chunks": sum(int(rows.sum()) for rows in named)}
+    return NamedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(int(rows.sum()) for rows in named))
 
 
 def _chunk_count(chunks: Path) -> int:

@@ -9,15 +9,16 @@ from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine import store
-from nextlong.engine.estimate import Estimate, one, per_shard
+from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TOKENIZER_BYTES, sequence_limit
+from nextlong.recipe.amounts import TOKENIZER_BYTES, Amounts, sequence_limit
+from nextlong.results import NamedChunksResult, TokenizerResult, TokensResult
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, tokenize_shard
-from nextlong.tokens.tokenizer import TRAINING_CHARS, local_path, prepare_tokenizer, token_id
+from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -45,13 +46,19 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         check_eod(recipe, done.file(".tokenizer.json"))
 
     estimate = Estimate(
-        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS),
+        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS if source is None else _measured_chars(amounts)),
         seconds=5e-8,
         disk=one,
-        bytes=5e6,
+        bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
         memory=lambda _: TOKENIZER_BYTES,
+        rate=TRIED if source is None else "tokenizer",
     )
-    return Step("tokenizer", 3, config, (ingest, chunk), tasks, check=check, estimate=estimate)
+    return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+
+
+def _measured_chars(amounts: Amounts) -> float:
+    """Return how much text E is measured on."""
+    return MEASURED_CHUNKS * amounts.chunk_chars
 
 
 def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
@@ -69,7 +76,7 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
         bytes=8,
         memory=lambda amounts: amounts.chunks,
     )
-    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, estimate=estimate)
+    return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
@@ -101,7 +108,8 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
 
     def check(done: Done) -> None:
-        wrong = {shard: counts["mismatches"] for shard, counts in enumerate(done.counts) if counts["mismatches"]}
+        encoded = enumerate(done.results(TokensResult))
+        wrong = {number: shard.mismatches for number, shard in encoded if shard.mismatches}
         if wrong:
             told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
             raise RunError(
@@ -116,8 +124,18 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         bytes=0.9,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
     )
-    return Step("tokens", version, config, (ingest, chunk, tokenizer, named), tasks, check=check, estimate=estimate)
+    return Step(
+        "tokens",
+        version,
+        config,
+        (ingest, chunk, tokenizer, named),
+        tasks,
+        TokensResult,
+        check=check,
+        estimate=estimate,
+    )
 
 
 def _earlier_tokens(
@@ -129,8 +147,9 @@ def _earlier_tokens(
         try:
             tokens = open_done("tokens", folder)
             manifest = tokens.manifest
-            same = manifest["version"] == version and manifest["config"] == config and not tokens.total("mismatches")
-            if not same or not inputs.items() <= manifest["inputs"].items():
+            same = manifest["version"] == version and manifest["config"] == config
+            is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
+            if not same or not is_right or not inputs.items() <= manifest["inputs"].items():
                 continue
             (named,) = run_dir.glob(f"[0-9][0-9]-named_chunks-{manifest['inputs']['named_chunks']}")
             rows = open_done("named_chunks", named).files(".rows.npy")

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
+from nextlong.results import TokensResult
 from nextlong.tokens.encode import TextEncoder
 
 Engine = Literal["auto", "reference"]
@@ -36,12 +37,10 @@ def tokenize_shard(
     tokenizer: Path,
     engine: Engine = "auto",
     known: Sequence[Known] = (),
-) -> dict[str, Any]:
+) -> TokensResult:
     """Encode the chunks in `rows` (.npy, sorted int64, shape (n,)) into `{out}.ids.npy` and `{out}.offsets.npy`.
 
-    Rows of `known` are copied from there; the bytes are the same without. Returns the counts chunks, tokens, chars,
-    copied_chunks and mismatches (checked chunks on which fastokens differed from the reference: the files are wrong if
-    there is one).
+    Rows of `known` are copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
     """
     wanted = np.load(rows)
     is_known = np.zeros(len(wanted), bool)
@@ -54,13 +53,13 @@ def tokenize_shard(
     else:
         _write_encoded(out, wanted, documents=documents, chunks=chunks, encoder=encoder)
     table = read_chunks(chunks)
-    return {
-        "chunks": len(wanted),
-        "tokens": int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
-        "chars": int((table["end"][wanted] - table["start"][wanted]).sum()),
-        "copied_chunks": int(is_known.sum()),
-        "mismatches": encoder.mismatches,
-    }
+    return TokensResult(
+        chunks=len(wanted),
+        tokens=int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
+        chars=int((table["end"][wanted] - table["start"][wanted]).sum()),
+        copied_chunks=int(is_known.sum()),
+        mismatches=encoder.mismatches,
+    )
 
 
 @lru_cache(maxsize=2)

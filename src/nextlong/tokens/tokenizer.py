@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from nextlong import recipe
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.errors import CorpusError, TokenizerError
+from nextlong.results import TokenizerResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.tokens.encode import TextEncoder, for_corpus
 from nextlong.tokens.lost import lost_share
@@ -37,7 +38,7 @@ LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_MEASURED_CHUNKS: Final = 2048
+MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 
@@ -141,11 +142,10 @@ def prepare_tokenizer(
     chunks: Sequence[Path],
     seed: int,
     joint: str = "\n",
-) -> dict[str, Any]:
+) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
-    `vocab_size` is one more than the highest id; `joint_ids` are those of `joint`, which stands between chunks; `lost_share`
-    is that of `tokens/lost.py`. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    `joint` is the separator between chunks. Raises TokenizerError, and CorpusError if there is nothing to measure.
     """
     corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
@@ -153,12 +153,9 @@ def prepare_tokenizer(
         _require_pieces_alone(loaded, source=tokenizer.source or "")
     else:
         loaded = train_bpe(_training_texts(corpus, seed=seed), vocab_size=tokenizer.train)
-    result = {
-        "vocab_size": max(loaded.get_vocab().values()) + 1,
-        "bos_id": special_id(loaded, tokenizer.bos, key="tokenizer.bos"),
-        "eos_id": special_id(loaded, tokenizer.eos, key="tokenizer.eos"),
-        "joint_ids": loaded.encode(joint, add_special_tokens=False).ids,
-    }
+    bos_id = special_id(loaded, tokenizer.bos, key="tokenizer.bos")
+    eos_id = special_id(loaded, tokenizer.eos, key="tokenizer.eos")
+    joint_ids = tuple(loaded.encode(joint, add_special_tokens=False).ids)
     # `joint` was encoded before: the encoder makes a special token's name text, and a joint may be such a token.
     # Not `save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
@@ -169,7 +166,15 @@ def prepare_tokenizer(
     if chars_per_token == "auto":
         chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
     lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
-    return {"chars_per_token": chars_per_token, **result, "measured_chunks": measured_chunks, "lost_share": lost}
+    return TokenizerResult(
+        chars_per_token=chars_per_token,
+        measured_chunks=measured_chunks,
+        vocab_size=max(loaded.get_vocab().values()) + 1,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        joint_ids=joint_ids,
+        lost_share=lost,
+    )
 
 
 # A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
@@ -211,14 +216,14 @@ def _measure_chars_per_token(encoder: TextEncoder, texts: Sequence[str]) -> tupl
 
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
-    """Yield the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+    """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
     drawn = np.empty((3, 0), np.uint64)  # key, shard, row
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
+        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
         here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
         drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:MEASURED_CHUNKS]]
     for shard, (documents, chunks) in enumerate(corpus):
         rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
         yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))

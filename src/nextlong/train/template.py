@@ -10,12 +10,11 @@ import yaml
 from pydantic import BaseModel
 
 from nextlong.train.presets import Sourced
-from nextlong.train.recipe import TrainRecipe
 
 _COMMENT_COLUMN = 46
 
 
-def commented(recipe: TrainRecipe, *, sources: Mapping[str, Sourced], heading: str) -> str:
+def commented(recipe: BaseModel, *, sources: Mapping[str, Sourced], heading: str) -> str:
     """Return the recipe with every key and a comment; those that a preset set say its source."""
     lines = [*(f"# {line}".rstrip() for line in heading.splitlines()), ""]
     return "\n".join([*lines, *_section(recipe, sources, above="", indent="")]) + "\n"
@@ -38,7 +37,8 @@ def _section(section: BaseModel, sources: Mapping[str, Sourced], *, above: str, 
 
 def _yaml(value: Any) -> str:
     if isinstance(value, tuple):
-        return json.dumps(list(value), ensure_ascii=False)
+        plain = [one.model_dump(mode="json") if isinstance(one, BaseModel) else one for one in value]
+        return json.dumps(plain, ensure_ascii=False)
     if isinstance(value, float):
         return yaml.safe_dump(value).splitlines()[0]  # 1.0e-05: what JSON writes, 1e-05, is a word in YAML
     return json.dumps(value, ensure_ascii=False)

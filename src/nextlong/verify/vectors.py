@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nextlong import recipe
-from nextlong.embed.base import load_encoder
+from nextlong.embed.base import kind_of, load_encoder
 from nextlong.errors import NextlongError
 from nextlong.schemas import SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
@@ -51,13 +51,13 @@ def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
 
 def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
     encoder = recipe.Encoder.model_validate(run.recipe["encoder"])
-    if encoder.kind == "openai":
-        outcome.skipped = f"{encoder.model} is a server, which may give other vectors today and ask a price"
+    kind = kind_of(encoder)
+    if kind.not_repeatable:
+        outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
         return
     try:
-        model = load_encoder(
-            encoder, fitted=run.steps["encoder"].folder / "part-00000" if encoder.kind == "lsa" else None
-        )
+        fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
+        model = load_encoder(encoder, fitted=fitted)
         texts = run.texts_of(ids)
         true = model.encode([texts[name] for name in ids.tolist()])
     except NextlongError as error:

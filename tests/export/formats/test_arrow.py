@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.formats import arrow, parquet
+from nextlong.export.formats import arrow
+from nextlong.export.table import SCHEMA, to_table
 from random_rows import documents_of, random_blocks, read_back, rows_of
 
 
@@ -17,7 +18,7 @@ def write_all(folder, *shards):
         arrow.write(folder / f"part-{shard:05}", blocks, shard=shard, shards=len(shards))
         for shard, blocks in enumerate(shards)
     ]
-    arrow.close(folder, json.loads(json.dumps(counts)))
+    arrow.close(folder, [arrow.ArrowShard(**json.loads(count.model_dump_json())) for count in counts])
     return counts
 
 
@@ -32,19 +33,19 @@ def test_files_are_named_and_listed_as_datasets_does(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "dataset_info.json", "state.json"]
     state = read_json(tmp_path, "state.json")
     assert state["_data_files"] == [{"filename": name} for name in names]
-    assert [count["rows"] for count in counts] == [len(blocks[0]) + len(blocks[1]), 0]
+    assert [count.rows for count in counts] == [len(blocks[0]) + len(blocks[1]), 0]
 
 
 def test_features_say_what_the_columns_are(tmp_path):
     write_all(tmp_path, random_blocks(0))
     features = read_json(tmp_path, "dataset_info.json")["features"]
-    assert list(features) == parquet.SCHEMA.names
+    assert list(features) == SCHEMA.names
     assert features["length"] == {"dtype": "int32", "_type": "Value"}
     assert features["input_ids"] == {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
     assert features["spans"]["feature"]["score"] == {"dtype": "float32", "_type": "Value"}
     with pa.ipc.open_stream((tmp_path / "data-00000-of-00001.arrow").read_bytes()) as reader:
         assert json.loads(reader.schema.metadata[b"huggingface"]) == {"info": {"features": features}}
-        assert reader.schema.equals(parquet.SCHEMA)
+        assert reader.schema.equals(SCHEMA)
 
 
 @given(seed=st.integers(0, 2**32), per_row=st.sampled_from([1, 4]))
@@ -63,7 +64,7 @@ def test_rows_come_back_and_are_those_of_parquet(tmp_path_factory, seed, per_row
     stored = pa.concat_tables(
         pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted(folder.glob("*.arrow"))
     )
-    assert stored.equals(pa.concat_tables([parquet.to_table(block) for block in blocks]))
+    assert stored.equals(pa.concat_tables([to_table(block) for block in blocks]))
 
 
 @pytest.mark.parametrize("change", ["nothing", "an id", "a score", "the order"])

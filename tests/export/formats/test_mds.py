@@ -38,9 +38,9 @@ def write_all(folder, blocks, **options):
         mds.write(folder / "part", rows[first:last], shard=shard, shards=len(sizes), **options)
         for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
     ]
-    assert [count["rows"] for count in counts] == sizes
+    assert [count.rows for count in counts] == sizes
     assert sum(sizes) == len(rows)
-    mds.close(folder, json.loads(json.dumps(counts)))
+    mds.close(folder, [mds.MdsShard(**json.loads(count.model_dump_json())) for count in counts])
     return sizes
 
 
@@ -63,8 +63,8 @@ def test_a_shard_of_one_packed_row_byte_for_byte(tmp_path):
     first = 12 + len(HEADER)
     expected = struct.pack("<3I", 1, first, first + len(sample)) + HEADER + sample
     assert (tmp_path / "shard.00004.mds").read_bytes() == expected
-    assert counts["entry"]["raw_data"] == {"basename": "shard.00004.mds", "bytes": len(expected), "hashes": {}}
-    assert (counts["rows"], counts["entry"]["samples"], counts["entry"]["zip_data"]) == (1, 1, None)
+    assert counts.entry["raw_data"] == {"basename": "shard.00004.mds", "bytes": len(expected), "hashes": {}}
+    assert (counts.rows, counts.entry["samples"], counts.entry["zip_data"]) == (1, 1, None)
 
 
 @given(seed=st.integers(0, 2**32), per_row=st.sampled_from([1, 4]), limit=st.sampled_from([NO_LIMIT, 9000, 1000]))

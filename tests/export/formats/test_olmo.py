@@ -7,7 +7,7 @@ import pytest
 
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Options
-from nextlong.export.formats.olmo import read, write
+from nextlong.export.formats.olmo import OlmoShard, read, write
 from random_rows import documents_of, ended, random_blocks, read_back
 
 EOS = 0
@@ -32,10 +32,10 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
     blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     counts = write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
-    assert counts == {"rows": sum(map(len, blocks)), "documents": len(expected), "tokens": sum(map(len, expected))}
+    assert counts == OlmoShard(rows=sum(map(len, blocks)), documents=len(expected), tokens=sum(map(len, expected)))
     assert [row.input_ids.tolist() for row in read_back(tmp_path, "olmo")] == expected
     raw = (tmp_path / "part-00000.npy").read_bytes()
-    assert len(raw) == width * counts["tokens"]
+    assert len(raw) == width * counts.tokens
     assert np.frombuffer(raw, f"<u{width}").tolist() == [token for ids in expected for token in ids]
 
 

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nextlong.artefacts.resolved import Resolved
+from nextlong.export import table
 from nextlong.export.formats import parquet
 
 # What trainers read; a change here breaks people's pipelines.
@@ -102,7 +103,7 @@ def columns_of(path):
 
 @pytest.mark.parametrize(("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")])
 def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, compression, encoding):
-    names = (*parquet.SCHEMA.names, "labels")
+    names = (*table.SCHEMA.names, "labels")
     parquet.write(path, [block_of(0, 3)], row_group_bytes=1000, columns=names, compression=compression)
     columns = columns_of(path)
     for name in ("input_ids", "labels"):

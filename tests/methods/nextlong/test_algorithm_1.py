@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import nextlong
+from counted import counts_of
 from nextlong import pipeline
 
 T, S, W = 2048, 256, 1.5
@@ -70,7 +71,7 @@ def test_fit_paper_is_algorithm_1(recipe_for, tmp_path, chars_per_token):
     run = nextlong.open(tmp_path / "run")
     corpus = Corpus(run)
     tokenizer = Tokenizer.from_file(str(run.steps["tokenizer"].file(".tokenizer.json")))
-    (counts,) = run.steps["tokenizer"].counts
+    (counts,) = counts_of(run.steps["tokenizer"])
     if chars_per_token != "auto":
         assert counts["chars_per_token"] == chars_per_token
     made = {sequence.id: sequence.input_ids.tolist() for sequence in run.sequences()}

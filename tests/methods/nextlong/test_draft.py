@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from nextlong import schemas
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.nextlong.offers import read_candidates
+from nextlong.results import DraftResult, NamedChunksResult
 from nextlong.schemas import METAS, DropReason
 from nextlong.similarity.shingles import ShingleStore, shingles
 from nextlong.tokens.encode import TextEncoder
@@ -79,7 +80,7 @@ def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_pa
     # 40 characters for T; 60 drafted less the document's 20: 20 for each of two meta-chunks, of which 10 will be used.
     counts = draft_block(tmp_path / "d", **mined, **settings())
     first, second = read(tmp_path / "d.drafts.arrow")
-    assert counts == {"drafts": 2, "dropped": {DropReason.TOO_LONG: 0}}
+    assert counts == DraftResult(drafts=2, dropped={DropReason.TOO_LONG: 0}, dropped_examples={DropReason.TOO_LONG: ()})
     assert first["sequence_id"] == "nextlong-00000000000000ab"
     assert first["chunk_id"] == [0, 2, 3, 1, 3, 4]
     assert first["role"] == [0, 1, 1, 0, 1, 1]
@@ -101,7 +102,9 @@ def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
 def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
     # The documents have 10 and 15 tokens.
     counts = draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
-    assert counts == {"drafts": 1, "dropped": {DropReason.TOO_LONG: 1}}
+    assert counts == DraftResult(
+        drafts=1, dropped={DropReason.TOO_LONG: 1}, dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)}
+    )
     assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == ["nextlong-00000000000000ab"]
 
 
@@ -148,7 +151,7 @@ def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, lim
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
     counts = list_named_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
-    assert counts == {"take": take, "drafts": sum(take), "chunks": sum(map(len, rows))}
+    assert counts == NamedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows)))
     assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
 
 
@@ -180,9 +183,11 @@ def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
     assert first["near_copies"] == [3, 4]
     assert second["chunk_id"] == [2, 1, 3, 1, SECOND + 3, 4]
     assert second["near_copies"] == []
-    assert counts == {
-        "drafts": 2,
-        "dropped": {DropReason.TOO_LONG: 0},
-        "near_copies": 2 + 1,
-        "repeated_passages": 0,
-    }
+    assert counts == DraftResult(
+        drafts=2,
+        dropped={DropReason.TOO_LONG: 0},
+        dropped_examples={DropReason.TOO_LONG: ()},
+        near_copies=2 + 1,
+        repeated_passages=0,
+        near_copy_examples=((2, 0, 2), (4, 3, 1), (0, 2, 3)),
+    )

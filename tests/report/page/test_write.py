@@ -13,7 +13,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.errors import NextlongError
-from nextlong.report.page import elements, numbers, write
+from nextlong.report.page import numbers, write
 from nextlong.runs import stats
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.open, self.texts, self.numbers, self.style = [], [], [], [], ""
+        self.tags, self.open, self.texts, self.numbers, self.style, self.script = [], [], [], [], "", ""
         self.column = 0
         self.feed(text)
         self.close()
@@ -50,6 +50,8 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] == "style":
             self.style += data
+        elif self.open and self.open[-1] == "script":
+            self.script += data if self.of("script")[-1] == {} else ""
         else:
             self.texts.append(data)
 
@@ -86,6 +88,11 @@ def test_every_number_is_that_of_the_statistics(shared_run, text):
     for name in ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram"):
         assert {(name, place, "count") for place in range(len(plain[name]))} <= paths
     assert {("similarity_by_rank", place, "mean") for place in range(len(plain["similarity_by_rank"]))} <= paths
+    assert {
+        ("document_chars_histogram", place, "count") for place in range(len(plain["document_chars_histogram"]))
+    } <= paths
+    assert {("steps", place, key) for place in range(len(plain["steps"])) for key in ("seconds", "bytes")} <= paths
+    assert {("steps", 0, "peak_bytes"), ("distance_tokens", "p50")} <= paths
     assert {("tokens_by_source", name) for name in plain["tokens_by_source"]} <= paths
     assert {("yields", "kept"), ("near_copies",), ("chars_per_token",), ("meta_share",), ("repeated_chunks",)} <= paths
 
@@ -107,7 +114,7 @@ def test_runs_stand_side_by_side(shared_run, other_run):
 def test_the_page_needs_nothing_but_itself(text):
     page = Page(text)
     assert len(text.encode()) < 5 * MIB
-    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
     for _, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset")]
         assert attributes.get("href", "#").startswith("#")
@@ -115,9 +122,14 @@ def test_the_page_needs_nothing_but_itself(text):
             found.startswith("#") for value in attributes.values() for found in re.findall(r"url\((.*?)\)", value or "")
         )
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert {own.get("type", "script") for own in page.of("script")} == {"application/json", "script"}
     (policy,) = [own["content"] for own in page.of("meta") if own.get("http-equiv") == "Content-Security-Policy"]
-    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
-    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
+    style, script = (
+        base64.b64encode(hashlib.sha256(own.encode()).digest()).decode() for own in (page.style, page.script)
+    )
+    assert policy.startswith(
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; base-uri 'none'"
+    )
 
 
 @pytest.mark.heavy
@@ -129,7 +141,7 @@ def test_the_page_is_for_every_reader(text):
     assert len(page.of("caption")) == len(page.of("table")) > 5
     assert len(page.of("figcaption")) == len(page.of("figure")) > 5
     pictures = page.of("svg")
-    assert len(pictures) == len(page.of("figure"))
+    assert len(pictures) == len(page.of("figure")) > 10
     assert all(own["role"] == "img" for own in pictures)
     ids = [own["id"] for _, own in page.tags if "id" in own]
     assert len(ids) == len(set(ids))
@@ -150,7 +162,8 @@ def test_hostile_texts_stay_texts(small_corpus, recipe_for, tmp_path):
     source = json.dumps([{"path": str(corpus), "name": HOSTILE}])
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}"))
     page = Page(write.page([nextlong.open(tmp_path / "run")]))
-    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert [own for own in page.of("script") if own != {"type": "application/json"}] == [{}]
     assert any("<script>alert(1)</script>" in own for own in page.texts)
     assert not any(mark in own for own in page.texts for mark in "\x1b\u202e")
 
@@ -178,23 +191,6 @@ def test_without_matplotlib_the_extra_is_named(shared_run, monkeypatch):
 def test_more_runs_than_colours_are_refused(shared_run):
     with pytest.raises(NextlongError, match="6 runs side by side, not 7"):
         write.page([nextlong.open(shared_run)] * 7)
-
-
-def test_an_element_holds_texts_before_and_behind_its_children():
-    made = elements.element("p", "a<", elements.element("b", "&"), "c", class_="x", aria_label='"<')
-    assert elements.document(made) == '<!doctype html>\n<p class="x" aria-label="&quot;<">a&lt;<b>&amp;</b>c</p>\n'
-
-
-def test_an_svg_loses_what_a_strict_policy_refuses():
-    svg = (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:x="http://www.w3.org/1999/xlink"><metadata>m</metadata>'
-        '<defs><style>*{}</style><path id="used" style="fill: none; stroke: #000"/></defs>'
-        '<use x:href="#used" id="unused"/><g clip-path="url(#used)"/></svg>'
-    )
-    assert elements.document(elements.svg_element(svg, name="n")).split("\n")[1] == (
-        '<svg><defs><path fill="none" stroke="#000" id="n-used"></path></defs>'
-        '<use href="#n-used"></use><g clip-path="url(#n-used)"></g></svg>'
-    )
 
 
 def test_sources_beyond_the_shown_are_summed():

@@ -44,38 +44,17 @@ class ServerOptions:
     first_wait_s: float = _FIRST_WAIT_S
 
 
-class ServerModel:
-    """A model behind an OpenAI-compatible server; the tokenizer is the user's, for the lengths."""
+class Server:
+    """A model behind an OpenAI-compatible server, that answers."""
 
-    def __init__(self, name: str, tokenizer: TextTokenizer, options: ServerOptions) -> None:
-        self._name, self.tokenizer, self._options = name, tokenizer, options
+    def __init__(self, name: str, options: ServerOptions) -> None:
+        self.name, self.options = name, options
         if not options.url.startswith(("http://", "https://")):
             raise EvaluateError(f"--url {options.url}: give http://HOST:PORT/v1 or https://…")
-        self.context = options.context
-        self.overhead = _CHAT_TOKENS if options.prompt_format == "chat" else 0
-
-    def identity(self) -> dict[str, JSON]:
-        """Return name, place and tokenizer, and how it is asked. Which weights the server holds, it alone knows."""
-        return {
-            "kind": "server",
-            "name": self._name,
-            "url": self._options.url,
-            "context": self.context,
-            "tokenizer": self.tokenizer.hash,
-            "prompt_format": self._options.prompt_format,
-        }
-
-    def prompt_tokens(self, sample: Sample) -> int:
-        """Return how many tokens the server is fed for a sample, its BOS included; a chat template's are not known here."""
-        return len(self.tokenizer.with_prefix(self.tokenizer.encode(sample.text)))
-
-    def batch(self, length: int) -> int:
-        """Return how many requests make a batch: a few rounds of those that are under way at a time."""
-        return self._options.concurrency * (4 if length <= 16_384 else 1)
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits. Raises EvaluateError when the server gives up."""
-        with ThreadPoolExecutor(self._options.concurrency) as pool:
+        with ThreadPoolExecutor(self.options.concurrency) as pool:
             asked = [pool.submit(self._answer, sample) for sample in samples]
             try:
                 for one in asked:
@@ -85,10 +64,10 @@ class ServerModel:
                     one.cancel()
 
     def _answer(self, sample: Sample) -> str:
-        body: dict[str, Any] = {"model": self._name, "max_tokens": sample.max_new_tokens, "temperature": 0}
+        body: dict[str, Any] = {"model": self.name, "max_tokens": sample.max_new_tokens, "temperature": 0}
         if sample.stop is not None:
             body["stop"] = [sample.stop]
-        if self._options.prompt_format == "chat":
+        if self.options.prompt_format == "chat":
             place = "/chat/completions"
             body["messages"] = [{"role": "user", "content": sample.text}]
         else:
@@ -104,15 +83,15 @@ class ServerModel:
 
     def _post(self, place: str, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(self._options.api_key_env):
+        if key := os.environ.get(self.options.api_key_env):
             headers["Authorization"] = f"Bearer {key}"
         trouble = ""
-        for attempt in range(self._options.max_attempts):
+        for attempt in range(self.options.max_attempts):
             if attempt:
                 time.sleep(self._wait_s(attempt))
             try:
-                request = urllib.request.Request(self._options.url.rstrip("/") + place, body, headers)
-                with urllib.request.urlopen(request, timeout=self._options.timeout_s) as answer:
+                request = urllib.request.Request(self.options.url.rstrip("/") + place, body, headers)
+                with urllib.request.urlopen(request, timeout=self.options.timeout_s) as answer:
                     received: bytes = answer.read()
                     return received
             except urllib.error.HTTPError as error:
@@ -124,17 +103,46 @@ class ServerModel:
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
                 trouble = f"{type(cause).__name__}: {cause}"
         raise self._error(
-            f"did not answer in {self._options.max_attempts} attempts, the last with {trouble}; what is answered is "
+            f"did not answer in {self.options.max_attempts} attempts, the last with {trouble}; what is answered is "
             f"kept: mend the server "
             "and say the same command again, or lower --concurrency"
         )
 
     def _wait_s(self, attempt: int) -> float:
         # Half to all of it at random, so that threads do not come back all at once.
-        return min(self._options.first_wait_s * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
+        return min(self.options.first_wait_s * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
 
     def _error(self, what: str) -> EvaluateError:
-        return EvaluateError(f"--url {self._options.url}, model {self._name}: the server {what}")
+        return EvaluateError(f"--url {self.options.url}, model {self.name}: the server {what}")
+
+
+class ServerModel(Server):
+    """The same, measured; the tokenizer is the user's, for the lengths."""
+
+    def __init__(self, name: str, tokenizer: TextTokenizer, options: ServerOptions) -> None:
+        super().__init__(name, options)
+        self.tokenizer = tokenizer
+        self.context = options.context
+        self.overhead = _CHAT_TOKENS if options.prompt_format == "chat" else 0
+
+    def identity(self) -> dict[str, JSON]:
+        """Return name, place and tokenizer, and how it is asked. Which weights the server holds, it alone knows."""
+        return {
+            "kind": "server",
+            "name": self.name,
+            "url": self.options.url,
+            "context": self.context,
+            "tokenizer": self.tokenizer.hash,
+            "prompt_format": self.options.prompt_format,
+        }
+
+    def prompt_tokens(self, sample: Sample) -> int:
+        """Return how many tokens the server is fed for a sample, its BOS included; a chat template's are not known here."""
+        return len(self.tokenizer.with_prefix(self.tokenizer.encode(sample.text)))
+
+    def batch(self, length: int) -> int:
+        """Return how many requests make a batch: a few rounds of those that are under way at a time."""
+        return self.options.concurrency * (4 if length <= 16_384 else 1)
 
 
 def _message(error: urllib.error.HTTPError) -> str:

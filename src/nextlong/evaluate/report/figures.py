@@ -1,39 +1,25 @@
-"""Figures: scores as the paper draws them, by matplotlib, as SVG and PNG.
+"""Figures: scores as the paper draws them.
 
-Every figure is a function of results; one that there is nothing for is left out. Colours are Okabe and Ito's, told apart by
-the colour-blind.
+Every figure is a function of results; one that there is nothing for is left out.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
 
-from nextlong.evaluate.extra import required
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.report import paper
+from nextlong.evaluate.report.draw import COLOURS, Figure, draw_line, drawn, lengths_axis, needle_map
 from nextlong.evaluate.results import Results
 from nextlong.evaluate.task import Task
 
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawn figure: its file name, what it shows, and itself as bytes."""
-
-    name: str
-    title: str
-    svg: str
-    png: bytes
 
 
 def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
@@ -53,45 +39,15 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
     ]
     for one in results:
         title = f"Needle in a haystack: {one.name}"
-        drawings.append((f"needle-{_file_name(one.name)}", title, partial(_needle, one=one)))
+        drawings.append((f"needle-{_file_name(one.name)}", title, partial(needle_map, results=[one])))
     for name, title, draw in drawings:
-        figure = _drawn(draw)
+        figure = drawn(draw)
         if figure is not None:
             yield Figure(name, title, *figure)
 
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
-
-
-def _drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
-    matplotlib = required("matplotlib")
-    figure_class = required("matplotlib.figure").Figure
-    # The same results give the same bytes: ids without chance, no date; text stays text.
-    with matplotlib.rc_context(
-        {
-            "svg.hashsalt": "nextlong",
-            "svg.fonttype": "none",
-            "font.size": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    ):
-        figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
-        if not draw(figure):
-            return None
-        svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
-    text = svg.getvalue()
-    return text[text.index("<svg") :], png.getvalue()
-
-
-def _lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(lengths), [short(length) for length in lengths])
-    axes.minorticks_off()
-    axes.set_xlabel("length in tokens")
 
 
 def _by_length(figure: Any, results: Sequence[Results]) -> bool:
@@ -109,24 +65,13 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
     for axes, category in zip(grid.flat, there, strict=False):
         for number, one in enumerate(results):
             points = [(length, paper.category_score(one, category, length, tasks[category])) for length in lengths]
-            _line(axes, points, one.name, number)
+            draw_line(axes, points, one.name, number)
         axes.set_title(paper.title_of(category, tasks[category]), fontsize=10)
         axes.set_ylim(-2, 102)
-        _lengths_axis(axes, lengths)
+        lengths_axis(axes, lengths)
     grid[0][0].set_ylabel("percent")
     _legend(figure, grid[0][0], results)
     return True
-
-
-def _line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
-    there = [(x, y) for x, y in points if y is not None]
-    style = {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": "osD^vPX"[number % 7],
-        "markersize": 4,
-        "linewidth": 1.6,
-    }
-    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style)
 
 
 def _legend(figure: Any, axes: Any, results: Sequence[Results]) -> None:
@@ -153,7 +98,7 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     for number, (name, row) in enumerate(values.items()):
         places = np.arange(len(kept)) + (number - (len(results) - 1) / 2) * width
         heights = [row[n] or 0.0 for n in kept]
-        bars = axes.bar(places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)])
+        bars = axes.bar(places, heights, width * 0.94, label=name, color=COLOURS[number % len(COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
     axes.set_xticks(range(len(kept)), [paper.title_of(paper.CATEGORIES[n], tasks[n]).replace(", ", "\n") for n in kept])
     axes.set_ylabel("percent")
@@ -167,50 +112,6 @@ def _mean_measured(one: Results, category: str, lengths: Sequence[int]) -> float
     return fmean(there) if there else None
 
 
-def _needle(figure: Any, one: Results) -> bool:
-    found = sorted(
-        (result for result in one.finished if result.task == "needle"), key=lambda result: result.length or 0
-    )
-    if not found:
-        return False
-    depths = sorted(
-        {
-            sample["details"]["depth"]
-            for result in found
-            for sample in result.values["samples"]
-            if not sample.get("refused")
-        }
-    )
-    grid = np.full((len(depths), len(found)), np.nan)
-    for column, result in enumerate(found):
-        for row, depth in enumerate(depths):
-            scores = [
-                sample["scores"]["found"]
-                for sample in result.values["samples"]
-                if not sample.get("refused") and sample["details"]["depth"] == depth
-            ]
-            grid[row, column] = 100 * fmean(scores) if scores else np.nan
-    axes = figure.subplots()
-    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)
-    for (row, column), value in np.ndenumerate(grid):
-        if not np.isnan(value):
-            axes.text(
-                column,
-                row,
-                f"{value:.0f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if value < 60 else "black",
-            )
-    axes.set_xticks(range(len(found)), [short(result.length) for result in found])
-    axes.set_yticks(range(len(depths)), [f"{depth:.0f} %" for depth in depths])
-    axes.set(xlabel="length in tokens", ylabel="depth of the needle")
-    axes.spines[:].set_visible(False)
-    figure.colorbar(image, label="found, percent", shrink=0.9)
-    return True
-
-
 def _icl(figure: Any, results: Sequence[Results]) -> bool:
     """Draw a panel a data set and a line a model (paper, Figure 4)."""
     tasks = [task for task in paper.tasks_of("ICL") if any(_shots_and_scores(one, task.name) for one in results)]
@@ -220,7 +121,7 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     for axes, task in zip(panels, tasks, strict=True):
         for number, one in enumerate(results):
-            _line(axes, _shots_and_scores(one, task.name), one.name, number)
+            draw_line(axes, _shots_and_scores(one, task.name), one.name, number)
         axes.set(title=task.name, xlabel="shots", xscale="log", ylim=(-2, 102))
         ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})[::2]
         axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
@@ -264,13 +165,13 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
     if not rows:
         return False
     axes = figure.subplots()
-    drawn = axes.bar([name for name, _, _ in rows], [height for _, height, _ in rows], color=_COLOURS[5], width=0.55)
+    drawn = axes.bar([name for name, _, _ in rows], [height for _, height, _ in rows], color=COLOURS[5], width=0.55)
     axes.bar_label(drawn, fmt="%.2f", label_type="center", fontsize=9)
     axes.set_ylabel(bars)
     if any(score is not None for _, _, score in rows):
         right = axes.twinx()
-        _line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
-        right.set_ylabel(line, color=_COLOURS[1])
+        draw_line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
+        right.set_ylabel(line, color=COLOURS[1])
         right.spines.right.set_visible(True)
     return True
 
@@ -286,7 +187,7 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
         for found in (result for result in one.finished if result.task == "dependency"):
             parts = found.values["by_distance"]
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
-            colour = _COLOURS[number % len(_COLOURS)]
+            colour = COLOURS[number % len(COLOURS)]
             errors = [part["gain_standard_error"] for part in parts]
             axes.errorbar(
                 x, [part["gain_nats"] for part in parts], errors, marker="o", capsize=3, color=colour, label=one.name
@@ -313,7 +214,9 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     if not tasks:
         return False
     for number, length in enumerate(lengths):
-        _line(axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number)
+        draw_line(
+            axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number
+        )
     means = [(value, _mean(_over_categories(one, length, tasks) for length in lengths)) for value, one in ordered]
     axes.plot(*zip(*means, strict=True), "k--", label="mean", linewidth=1.6)
     axes.set_xscale("log", base=2)

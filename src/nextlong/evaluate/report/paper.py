@@ -14,6 +14,7 @@ from nextlong.evaluate.results import Results
 from nextlong.evaluate.task import Task, all_tasks
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
+SEVERAL_WAYS: Final = ("narrativeqa",)  # to score it: ROUGE, a judge of the user's, HELMET's own
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 
 
@@ -30,7 +31,7 @@ def tasks_of(category: str) -> list[Task]:
 
 
 def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
-    """Return the tasks of a category that were measured wherever any of them was, by every model."""
+    """Return the tasks of a category that were measured wherever any of them was, by every model, and scored in one way."""
     tasks = tasks_of(category)
     measured = {
         (number, one.length)
@@ -42,7 +43,9 @@ def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
     return [
         task
         for task in tasks
-        if measured and all(results[number].score(task.name, length) is not None for number, length in measured)
+        if measured
+        and all(results[number].score(task.name, length) is not None for number, length in measured)
+        and (task.name not in SEVERAL_WAYS or len({way for one in results for way in one.scored_by(task.name)}) == 1)
     ]
 
 

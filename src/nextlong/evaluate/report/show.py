@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.report import figures as drawn
+from nextlong.evaluate.report.draw import Figure
 from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, text_of
 from nextlong.evaluate.results import Results, read_results
 
@@ -58,7 +59,7 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
         store.write_text(output, _page(output.suffix, found, results, made))
         console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
     if figures is not None:
-        _write_figures(made, figures)
+        write_figures(made, figures)
         console.print(
             f"wrote {len(made)} figures as SVG and PNG to {figures}", markup=False, highlight=False, soft_wrap=True
         )
@@ -72,7 +73,7 @@ def _refuse_same_names(results: Sequence[Results]) -> None:
         )
 
 
-def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made: Sequence[drawn.Figure]) -> str:
+def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made: Sequence[Figure]) -> str:
     if suffix == ".html":
         return as_html(found, [(figure.title, figure.svg) for figure in made])
     if suffix == ".md":
@@ -87,7 +88,8 @@ def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made:
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
-def _write_figures(made: Sequence[drawn.Figure], folder: Path) -> None:
+def write_figures(made: Sequence[Figure], folder: Path) -> None:
+    """Write each figure into a folder, as SVG and PNG."""
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for figure in made:

@@ -9,15 +9,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
 from nextlong.evaluate.report import paper
 from nextlong.evaluate.results import Result, Results
-from nextlong.evaluate.task import all_tasks
+from nextlong.evaluate.task import Task, all_tasks
 
-Cell = float | None
+
+class Spread(NamedTuple):
+    """A mean over repeated trainings, and how far they lie apart: the standard deviation, or an error; nothing of a single one."""
+
+    mean: float
+    deviation: float | None
+
+
+Cell = float | Spread | str | None
 _SUITES: Final = {"ruler": "RULER", "helmet": "HELMET", "needle": "needle in a haystack"}
 _LONGBENCH: Final = (("Easy", "difficulty", "easy"), ("Hard", "difficulty", "hard"), ("Short", "length", "short"))
 _LONGBENCH_COLUMNS: Final = (*_LONGBENCH, ("Medium", "length", "medium"), ("Long", "length", "long"))
@@ -34,8 +42,8 @@ class Table:
     rows_are: Literal["rivals", "parts"] = "rivals"
 
     def is_best(self, row: int, column: int) -> bool:
-        """Say whether a cell is the greatest of its column, among at least two."""
-        values = [value for _, cells in self.rows if (value := cells[column]) is not None]
+        """Say whether a cell is the greatest number of its column, among at least two."""
+        values = [value for _, cells in self.rows if isinstance(value := cells[column], float)]
         return self.rows_are == "rivals" and len(values) > 1 and self.rows[row][1][column] == max(values)
 
 
@@ -60,6 +68,9 @@ def _main(results: Sequence[Results]) -> Table:
         columns = {category: paper.mean_over(one, category, paper.LENGTHS) for category in paper.CATEGORIES}
         rows.append((one.name, (paper.average(columns), *columns.values())))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
+    ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
+    if any(ways.values()):
+        about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
     return Table("HELMET and RULER", about, ("Avg.", *paper.CATEGORIES), tuple(rows))
 
 
@@ -84,11 +95,19 @@ def _by_task(results: Sequence[Results]) -> Iterator[Table]:
     for one in results:
         for suite in _SUITES:
             tasks = [task for task in all_tasks().values() if task.suite == suite]
-            rows = tuple((task.name, tuple(one.score(task.name, length) for length in lengths)) for task in tasks)
+            rows = tuple(
+                (_named(one, task), tuple(one.score(task.name, length) for length in lengths)) for task in tasks
+            )
             rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
             yield _unranked(
                 Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
             )
+
+
+def _named(one: Results, task: Task) -> str:
+    """Return a task's name; where there are several ways to score it, with the one that was taken."""
+    ways = sorted(one.scored_by(task.name)) if task.name in paper.SEVERAL_WAYS else []
+    return f"{task.name} ({' and '.join(ways)})" if ways else task.name
 
 
 def _unranked(table: Table) -> Table:
@@ -160,13 +179,22 @@ def _dependency(results: Sequence[Results]) -> Table:
 
 
 def text_of(cell: Cell) -> str:
-    """Return a number with two digits, a count without, or a dash."""
-    return "–" if cell is None else f"{cell:.2f}"
+    """Return a number with two digits, a mean with its spread, a word as it is, or a dash."""
+    if isinstance(cell, Spread):
+        return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
+    if cell is None or isinstance(cell, str):
+        return cell or "–"
+    return f"{cell:.2f}"
 
 
-def as_markdown(tables: Sequence[Table]) -> str:
-    """Return tables as Markdown."""
-    parts = []
+def _number(value: float) -> str:
+    digits = 2 if abs(value) >= 1 else 3
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
+
+
+def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+    """Return tables as Markdown, below the paragraphs `lead`."""
+    parts = list(lead)
     for table in tables:
         lines = [
             f"## {table.title}",
@@ -186,9 +214,9 @@ def as_markdown(tables: Sequence[Table]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_latex(tables: Sequence[Table]) -> str:
-    """Return tables as LaTeX, in the paper's form; needs no package."""
-    parts = []
+def as_latex(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+    """Return tables as LaTeX, in the paper's form, below the paragraphs `lead`; needs no package."""
+    parts = [_latex(paragraph) for paragraph in lead]
     for table in tables:
         head = " & ".join(f"\\textbf{{{_latex(column)}}}" for column in ("Model", *table.columns))
         lines = [
@@ -209,6 +237,7 @@ def as_latex(tables: Sequence[Table]) -> str:
 
 def _latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"±": r"$\pm$", "−": "$-$"}
     return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
 
 
@@ -217,9 +246,11 @@ def _html_cell(table: Table, row: int, column: int) -> str:
     return f"<td><b>{text}</b></td>" if table.is_best(row, column) else f"<td>{text}</td>"
 
 
-def as_html(tables: Sequence[Table], figures: Sequence[tuple[str, str]]) -> str:
-    """Return one page: tables, then figures, each a title and its SVG. Nothing is fetched from elsewhere."""
-    body = []
+def as_html(
+    tables: Sequence[Table], figures: Sequence[tuple[str, str]], *, title: str = "Evaluation", lead: Sequence[str] = ()
+) -> str:
+    """Return one page: paragraphs, tables, then figures, each a title and its SVG. Nothing is fetched from elsewhere."""
+    body = [f"<p>{escape(paragraph)}</p>" for paragraph in lead]
     for table in tables:
         head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
         rows = "".join(
@@ -230,8 +261,8 @@ def as_html(tables: Sequence[Table], figures: Sequence[tuple[str, str]]) -> str:
             f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.about)}</p>\n"
             f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
         )
-    body += [f"<figure>{svg}<figcaption>{escape(title)}</figcaption></figure>" for title, svg in figures]
-    return _PAGE.format(body="\n".join(body))
+    body += [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in figures]
+    return _PAGE.format(title=escape(title), body="\n".join(body))
 
 
 _PAGE: Final = """<!doctype html>
@@ -239,7 +270,7 @@ _PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Evaluation</title>
+<title>{title}</title>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
 background: #fff; }} .wide {{ overflow-x: auto; }}
@@ -251,7 +282,7 @@ figcaption {{ color: #57606a; }}
 </style>
 </head>
 <body>
-<h1>Evaluation</h1>
+<h1>{title}</h1>
 {body}
 </body>
 </html>

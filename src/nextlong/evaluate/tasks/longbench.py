@@ -7,11 +7,10 @@ answer is (B)`; an answer without one is wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from nextlong.evaluate.data import field_of, text_of
 from nextlong.evaluate.scores import chosen_letter
+from nextlong.evaluate.shapes import LongBench
 from nextlong.evaluate.task import JSON, Request, Sample, Task, register
 
 DATA: Final = "longbench-v2/data.json"
@@ -26,15 +25,14 @@ _PROMPT: Final = (
 
 def samples(request: Request) -> Iterator[Sample | None]:
     """Yield the questions in the order of the file."""
-    for row in request.data.json_lines(DATA):
-        text = partial(text_of, row, file=DATA)
-        choices = {letter: text(f"choice_{letter}").strip() for letter in "ABCD"}
+    for row in request.data.json_lines(DATA, LongBench):
+        choices = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"}
         # One pass over the template, so that braces in a document stay as they are.
-        prompt = _PROMPT.format(document=text("context").strip(), question=text("question").strip(), **choices)
+        prompt = _PROMPT.format(document=row["context"].strip(), question=row["question"].strip(), **choices)
         cut, ids = _cut_middle(request, prompt)
-        details: dict[str, JSON] = {name: field_of(row, name, file=DATA) for name in ("difficulty", "length")}
+        details: dict[str, JSON] = {name: row[name] for name in ("difficulty", "length")}
         details["middle_cut"] = ids is not None
-        sample = Sample(cut, (text("answer"),), BUDGET, details=details, input_ids=ids)
+        sample = Sample(cut, (row["answer"],), BUDGET, details=details, input_ids=ids)
         yield sample if request.fits(sample) else None
 
 

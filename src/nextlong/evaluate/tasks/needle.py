@@ -28,7 +28,7 @@ _PROMPT: Final = (
 )
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _DEPTHS: Final = 11
-_MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
+MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
 
 
 def samples(request: Request) -> Iterator[Sample | None]:
@@ -36,7 +36,9 @@ def samples(request: Request) -> Iterator[Sample | None]:
     room = request.room - BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
     if room < 1:
         raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
-    haystacks = _Haystacks(request, _text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS))
+    haystacks = _Haystacks(
+        request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS)
+    )
     for number in range(request.samples or _DEPTHS):
         depth = float(np.linspace(0, 100, _DEPTHS)[number % _DEPTHS])
         haystack = haystacks.of_round(number // _DEPTHS)
@@ -48,7 +50,8 @@ def samples(request: Request) -> Iterator[Sample | None]:
         yield sample if request.fits(sample) else None
 
 
-def _text(data: DataFiles) -> str:
+def haystack_text(data: DataFiles) -> str:
+    """Return the text that needles are hidden in. Raises EvaluateError if it is empty."""
     text = (
         data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(words.ESSAYS) else " ".join(words.essay_words(data))
     )
@@ -61,7 +64,7 @@ class _Haystacks:
     """Texts of `room` tokens, a round's behind the one before; the text is repeated as needed and tokenized once."""
 
     def __init__(self, request: Request, text: str, room: int, *, rounds: int) -> None:
-        part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
+        part = text[: room * rounds * MOST_CHARS_PER_TOKEN]
         repeats = -(-room * rounds // request.tokenizer.count(part))
         self._text, self._room = " ".join([part] * repeats), room
         self._offsets = request.tokenizer.boundaries(self._text)

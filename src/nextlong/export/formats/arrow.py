@@ -8,7 +8,7 @@ it first; written here, shards are made at the same time, from blocks, and the c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,14 +16,22 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Counts, Format, Options, Snippet
-from nextlong.export.formats.parquet import SCHEMA, to_table
+from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.export.table import SCHEMA, to_table
+from nextlong.results import ShardResult
 
 _DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's
 
 
-def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> dict[str, Any]:
-    """Write one shard beside `out`, a record batch a block; return {"rows", "file", "xxh3"}, the hash being of its content."""
+class ArrowShard(ShardResult):
+    """A shard, its file, and the hash of its content."""
+
+    file: str
+    xxh3: str
+
+
+def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> ArrowShard:
+    """Write one shard beside `out`, a record batch a block."""
     path = out.with_name(f"data-{shard:05}-of-{shards:05}.arrow")
     content, count = xxhash.xxh3_64(), 0
     schema = SCHEMA.with_metadata({"huggingface": json.dumps({"info": {"features": features()}})})
@@ -34,18 +42,18 @@ def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> di
             count += len(block)
             for buffer in _buffers(table):
                 content.update(buffer)
-    return {"rows": count, "file": path.name, "xxh3": content.hexdigest()}
+    return ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest())
 
 
-def close(folder: Path, shards: Sequence[Mapping[str, Any]]) -> None:
+def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
     """Write `dataset_info.json` (what the columns are) and `state.json` (which files, in which order).
 
     `_fingerprint` names the content: `datasets` keys its caches of `map` and `filter` by it.
     """
     info = {"citation": "", "description": "", "features": features(), "homepage": "", "license": ""}
     state: dict[str, Any] = {
-        "_data_files": [{"filename": shard["file"]} for shard in shards],
-        "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard["xxh3"] for shard in shards).encode()),
+        "_data_files": [{"filename": shard.file} for shard in shards],
+        "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode()),
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
@@ -75,7 +83,7 @@ def _buffers(table: pa.Table) -> Iterable[pa.Buffer]:
             yield from filter(None, chunk.buffers())
 
 
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
     return write(out, rows, shard=options.shard, shards=options.shards)
 
 
@@ -84,6 +92,7 @@ FORMAT = Format(
     layout="arrow",
     suffixes=(".arrow",),
     write=_write_shard,
+    result=ArrowShard,
     close=close,
     wanted="spans",
     columns=tuple(SCHEMA.names),

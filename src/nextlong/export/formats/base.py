@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.recipe.export import FORMATS, terms_of
+from nextlong.results import ShardResult
 
-Counts = dict[str, Any]
 # Beside token ids and boundaries: which source a row is of; the spans; the spans with the text of each.
 Wanted = Literal["ids", "domains", "spans", "texts"]
 
@@ -63,9 +63,9 @@ class RowSizes(NamedTuple):
 
 
 # Takes the stem of the shard's files and its blocks; where texts are wanted, each is a pair: rows, and the text of every span.
-Write = Callable[[Path, Iterable[Any], Options], Counts]
-# Takes the folder and what every shard counted.
-Close = Callable[[Path, Sequence[Mapping[str, Any]]], None]
+Write = Callable[[Path, Iterable[Any], Options], ShardResult]
+# Takes the folder and what `write` returned for every shard.
+Close = Callable[[Path, Sequence[Any]], None]
 # Takes the folder and the names of the files that hold rows, in order; yields what they say of each row, by column.
 Read = Callable[[Path, Sequence[str]], Iterator[Mapping[str, Any]]]
 
@@ -77,7 +77,8 @@ def _four_bytes(compression: str, chars_per_token: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A format. `suffixes` end the names of the files that hold rows; `write` makes those of a shard, `close` what is beside them.
+    """A format. `suffixes` end the names of the files that hold rows; `write` makes those of a shard and returns
+    its `result`, `close` makes what is beside them.
 
     What it wants: `wanted` of rows beside ids; `extra_tokens` more in a sequence than `compose.target_tokens`; `eos` at the end of
     every document or not; `no_packing` says why a row may hold one sequence only, and is empty where it may hold several.
@@ -98,6 +99,7 @@ class Format:
     layout: str
     suffixes: tuple[str, ...]
     write: Write
+    result: type[ShardResult] = ShardResult
     close: Close | None = None
 
     wanted: Wanted = "ids"

@@ -10,8 +10,9 @@ import orjson
 
 from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Counts, Format, Options, Snippet
-from nextlong.export.formats.parquet import SPAN
+from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.export.table import SPAN
+from nextlong.results import ShardResult
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
@@ -61,9 +62,9 @@ def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
     return [dict(zip(_SPAN_KEYS, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _write_shard(out: Path, rows: Iterable[tuple[Resolved, Sequence[str]]], options: Options) -> Counts:
+def _write_shard(out: Path, rows: Iterable[tuple[Resolved, Sequence[str]]], options: Options) -> ShardResult:
     del options
-    return {"rows": write(Path(f"{out}.jsonl"), rows)}
+    return ShardResult(rows=write(Path(f"{out}.jsonl"), rows))
 
 
 def _bytes_per_token(compression: str, chars_per_token: float) -> float:

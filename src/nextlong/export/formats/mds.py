@@ -11,17 +11,19 @@ samples; a sample is the sizes (uint32) of its columns of no fixed size, then it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from nextlong.artefacts.resolved import Resolved
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Counts, Format, Options, RowSizes, Snippet
+from nextlong.export.formats.base import Format, Options, RowSizes, Snippet
+from nextlong.results import ShardResult
 
 Compression = Literal["zstd"] | None
 
@@ -34,10 +36,16 @@ _MOST_BYTES: Final = 2**32 - 1
 _ZSTD_LEVEL: Final = 3
 
 
+class MdsShard(ShardResult):
+    """A shard and its entry in the index."""
+
+    entry: dict[str, JsonValue]
+
+
 def write(
     out: Path, rows: Iterable[Resolved], *, shard: int, shards: int, size_limit: int, compression: Compression = None
-) -> dict[str, Any]:
-    """Write one shard beside `out`, held in memory until it is whole; return {"rows", "entry"}, its entry in the index.
+) -> MdsShard:
+    """Write one shard beside `out`, held in memory until it is whole.
 
     `shards` is not needed: the name of a shard is its own number. Which rows it must hold, `shard_sizes` says.
     """
@@ -45,7 +53,7 @@ def write(
     samples = [sample for block in rows for sample in _samples(block)]
     pieces = list(_pieces(samples, _header(size_limit, compression)))
     name = f"shard.{shard:05}.mds"
-    files = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
+    files: dict[str, JsonValue] = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
     if compression == "zstd":
         # MDSWriter compresses with worker threads: even one of them gives other bytes than none.
         pieces = [zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(b"".join(pieces))]
@@ -53,12 +61,13 @@ def write(
         files["zip_data"] = _file_entry(name, len(pieces[0]))
     with (out.parent / name).open("wb") as file:
         file.writelines(pieces)
-    return {"rows": len(samples), "entry": {"samples": len(samples), **files, **_config(size_limit, compression)}}
+    entry = {"samples": len(samples), **files, **_config(size_limit, compression)}
+    return MdsShard(rows=len(samples), entry=entry)
 
 
-def close(folder: Path, shards: Sequence[Mapping[str, Any]]) -> None:
+def close(folder: Path, shards: Sequence[MdsShard]) -> None:
     """Write `index.json` from what `write` returned for each shard, in their order."""
-    index = {"version": 2, "shards": [shard["entry"] for shard in shards]}
+    index = {"version": 2, "shards": [shard.entry for shard in shards]}
     (folder / "index.json").write_text(json.dumps(index, sort_keys=True), encoding="ascii")
 
 
@@ -127,7 +136,7 @@ def _sample_bytes(tokens: int, documents: int, domain: str) -> int:
     return _SIZES_BYTES + len(domain.encode()) + arrays + _LENGTH_BYTES
 
 
-def _config(size_limit: int, compression: Compression) -> dict[str, Any]:
+def _config(size_limit: int, compression: Compression) -> dict[str, JsonValue]:
     return {
         "version": 2,
         "format": "mds",
@@ -136,7 +145,7 @@ def _config(size_limit: int, compression: Compression) -> dict[str, Any]:
         "size_limit": size_limit,
         "column_names": list(_COLUMNS),
         "column_encodings": list(_COLUMNS.values()),
-        "column_sizes": _FIXED_SIZES,
+        "column_sizes": [*_FIXED_SIZES],
     }
 
 
@@ -144,13 +153,15 @@ def _header(size_limit: int, compression: Compression) -> bytes:
     return json.dumps(_config(size_limit, compression), sort_keys=True).encode()
 
 
-def _file_entry(name: str, size_bytes: int) -> dict[str, Any]:
+def _file_entry(name: str, size_bytes: int) -> dict[str, JsonValue]:
     return {"basename": name, "bytes": size_bytes, "hashes": {}}
 
 
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
-    asked: dict[str, Any] = {"size_limit": options.shard_bytes, "compression": _compression(options)}
-    return write(out, rows, shard=options.shard, shards=options.shards, **asked)
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> MdsShard:
+    compression = _compression(options)
+    return write(
+        out, rows, shard=options.shard, shards=options.shards, size_limit=options.shard_bytes, compression=compression
+    )
 
 
 def _cut(rows: RowSizes, options: Options) -> list[int]:
@@ -166,6 +177,7 @@ FORMAT = Format(
     layout="mds",
     suffixes=(".mds", ".mds.zstd"),
     write=_write_shard,
+    result=MdsShard,
     close=close,
     cut=_cut,
     wanted="domains",

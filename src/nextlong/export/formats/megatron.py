@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Counts, Format, Options, Snippet
+from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.results import ShardResult
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -29,10 +30,18 @@ _DTYPE_CODES: Final = {"int32": 4, "uint16": 8}
 _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for ids that padding the vocabulary adds
 
 
+class MegatronShard(ShardResult):
+    """A shard, its documents, the id put behind those that do not end in it, and the name of its files without their ends."""
+
+    documents: int
+    eod: int | None
+    prefix: str
+
+
 def write(
     out: Path, rows: Iterable[Resolved], *, shard: int, shards: int, vocab_size: int, eod: int | None = None
-) -> dict[str, Any]:
-    """Write `{out}.bin` and `{out}.idx`; return {"rows", "documents", "tokens", "eod", "prefix"}.
+) -> MegatronShard:
+    """Write `{out}.bin` and `{out}.idx`.
 
     `eod` is appended to each document that does not end in it already, and counts in the document's length: T tokens become
     T + 1. `vocab_size`, all ids included, decides the dtype. `shard` and `shards` are not needed: `out` names the pair.
@@ -51,12 +60,12 @@ def write(
     with Path(f"{out}.idx").open("wb") as file:
         file.writelines(_index(sequence_lengths, dtype))
     tokens = int(sequence_lengths.sum(dtype=np.int64))
-    return {"rows": count, "documents": len(sequence_lengths), "tokens": tokens, "eod": eod, "prefix": out.name}
+    return MegatronShard(rows=count, documents=len(sequence_lengths), tokens=tokens, eod=eod, prefix=out.name)
 
 
-def close(folder: Path, shards: Sequence[Mapping[str, Any]]) -> None:
+def close(folder: Path, shards: Sequence[MegatronShard]) -> None:
     """Write `blend.txt`: a line a shard with its tokens, as its weight, and its prefix, relative to the folder."""
-    lines = [f"{shard['tokens']} {shard['prefix']}\n" for shard in shards]
+    lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
 
@@ -88,10 +97,10 @@ def _index(lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> Iterator[bytes]:
     yield np.arange(count + 1, dtype="<i8").tobytes()
 
 
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> Counts:
-    eod = options.keys["megatron_eod"]
-    shard: dict[str, Any] = {"shard": options.shard, "shards": options.shards, "vocab_size": options.vocab_size}
-    return write(out, rows, **shard, eod=None if eod is None else options.token_id(eod))
+def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShard:
+    name = options.keys["megatron_eod"]
+    eod = None if name is None else options.token_id(name)
+    return write(out, rows, shard=options.shard, shards=options.shards, vocab_size=options.vocab_size, eod=eod)
 
 
 FORMAT = Format(
@@ -99,6 +108,7 @@ FORMAT = Format(
     layout="megatron",
     suffixes=(".bin",),
     write=_write_shard,
+    result=MegatronShard,
     close=close,
     unit="documents",
     keys=frozenset({"megatron_eod"}),

@@ -22,12 +22,19 @@ import numpy as np
 from nextlong.artefacts.resolved import Resolved
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.results import ShardResult
 
 _UINT16_VOCABULARY = 1 << 16
 
 
-def write(out: Path, rows: Iterable[Resolved], options: Options) -> dict[str, Any]:
-    """Write `{out}.npy` and `{out}.csv.gz`; return {"rows", "documents", "tokens"}.
+class OlmoShard(ShardResult):
+    """A shard and its documents."""
+
+    documents: int
+
+
+def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
+    """Write `{out}.npy` and `{out}.csv.gz`.
 
     Raises ExportError for a document that does not end in EOS, or has one within.
     """
@@ -40,7 +47,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> dict[str, An
             ends += (ends[-1] + _document_ends(block, options.eos_id)).tolist()
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
     _write_offsets(Path(f"{out}.csv.gz"), ends)
-    return {"rows": count, "documents": len(ends) - 1, "tokens": ends[-1]}
+    return OlmoShard(rows=count, documents=len(ends) - 1, tokens=ends[-1])
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -84,6 +91,7 @@ FORMAT = Format(
     layout="raw token ids of OLMo-core",
     suffixes=(".npy",),
     write=write,
+    result=OlmoShard,
     read=read,
     unit="documents",
     eos="required",

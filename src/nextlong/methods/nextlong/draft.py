@@ -24,11 +24,15 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
 from nextlong.methods.nextlong.screen import Screened, screen
+from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.metas import chunk_ids_of
 from nextlong.similarity.shingles import ShingleStore, Weights, document_of
 from nextlong.tokens.encode import TextEncoder
+
+_EXAMPLES = 8  # of near-copies that a task remembers
+_DROPPED_EXAMPLES = 100  # of documents that became no draft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,7 @@ def draft_block(
     engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
     rules: DraftRules,
-) -> dict[str, Any]:
+) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
     `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
@@ -106,6 +110,7 @@ def draft_block(
     screening = None if measure is None else (measure[0], np.load(measure[1]))
     firsts = np.cumsum(drawn["chunks"]) - drawn["chunks"]
     near_copies = by_passage = 0
+    examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
         for place, retrieved in zip(np.flatnonzero(fits).tolist(), neighbourhoods, strict=True):
             meta, first_text = drawn[place], int(firsts[place])
@@ -114,8 +119,25 @@ def draft_block(
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
             near_copies += found.near_copies
             by_passage += found.by_passage
-    counted = {} if measure is None else {"near_copies": near_copies, "repeated_passages": by_passage}
-    return {"drafts": int(fits.sum()), "dropped": {DropReason.TOO_LONG: int((~fits).sum())}} | counted
+            examples += _examples(meta, found)[: _EXAMPLES - len(examples)]
+    too_long = tuple(
+        (int(meta["first_chunk"]), int(meta["chunks"]), int(tokens))
+        for meta, tokens in zip(drawn[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
+    )
+    return DraftResult(
+        drafts=int(fits.sum()),
+        dropped={DropReason.TOO_LONG: int((~fits).sum())},
+        dropped_examples={DropReason.TOO_LONG: too_long},
+        near_copies=None if measure is None else near_copies,
+        repeated_passages=None if measure is None else by_passage,
+        near_copy_examples=tuple(examples),
+    )
+
+
+def _examples(meta: NDArray[Any], found: Screened) -> list[tuple[int, int, int]]:
+    """Return chunks that were passed over, each with the first chunk and the number of chunks of what it repeats."""
+    document = int(meta["first_chunk"]), int(meta["chunks"])
+    return [(chunk, *(document if repeated is None else (repeated, 1))) for chunk, repeated in found.examples]
 
 
 def _draft(

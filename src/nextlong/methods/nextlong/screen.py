@@ -14,7 +14,7 @@ of each list of which too much falls out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from nextlong.similarity.near_copies import find
 from nextlong.similarity.shingles import Document, ShingleStore, Weights
 
 _EXAMINED = 1.125  # times the prefix that a draft of unscreened lists takes …
+_EXAMPLES = 2  # of a meta-document
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
 
 Ids = NDArray[np.int64]
@@ -38,6 +39,9 @@ class Screened(NamedTuple):
     pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
     near_copies: int = 0  # distinct chunks that are passed over
     by_passage: int = 0  # … of these, for nothing but 100 words in a row
+    examples: tuple[
+        tuple[int, int | None], ...
+    ] = ()  # some of these, and the candidate repeated; None: the meta-document
 
 
 def screen(
@@ -69,7 +73,17 @@ def screen(
     pairs = pairs[np.isin(pairs, reached).all(axis=1)]
     passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
     by_passage = np.intersect1d(passed_over, walked[found.by_passage])
-    return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage))
+    examples = tuple(_examples(passed_over, walked[found.of_document], walked[found.pairs]))
+    return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage), examples)
+
+
+def _examples(passed_over: Ids, of_document: Ids, pairs: Ids) -> Iterator[tuple[int, int | None]]:
+    """Yield the first few that were passed over, each with the candidate that it repeats, or None for the meta-document."""
+    repeated = {later: earlier for earlier, later in pairs.tolist()}
+    from_document = set(of_document.tolist())
+    for chunk in passed_over[:_EXAMPLES].tolist():
+        if chunk in from_document or chunk in repeated:
+            yield chunk, None if chunk in from_document else repeated[chunk]
 
 
 def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pydantic import Field
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.methods.quest import quest
 from nextlong.recipe import MayBePath, Named, Positive, Section
+from nextlong.results import KeywordsResult
 
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 
@@ -27,7 +28,7 @@ class Keywords(Section):
     min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
 
 
-def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> dict[str, Any]:
+def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
     """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else quest.doc2query(options.queries)
@@ -51,11 +52,9 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
             ]
             found += sum(map(bool, keywords))
             writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
-    return {
-        "documents": len(wanted),
-        "with_keywords": found,
-        "queries": quest.EXTRACTIVE if model is None else options.queries,
-    }
+    return KeywordsResult(
+        documents=len(wanted), with_keywords=found, queries=quest.EXTRACTIVE if model is None else options.queries
+    )
 
 
 def read_keywords(paths: Sequence[Path]) -> pa.ListArray:

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 
 from nextlong.engine.executor import Capacity, Resources, granted_gpus
 from nextlong.errors import EncoderError
+from nextlong.methods.base import stretches
 from nextlong.methods.quest.rake import english_stop_words, key_phrases
-from nextlong.methods.standard import stretches
 from nextlong.rng import keyed_hash, rng_for
 
 EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries

@@ -53,6 +53,27 @@ def _cell(plain: Mapping[str, Any], path: Path | None, form: str) -> Cell:
     return Cell(value if isinstance(value, str) else form.format(value), value, path or ())
 
 
+def first(plain: Plain) -> list[Row]:
+    """The few numbers to look at first."""
+    apart = row(
+        "tokens between chunks that were neighbours, half the time at most",
+        plain,
+        ("distance_tokens", "p50"),
+        "{:,.0f}",
+    )
+    return _said(
+        [
+            row("sequences", plain, ("sequences",)),
+            row("tokens in each", plain, ("target_tokens",)),
+            row("tokens in all", plain, ("tokens",)),
+            row("documents used", plain, ("distinct_documents",)),
+            apart,
+            row("cosine of the look-alikes, on average", plain, ("similarity", "mean"), "{:.2f}"),
+            row("drafts kept", plain, ("yields", "kept")),
+        ]
+    )
+
+
 def settings(plain: Plain) -> list[Row]:
     """What tells the runs apart, in a word each."""
     names = {
@@ -189,6 +210,19 @@ def leaks(plain: Plain) -> list[Row]:
             row("chunks that a sequence holds twice", plain, ("repeated_chunks",)),
         ]
     )
+
+
+def costs(plain: Plain, key: str, form: str, unit: float) -> list[Row]:
+    """What each step took, in the order of the route; nothing where no step says."""
+    names = dict.fromkeys(own["step"] for one in plain for own in one["steps"])
+    return _said(Row(name, tuple(_cost(one, name, key, form, unit) for one in plain)) for name in names)
+
+
+def _cost(plain: Mapping[str, Any], step: str, key: str, form: str, unit: float) -> Cell:
+    for place, own in enumerate(plain["steps"]):
+        if own["step"] == step and own[key] is not None:
+            return Cell(form.format(own[key] * unit), own[key], ("steps", place, key))
+    return Cell(_NOTHING)
 
 
 def hubs(plain: Mapping[str, Any]) -> list[Row]:

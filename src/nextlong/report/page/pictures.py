@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from nextlong.errors import NextlongError
-from nextlong.report.page.elements import clean
+from nextlong.picture.elements import clean
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Bin
 
@@ -207,10 +207,16 @@ def near_copies(runs: Named) -> str | None:
     return _bars(runs, ["near-copies", "of them, one passage"], rows, label="left out")
 
 
-def costs(runs: Named, values: Sequence[Mapping[str, float]], *, label: str) -> str | None:
-    """What each step took, in the order of the route."""
-    names = list(dict.fromkeys(name for own in values for name in own))
-    return _bars(runs, names, [[own.get(name, 0.0) for name in names] for own in values], label=label)
+def document_chars(runs: Named) -> str | None:
+    """How long the documents of the corpus are."""
+    return _binned(runs, [one.document_chars_histogram for _, one in runs], label="characters of a document")
+
+
+def costs(runs: Named, key: str, *, unit: float, label: str) -> str | None:
+    """What each step took, in the order of the route; `key` names a part of `StepCost`."""
+    taken = [{own.step: (getattr(own, key) or 0) * unit for own in one.steps} for _, one in runs]
+    names = list(dict.fromkeys(name for own in taken for name in own))
+    return _bars(runs, names, [[own.get(name, 0.0) for name in names] for own in taken], label=label)
 
 
 def _bars(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from nextlong.picture.pieces import neighbours_before
+from nextlong.runs.opened import Span
 from nextlong.schemas import Layout
 
 _OPENINGS: Final = {
@@ -27,6 +29,7 @@ READ: Final = {
     "look. Bars below 1,000 tokens teach little that short documents do not. A run whose documents stay whole has none.",
     "reuse": "Most chunks should be used once or a few times; a chunk that is used hundreds of times will be learned by heart.",
     "chunks": "One heap is what to expect; many chunks of a few tokens are headings or remains of tables.",
+    "documents": "Documents of a few chunks have little to pull apart; those far longer fill sequences by themselves.",
     "sources": "Compare with the mix you meant: similar chunks are found where there is much of a kind, so a large source tends to "
     "grow.",
     "roles": "The document that is stretched is the part a model can predict from far back; the rest is what stands in between.",
@@ -37,8 +40,16 @@ READ: Final = {
     "leaks": "Both numbers have to be 0, unless a sequence was asked to repeat itself.",
     "time": "Seconds from the start of a step's first task to the end of its last; a step that was kept from an earlier run "
     "shows what it took then.",
+    "memory": "The most that one task of a step held at a time; times the number of workers it is what the step needs. Files that "
+    "are read in place count as well, which the system takes back when memory is short.",
     "bytes": "What a step left on the disk; `nextlong prune` says what can go.",
 }
+
+HOW_TO_EXPLORE: Final = (
+    "Each bar is a sequence, from its first token on the left to its last on the right. Point at it to see which chunk stands "
+    "there; click, or move the slider, to read the chunk beside the text it belongs to. Marked are the words that both hold, "
+    "without those that most texts hold: what a model could confuse the two by."
+)
 
 GLOSSARY: Final = {
     "token": "what a model reads: a word or a part of one.",
@@ -52,6 +63,27 @@ GLOSSARY: Final = {
 }
 
 
+def sequences_of(count: int, tokens: int) -> str:
+    """Return so many sequences of so many tokens in words."""
+    return f"{count:,} sequence{'' if count == 1 else 's'} of exactly {tokens:,} tokens"
+
+
+def chunks(count: int) -> str:
+    """Return so many chunks in words."""
+    return "1 chunk" if count == 1 else f"{count:,} chunks"
+
+
+def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
+    """Return what a sequence is made of, in a sentence or two."""
+    own = [span for span in spans if span.doc_id == lead]
+    others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
+    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
+    told = f"{tokens:,} tokens: {chunks(len(own))} of the document, and text of {len(others):,} other documents."
+    if not apart:
+        return f"{told} Whatever the document holds still stands side by side."
+    return f"{told} Chunks that stood side by side are now up to {max(apart):,} tokens apart."
+
+
 def opening(stats: Mapping[str, Any]) -> str:
     """Return what was done to the documents, in three sentences."""
     return _OPENINGS[Layout(stats["layout"])]
@@ -60,7 +92,7 @@ def opening(stats: Mapping[str, Any]) -> str:
 def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
-        f"{stats['sequences']:,} sequences of exactly {stats['target_tokens']:,} tokens, {stats['tokens']:,} tokens in all, from "
+        f"{sequences_of(stats['sequences'], stats['target_tokens'])}, {stats['tokens']:,} tokens in all, from "
         f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
     )
 

@@ -1,343 +1,211 @@
-"""Plan's costs: what each step will take, from the size of the corpus and the speed of this machine.
+"""Costs: what each step will take, from what it declares, what it took on a sample, and how much there is to do.
 
-In:  a recipe, what `sample.py` measured, and what earlier runs in the run directory took (`earlier.py`). Out: a `Cost` a step.
-Times assume that all workers are as fast as one core was on the sample.
+In:  steps with their estimates, the `Amounts` of the corpus and of two trials, rates that were measured apart.
+Out: a `Cost` a step; and what all of them take together, on so many workers and GPUs.
+
+A step takes `start_s` on each worker that takes part (what it took on a sample however small) and `seconds` of one worker in
+all. Times assume that every worker is as fast as one core was on the sample.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from nextlong import pipeline
-from nextlong.embed.base import embedding_resources
+from nextlong.engine.estimate import TRIED, Amount, Estimate
+from nextlong.engine.executor import Capacity
 from nextlong.engine.step import Step
-from nextlong.export import steps as export_steps
-from nextlong.export.formats.base import format_of
-from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
-from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import document_chars, fetch_of
-from nextlong.report.plan.sample import Corpus, Rates
-from nextlong.schemas import Layout
-from nextlong.search import choose
+from nextlong.recipe.amounts import Amounts
+from nextlong.report.plan.schedule import Load, schedule
+from nextlong.report.plan.trial import Tried
 
-_WORKER_MB = 130  # a worker with its libraries, measured (bench/README.md)
-_TOKENIZER_MB = 150  # a tokenizer and its cache
-_MB = 1_000_000
-_FIT_MB_PER_CHUNK = 0.012  # its rows of the term matrix, twice
-_SEARCH_BLOCK_ROWS = 32_768  # vectors and scores that a miner holds as float32
-_FILE_BYTES = 1_500  # schema, footer and headers of a shard's files; only small corpora notice
-_DOCUMENT_BYTES = 40  # hash (twice), length and id, which do not compress
-_CHUNK_BYTES = 21  # CHUNKS: 4 + 8 + 8 bytes and a bit
-_META_BYTES = 40  # METAS: five numbers of 8 bytes
-_CANDIDATE_BYTES = 12  # id and score
-_DRAFTED_BYTES = 21  # DRAFTS: id, role, group and score of a chunk, and its share of the header
-_SPAN_BYTES = 30  # SEQUENCES: the same with two places and a joint now and then
-_TOKEN_BYTES = 4
-_ROW_S, _ROW_BYTES = 2e-5, 36  # of where a sequence lies
-_OFFSET_BYTES = 8
-_LENGTH_BYTES = 4
-_TERM_BYTES = 12  # a term in JSON
-_TERM_GROWTH = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
-_TOKENIZER_FILE_BYTES = 5e6  # of 32,000 to 128,000 entries
-_TOKENIZER_ENTRY_BYTES = 45  # of a trained one: the entry and its merge
-_COUNT_LINES_S = 3e-10  # a byte, read and searched
-_SELECT_S, _METAS_S, _DRAFT_S, _REFER_S, _SPAN_S = (
-    2e-7,
-    2e-8,
-    1e-7,
-    1e-8,
-    1e-5,
-)  # a document, chunk, candidate, chunk, span
-_SHINGLE_S, _COUNT_S, _COMPARE_S = 2e-8, 6e-9, 5e-8  # a character read and shingled, of the sample, of a drafted chunk
-_SHINGLE_BYTES, _WEIGHTS_BYTES = 0.66, 8.4e6  # a character, all weights
-_SAMPLED_CHARS = 48e6  # as similarity/shingles.py has it
-# Multiples of what it takes to hash the words: of a text matched or signed, of a byte of an evaluation file (measured).
-_MATCH_WORDS, _SIGN_WORDS, _EVALUATION_WORDS = 1.6, 1.6, 3.5
-_WORD_TABLES_S = 0.2  # once a worker
-_SIGNATURE_BYTES, _NEARDUP_S = 512, 2e-5  # a document
-_EVALUATION_SHARE = 0.8  # runs to look for, per byte of an evaluation file
-_TOKENIZER_S = 3.0  # to load one, or train on its sample
-_EXPORT_BYTES_PER_S = 100e6  # of one core
-_DRAWN_SHARE, _NAMED_SHARE = (
-    1.25,
-    1.0625,
-)  # a quarter more documents are drawn than asked for, a sixteenth more drafts named
-_UNKNOWN = "not known"
+_WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
+_TELLING_SECONDS = 0.01  # by which a larger sample must take longer, for the difference to say anything
+_TELLING_GROWTH = 1.3
+HEAD_S = 0.004  # handing a task over, taking it back and its marker's way to the disk, measured (docs/scale.md)
+RAY_HEAD_S = 0.01  # the same through Ray
 
-_TUNED_QUERIES = 256  # searched for exactly, to measure an index against
+
+class Rate(NamedTuple):
+    """Seconds a unit of work, on a processor or on a GPU; None: not known, for the reason given.
+
+    `start_s` says what a worker that does so much of it takes besides.
+    """
+
+    seconds: float | None
+    unknown: str = "not known"
+    on_gpu: float | None = None
+    start_s: Callable[[float], float] = lambda _: 0.0
 
 
 @dataclass(frozen=True)
+class Sample:
+    """How much there was to do in a trial, and what each step took."""
+
+    amounts: Amounts
+    steps: Mapping[str, Tried]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a step will take on so many lanes; seconds None: unknown, for the reason given."""
+    """What a step takes: `seconds` of one worker, or GPU, all tasks together; None: unknown, for the reason given."""
 
     seconds: float | None
     disk_bytes: float
-    memory_mb: float
-    why_unknown: str = _UNKNOWN
-    lanes: int = 1
+    memory_bytes: float = 0.0  # of one task, beyond what each worker holds
+    start_s: float = 0.0
+    tasks: int = 1
+    on_gpus: bool = False
+    at_once: int | None = None
+    unknown: str = "not known"
+
+    def lanes(self, machines: Machines) -> int:
+        """Return how many of its tasks run at once."""
+        most = machines.gpus if self.on_gpus else machines.workers
+        return max(1, min(self.tasks, most, self.at_once or most))
+
+    def wall(self, machines: Machines) -> float | None:
+        """Return its seconds by itself."""
+        if self.seconds is None:
+            return None
+        return self.start_s + self.seconds * math.ceil(self.tasks / self.lanes(machines)) / self.tasks
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a step has to do: units that take `seconds` of one core in all (None: unknown) on so many lanes."""
+class Machines(NamedTuple):
+    """What a plan is for: so many worker processes, and GPUs, in all."""
+
+    workers: int
+    gpus: int = 0
+    head_s: float = HEAD_S
+
+
+class Total(NamedTuple):
+    """What all steps take; seconds None: a step's are unknown, for the reason given."""
 
     seconds: float | None
     disk_bytes: float
-    units: float = 0.0
-    lanes: int = 1
-    extra_mb: float = 0.0
-    why_unknown: str = _UNKNOWN
+    memory_bytes: float
+    gpu_seconds: float
+    unknown: str = ""
 
 
-def estimate(
-    recipe: Recipe, corpus: Corpus, rates: Rates, *, shards: int = 1, earlier: Mapping[str, float] | None = None
+def costs(
+    steps: Sequence[Step],
+    amounts: Amounts,
+    samples: tuple[Sample, Sample],
+    rates: Mapping[str, Rate],
+    *,
+    machines: Machines,
+    earlier: Mapping[str, float] | None = None,
 ) -> dict[str, Cost]:
-    """Return what each step of any route will take; `earlier` (seconds per unit of one lane, by step) beats the sample."""
-    base = _WORKER_MB * (pipeline.worker_count(recipe) + 1)
-    costs = {}
-    for name, work in _works(recipe, corpus, rates, shards).items():
-        seconds = work.seconds
-        if earlier and name in earlier and work.units:
-            seconds = earlier[name] * work.units
-        spent = None if seconds is None else seconds / work.lanes
-        costs[name] = Cost(spent, work.disk_bytes, base + work.extra_mb, work.why_unknown, work.lanes)
-    return costs
+    """Return what each step will take; `earlier` (seconds a unit of work, by step, in this run directory) beats the samples."""
+    capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
+    told = {}
+    for step in steps:
+        estimate, resources = step.estimate, step.resources(capacity)
+        on_gpus = resources.gpus > 0
+        tasks = max(1, round(estimate.tasks(amounts)))
+        rate = rates.get(estimate.rate)
+        if rate is not None:
+            start_s, seconds = _by_rate(rate, estimate.work(amounts), min(tasks, machines.workers), on_gpus=on_gpus)
+        else:
+            start_s, seconds = _tried(step.name, estimate, amounts, samples)
+        if earlier and step.name in earlier:
+            seconds = earlier[step.name] * estimate.work(amounts)
+        told[step.name] = Cost(
+            seconds=seconds,
+            start_s=start_s,
+            disk_bytes=_disk_bytes(step.name, estimate, amounts, samples),
+            memory_bytes=estimate.memory(amounts),
+            tasks=tasks,
+            on_gpus=on_gpus,
+            at_once=resources.at_once,
+            unknown=rate.unknown if rate is not None else "",
+        )
+    return told
 
 
-def waves(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Yield the steps that can run side by side: those that wait for none of the steps that are left."""
-    waiting = list(steps)
-    while waiting:
-        names = {step.name for step in waiting}
-        ready = [step for step in waiting if names.isdisjoint(before.name for before in step.inputs)]
-        yield ready
-        waiting = [step for step in waiting if step not in ready]
-
-
-def total(waves: Iterable[Sequence[Cost]], *, workers: int) -> Cost:
-    """Return what all steps take, of which those of a wave run side by side."""
-    waves = [wave for wave in waves if wave]
-    costs = [cost for wave in waves for cost in wave]
-    unknown = [cost.why_unknown for cost in costs if cost.seconds is None]
-    seconds = sum(
-        max(max(cost.seconds or 0 for cost in wave), sum((cost.seconds or 0) * cost.lanes for cost in wave) / workers)
-        for wave in waves
+def total(steps: Sequence[Step], told: Mapping[str, Cost], machines: Machines) -> Total:
+    """Return what the steps in `told` take together, of which those run side by side that need not wait for each other."""
+    unknown = [cost.unknown for cost in told.values() if cost.seconds is None]
+    when = schedule(loads(steps, told), workers=machines.workers, gpus=machines.gpus, head_s=machines.head_s)
+    at_once = {name: cost.memory_bytes * cost.lanes(machines) for name, cost in told.items()}
+    peak = max(
+        (sum(at_once[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
+        default=0.0,
     )
-    base = min(cost.memory_mb for cost in costs)
-    memory_mb = max(base + sum(cost.memory_mb - base for cost in wave) for wave in waves)
-    disk_bytes = sum(cost.disk_bytes for cost in costs)
-    return Cost(None, disk_bytes, memory_mb, unknown[0]) if unknown else Cost(seconds, disk_bytes, memory_mb)
+    return Total(
+        seconds=None if unknown else max((end for _, end in when.values()), default=0.0),
+        disk_bytes=sum(cost.disk_bytes for cost in told.values()),
+        memory_bytes=_WORKER_BYTES * (machines.workers + 1) + peak,
+        gpu_seconds=sum(cost.seconds or 0.0 for cost in told.values() if cost.on_gpus),
+        unknown=unknown[0] if unknown else "",
+    )
 
 
-def _works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
-    drafts = _plan_drafts(recipe, corpus, rates)
-    return {
-        **_corpus_works(recipe, corpus, rates, shards),
-        **_clean_works(recipe, corpus, rates, shards),
-        **_search_works(recipe, corpus, rates, drafts.queries),
-        **_sequence_works(recipe, corpus, rates, shards, drafts),
-    }
+def loads(steps: Sequence[Step], told: Mapping[str, Cost]) -> list[Load]:
+    """Return the steps that are to do as the schedule wants them."""
+    return [
+        Load(
+            name=step.name,
+            needs=frozenset(before.name for before in step.inputs if before.name in told),
+            tasks=cost.tasks,
+            seconds=cost.seconds or 0.0,
+            start_s=cost.start_s,
+            on_gpus=cost.on_gpus,
+            at_once=cost.at_once,
+        )
+        for step in steps
+        if (cost := told.get(step.name)) is not None
+    ]
 
 
-@dataclass(frozen=True)
-class _Drafts:
-    """How many sequences there will be, how many are drafted, from how many meta-chunks, and the chunks named."""
-
-    sequences: float
-    drafted: float
-    queries: float
-    drafted_chunks: float
-    named_chunks: float
+def memory_of(cost: Cost, machines: Machines) -> float:
+    """Return the bytes that a step holds, with the workers themselves."""
+    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.lanes(machines)
 
 
-def _plan_drafts(recipe: Recipe, corpus: Corpus, rates: Rates) -> _Drafts:
-    compose = recipe.compose
-    sequence_chars = recipe.sequence_tokens * rates.chars_per_token
-    method = method_of(recipe)
-    is_extended = method.layout == Layout.EXTENDED
-    a_document = corpus.kept_chars / max(1.0, corpus.kept_documents) / sequence_chars
-    if is_extended:
-        most, factor = corpus.eligible, compose.draft_factor
-    elif Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options):
-        most, factor = corpus.kept_documents, 1 + a_document
-    else:  # each document stands in one sequence, or in few
-        most, factor = corpus.kept_chars / sequence_chars, 1 + a_document
-    asked = most if compose.sequences == "all" else float(compose.sequences)
-    sequences = min(asked, most)
-    drawn = min(most, asked * _DRAWN_SHARE + 8)
-    if is_extended:
-        queries = drawn * corpus.meta_chunks / max(1.0, corpus.eligible)
+def _by_rate(rate: Rate, work: float, lanes: int, *, on_gpus: bool) -> tuple[float, float | None]:
+    """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
+    if not work:
+        return 0.0, 0.0
+    unit = rate.on_gpu if on_gpus else rate.seconds
+    return rate.start_s(work / lanes), None if unit is None else unit * work
+
+
+def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:
+    """Return the same from what it took on the samples."""
+    work = estimate.work(amounts)
+    if estimate.rate != TRIED or any(name not in sample.steps for sample in samples):
+        return 0.0, estimate.seconds * work
+    points = [(estimate.work(sample.amounts), sample.steps[name].seconds) for sample in samples]
+    start_s, unit = line(points, declared=estimate.seconds, telling=_TELLING_SECONDS)
+    return start_s, unit * work
+
+
+def _disk_bytes(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> float:
+    units = estimate.disk(amounts)
+    if any(name not in sample.steps for sample in samples) or not _grows(estimate.disk, samples):
+        return estimate.bytes * units
+    points = [(estimate.disk(sample.amounts), sample.steps[name].bytes) for sample in samples]
+    start, unit = line(points, declared=estimate.bytes, telling=1.0)
+    return start + unit * units
+
+
+def _grows(amount: Amount, samples: tuple[Sample, Sample]) -> bool:
+    return amount(samples[1].amounts) > 0
+
+
+def line(points: Sequence[tuple[float, float]], *, declared: float, telling: float) -> tuple[float, float]:
+    """Return the start and the slope of a line through two points (amount, taken), neither below 0.
+
+    Where they are too near each other to tell, the slope is the declared one, or what the second takes a unit where that is less.
+    """
+    (less, taken_less), (more, taken_more) = points
+    if more > _TELLING_GROWTH * less and taken_more - taken_less > telling:
+        slope = min((taken_more - taken_less) / (more - less), taken_more / more)
     else:
-        queries = min(_search_of(recipe).queries or math.inf, corpus.kept_documents)
-    chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
-    a_draft = min(corpus.chunks, sequence_chars * factor / max(1.0, chunk_chars))
-    named_drafts = min(drawn, asked * _NAMED_SHARE + 4)
-    # Drafts share chunks: so many different ones if each were drawn from all.
-    named = corpus.chunks * -math.expm1(-named_drafts * a_draft / max(1.0, corpus.chunks))
-    return _Drafts(sequences, drawn, queries, drawn * a_draft, named)
-
-
-def _search_of(recipe: Recipe) -> NeighbourSearch:
-    """Return which documents' neighbours the method looks for at first, and how many."""
-    method = method_of(recipe)
-    if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
-        return method.search(recipe, recipe.options, attempt=0)
-    return NeighbourSearch()
-
-
-def _clean_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
-    """Return the steps that leave documents and chunks out."""
-    workers = pipeline.worker_count(recipe)
-    lanes = min(workers, shards)
-    hashed_s = corpus.kept_chars * rates.words_s_per_char
-    tables_s = _WORD_TABLES_S * lanes
-    chunk_bytes = corpus.chunks * _CHUNK_BYTES
-    return {
-        "minhash": Work(hashed_s * _SIGN_WORDS + tables_s, corpus.documents * _SIGNATURE_BYTES, lanes=lanes),
-        "near_duplicates": Work(corpus.documents * _NEARDUP_S, corpus.documents),
-        "eval_ngrams": Work(
-            corpus.evaluation_bytes * rates.words_s_per_char * _EVALUATION_WORDS + _WORD_TABLES_S,
-            corpus.evaluation_bytes * _EVALUATION_SHARE,
-        ),
-        "contaminated": Work(hashed_s * _MATCH_WORDS + tables_s, corpus.chunks, lanes=lanes),
-        "clean": Work(corpus.chunks * _REFER_S, chunk_bytes, lanes=lanes),
-    }
-
-
-def _corpus_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int) -> dict[str, Work]:
-    workers = pipeline.worker_count(recipe)
-    lanes = min(workers, shards)
-    capacity = pipeline.capacity_here(recipe)
-    resources = embedding_resources(recipe.encoder, capacity)
-    tasks = workers if recipe.encoder.kind == "sentence-transformers" else shards  # a shard is many slices
-    encoding = min(resources.at_once or (capacity.gpus if resources.gpus else workers), tasks)
-    fitted = min(corpus.chunks, recipe.encoder.lsa.fit_chunks) if recipe.encoder.kind == "lsa" else 0.0
-    growth = max(1.0, fitted / max(1, rates.fit_measured_chunks)) ** _TERM_GROWTH
-    terms = min(recipe.encoder.lsa.max_terms, rates.fit_terms * growth)
-    encode_s = None if rates.encode_s_per_chunk is None else corpus.chunks * rates.encode_s_per_chunk
-    ingested = corpus.text_bytes * corpus.stored_share + corpus.documents * _DOCUMENT_BYTES + shards * _FILE_BYTES
-    return {
-        "line_counts": Work(corpus.text_bytes * _COUNT_LINES_S, 0.0, lanes=lanes),
-        "ingest": Work(corpus.text_bytes * rates.read_s_per_byte, ingested, corpus.text_bytes, lanes),
-        "select": Work(corpus.documents * _SELECT_S, corpus.documents),
-        "chunk": Work(
-            corpus.kept_chars * rates.chunk_s_per_char, corpus.chunks * _CHUNK_BYTES, corpus.kept_chars, lanes
-        ),
-        "encoder": Work(
-            max(0.0, rates.fit_base_s + fitted * rates.fit_s_per_chunk) if fitted else 0.0,
-            terms * (_TOKEN_BYTES * (rates.dimensions + 1) + _TERM_BYTES),
-            fitted,
-            extra_mb=fitted * _FIT_MB_PER_CHUNK,
-        ),
-        "embed": Work(
-            encode_s, corpus.chunks * rates.dimensions * 2, corpus.chunks, encoding, why_unknown=rates.encode_unknown
-        ),
-        "document_vectors": Work(
-            corpus.chunks * _METAS_S, corpus.kept_documents * (rates.dimensions * 2 + 16), lanes=lanes
-        ),
-        "lengths": Work(
-            corpus.kept_chars * rates.tokenize_s_per_char,
-            corpus.chunks * _LENGTH_BYTES,
-            corpus.kept_chars,
-            lanes,
-            lanes * _TOKENIZER_MB,
-        ),
-        "documents": Work(corpus.chunks * _METAS_S, corpus.kept_documents * _META_BYTES),
-        "keywords": Work(None, corpus.kept_documents * _META_BYTES, lanes=lanes),
-    }
-
-
-def _search_works(recipe: Recipe, corpus: Corpus, rates: Rates, queries: float) -> dict[str, Work]:
-    workers = pipeline.worker_count(recipe)
-    block_mb = workers * _SEARCH_BLOCK_ROWS * rates.dimensions * 4 / _MB
-    mined = queries * min(fetch_of(recipe), corpus.chunks) * _CANDIDATE_BYTES
-    near = _search_of(recipe).fetch
-    if near is None:
-        mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
-        near = math.ceil(4 * document_chars(recipe, rates.chars_per_token) / max(1.0, mean_chars))
-    is_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
-    load = choose.Load(
-        vectors=round(corpus.chunks if is_chunks else corpus.kept_documents),
-        queries=round(queries),
-        dimensions=rates.dimensions,
-        k=min(fetch_of(recipe), round(corpus.chunks)) if is_chunks else near,
-        memory_bytes=choose.memory_bytes(),
-        has_gpu=choose.has_gpu(recipe.search),
-    )
-    looked_into, building = _index_works(recipe, load, workers)
-    return {
-        "meta_documents": Work(corpus.chunks * _METAS_S, queries * _META_BYTES),
-        **building,
-        "mine": Work(
-            queries * corpus.chunks * rates.search_s_per_pair * looked_into,
-            mined,
-            mined * corpus.chunks,
-            workers,
-            block_mb,
-        ),
-        "neighbours": Work(
-            queries * corpus.kept_documents * rates.search_s_per_pair * looked_into,
-            queries * min(near, corpus.kept_documents) * _CANDIDATE_BYTES,
-            lanes=workers,
-            extra_mb=block_mb,
-        ),
-    }
-
-
-def _index_works(recipe: Recipe, load: choose.Load, workers: int) -> tuple[float, dict[str, Work]]:
-    """Return which share of the vectors a query meets, and what it takes to build the index that makes it so."""
-    index = choose.choose(load)[0] if recipe.search.index == "auto" else recipe.search.index
-    if index == "exact":
-        return 1.0, {name: Work(0.0, 0.0) for name in ("index", "lists", "tune")}
-    train, fill = choose.build_seconds(load)
-    code_bytes = load.dimensions * (2 if index.endswith("Flat") else 1)
-    tuned = choose.seconds(replace(load, queries=_TUNED_QUERIES, has_gpu=False))[0]
-    return choose.looked_into(load), {
-        "index": Work(train, 4.0 * load.dimensions * load.vectors**0.5),
-        "lists": Work(fill, load.vectors * (code_bytes + 8), lanes=workers),
-        "tune": Work(tuned, 0.0),
-    }
-
-
-def _sequence_works(recipe: Recipe, corpus: Corpus, rates: Rates, shards: int, drafts: _Drafts) -> dict[str, Work]:
-    workers = pipeline.worker_count(recipe)
-    chunk_chars = corpus.kept_chars / max(1.0, corpus.chunks)
-    tokens = drafts.sequences * recipe.sequence_tokens
-    spans = tokens * rates.chars_per_token / max(1.0, chunk_chars)
-    named_chars = drafts.named_chunks * chunk_chars
-    token_bytes = named_chars / rates.chars_per_token * _TOKEN_BYTES + drafts.named_chunks * _OFFSET_BYTES
-    tokenizer_bytes = (recipe.tokenizer.train or 0) * _TOKENIZER_ENTRY_BYTES or _TOKENIZER_FILE_BYTES
-    drafted = max(drafts.drafted_chunks, drafts.queries * fetch_of(recipe))
-    is_screened = recipe.mine.screened(recipe.compose.negatives) is not None
-    compared_chars = drafts.drafted_chunks * chunk_chars if is_screened else 0.0
-    shingle_bytes = corpus.kept_chars * _SHINGLE_BYTES + corpus.chunks * _OFFSET_BYTES
-    sampled_chars = min(corpus.kept_chars, _SAMPLED_CHARS)
-    works = {
-        "tokenizer": Work(_TOKENIZER_S, tokenizer_bytes, extra_mb=_TOKENIZER_MB),
-        "shingles": Work(corpus.kept_chars * _SHINGLE_S, shingle_bytes, lanes=min(workers, shards)),
-        "weights": Work(sampled_chars * _COUNT_S, _WEIGHTS_BYTES),
-        "draft": Work(
-            drafted * _DRAFT_S + compared_chars * _COMPARE_S, drafts.drafted_chunks * _DRAFTED_BYTES, lanes=workers
-        ),
-        "named_chunks": Work(corpus.chunks * _REFER_S, drafts.named_chunks * _OFFSET_BYTES),
-        "tokens": Work(
-            named_chars * rates.tokenize_s_per_char,
-            token_bytes,
-            named_chars,
-            min(workers, shards),
-            workers * _TOKENIZER_MB,
-        ),
-        "compose": Work(spans * _SPAN_S, spans * _SPAN_BYTES, spans * _SPAN_BYTES, workers),
-    }
-    works["rows"] = Work(drafts.sequences * _ROW_S, drafts.sequences * _ROW_BYTES)
-    shares = {"train": 1 - recipe.export.validation, "validation": recipe.export.validation}
-    for name in recipe.export.formats:
-        per_token = format_of(name).bytes_per_token(recipe.export.compression, rates.chars_per_token)
-        for split in export_steps.splits_of(recipe):
-            size = tokens * shares[split] * per_token
-            step = export_steps.step_name(name, split)
-            works[step] = Work(size / _EXPORT_BYTES_PER_S, size, size, workers, workers * _TOKENIZER_MB)
-    return works
+        slope = min(declared, taken_more / more) if more and declared else taken_more / more if more else declared
+    return max(0.0, taken_more - slope * more), slope

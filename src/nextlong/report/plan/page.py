@@ -1,8 +1,8 @@
 """Plan: what would run, what is done, and what it will take, before anything runs.
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, read, chunked, encoded and
-tokenized here and now (`sample.py`); nothing is written.
+What is not done yet is estimated (`costs.py`) from a small sample of the user's own files, on which the steps are tried here
+and now (`sample.py`, `trial.py`), in a temporary folder; nothing stays. The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of
+from nextlong.artefacts.record import run_dir_of, store_of
 from nextlong.corpus import steps as corpus_steps
 from nextlong.engine import runner
 from nextlong.engine.step import Step
@@ -27,102 +26,170 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
+from nextlong.report.plan import assumed, warnings
 from nextlong.report.plan import costs as plan_costs
-from nextlong.report.plan import sample as plan_sample
-from nextlong.report.plan.costs import Cost
+from nextlong.report.plan.amounts import Corpus, amounts_of, of_trial
+from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan.costs import Cost, Machines, Sample
 from nextlong.report.plan.earlier import earlier_rates
+from nextlong.report.plan.sample import Measured, measure
+from nextlong.report.plan.trial import try_route
+from nextlong.search import choose
 from nextlong.tokens import lost
-from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
 _MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What would run: each step with its state and, where it is not done, its cost; what there is to say before and after.
+class Plan(NamedTuple):
+    """What is to be done, how much of it, and what it takes on each of the machines that are asked for."""
 
-    `corpus` and `rates` are None where everything is done and nothing had to be measured.
-    """
+    amounts: Amounts
+    corpus: Corpus
+    measured: Measured
+    on: list[tuple[Machines, dict[str, Cost]]]  # this machine first
+
+
+class Planned(NamedTuple):
+    """A plan as it is shown; `plan` is None where everything is done and nothing else was asked for."""
 
     recipe: Recipe
     steps: Sequence[Step]
     states: Sequence[str]
-    costs: Mapping[str, Cost]
-    corpus: plan_sample.Corpus | None
-    rates: plan_sample.Rates | None
-    too_long: str
-    lost: str
+    plan: Plan | None
+    columns: Sequence[tuple[Machines, Mapping[str, Cost]]]  # of what is to do
+    notes: Sequence[str]
+    warnings: Sequence[str]
+    loses: str
     missing: str
 
-    @property
-    def total(self) -> Cost | None:
-        """The cost of all that is to do, None where nothing is."""
-        if not self.costs:
-            return None
-        waves = (
-            [self.costs[step.name] for step in wave if step.name in self.costs] for wave in plan_costs.waves(self.steps)
-        )
-        return plan_costs.total(waves, workers=pipeline.worker_count(self.recipe))
-
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain dictionaries and lists."""
-        costs = {name: asdict(cost) for name, cost in self.costs.items()}
+        """Return everything as plain dictionaries and lists; costs are those of this machine first."""
+        corpus = self.plan and self.plan.corpus
+        told = (self.loses, *self.warnings, self.missing)
         return {
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
             "workers": pipeline.worker_count(self.recipe),
-            "documents": self.corpus and self.corpus.documents,
-            "kept_documents": self.corpus and self.corpus.kept_documents,
-            "chunks": self.corpus and self.corpus.chunks,
-            "text_bytes": self.corpus and self.corpus.text_bytes,
-            "chars_per_token": self.rates and self.rates.chars_per_token,
+            "documents": corpus and corpus.documents,
+            "kept_documents": corpus and corpus.kept_documents,
+            "chunks": corpus and corpus.chunks,
+            "text_bytes": corpus and corpus.text_bytes,
+            "chars_per_token": self.plan and self.plan.measured.tokenizing.chars_per_token,
             "steps": [
-                {"step": step.name, "state": state, "cost": costs.get(step.name)}
+                {
+                    "step": step.name,
+                    "state": state,
+                    "costs": [
+                        _plain(costs[step.name], machines) for machines, costs in self.columns if step.name in costs
+                    ],
+                }
                 for step, state in zip(self.steps, self.states, strict=True)
             ],
-            "all_to_do": self.total and asdict(self.total),
-            "warnings": [told for told in (self.too_long, self.lost, self.missing) if told],
+            "all_to_do": [
+                machines._asdict() | plan_costs.total(self.steps, costs, machines)._asdict()
+                for machines, costs in self.columns
+            ],
+            "assumed": list(self.notes),
+            "warnings": [one for one in told if one],
         }
 
 
-def planned(recipe: Recipe, *, tell: Callable[[str], None]) -> Planned:
-    """Return the plan of a recipe; `tell` is told of inputs. Raises the user's errors that `run` would raise first."""
+def _plain(cost: Cost, machines: Machines) -> dict[str, Any]:
+    return {
+        "seconds": cost.wall(machines),
+        "disk_bytes": cost.disk_bytes,
+        "memory_bytes": plan_costs.memory_of(cost, machines),
+        "unknown": cost.unknown if cost.seconds is None else None,
+    }
+
+
+def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Planned:
+    """Return the plan of a recipe; `tell` hears of inputs. Raises the user's errors that `run` would raise first."""
     missing = _missing_package(recipe)
     pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
     run_dir = run_dir_of(recipe)
     check_apart(recipe, run_dir)
     files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
-    states = [_state(step, run_dir) for step in steps]
-    if all(state.startswith("done") for state in states):
-        return Planned(recipe, steps, states, {}, None, None, "", "", missing)
+    states = [_state(step, run_dir, store_of(recipe)) for step in steps]
+    if all(state.startswith("done") for state in states) and not asked.is_elsewhere and asked.chunks is None:
+        return Planned(recipe, steps, states, None, (), (), (), "", "")
     _check_writable(run_dir)
-    corpus, rates = plan_sample.measure(recipe, files)
-    shards = _shards(recipe, files, corpus.text_bytes)
-    found = plan_costs.estimate(recipe, corpus, rates, shards=shards, earlier=earlier_rates(recipe, run_dir))
+    if asked.chunks is not None:
+        states = ["" for _ in steps]  # of another corpus
+    plan = make(recipe, files, steps, asked)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
-    costs = {step.name: found[step.name] for step in steps if step.name in todo and step.name in found}
-    loses = lost.warning(rates.lost_share)
-    too_long = _too_long(recipe, corpus, rates)
+    columns = [(machines, {name: cost for name, cost in told.items() if name in todo}) for machines, told in plan.on]
+    total = plan_costs.total(steps, columns[0][1], columns[0][0])
+    loses = lost.warning(plan.measured.tokenizing.lost_share)
     return Planned(
-        recipe, steps, states, costs, corpus, rates, too_long, f"the tokenizer {loses}" if loses else "", missing
+        recipe,
+        steps,
+        states,
+        plan,
+        columns,
+        [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
+        [*warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere)],
+        f"the tokenizer {loses}" if loses else "",
+        missing,
     )
 
 
-def show(recipe: Recipe, console: Console) -> None:
+def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     told = partial(console.print, highlight=False, soft_wrap=not console.is_terminal)
-    plan = planned(recipe, tell=told)
-    if plan.corpus is not None and plan.rates is not None:
-        told(_summary(recipe, plan.corpus, plan.rates))
-    if plan.too_long:
-        told(plan.too_long, style="bold red")
-    if plan.lost:
-        told(plan.lost, style="yellow")
-    _print(plan, console)
-    if plan.missing:
-        told(f"before `nextlong run`: {plan.missing}", markup=False)
+    found = planned(recipe, asked, tell=told)
+    if found.plan is None:
+        _print(found.steps, found.states, [], console)
+        return
+    told(_summary(recipe, found.plan))
+    if found.loses:
+        told(found.loses, style="yellow")
+    _print(found.steps, found.states, found.columns, console)
+    for line in found.notes:
+        told(line, markup=False)
+    for line in found.warnings:
+        told(line, style="bold red", markup=False)
+    if found.missing:
+        told(f"before `nextlong run`: {found.missing}", markup=False)
+
+
+def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
+    """Return what each step will take here, and on other machines where these are asked for."""
+    measured = measure(recipe, files)
+    corpus = measured.corpus
+    if asked.chunks is not None:
+        corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
+    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
+    samples = [Sample(of_trial(trial), trial.steps) for trial in trials]
+    gpus = pipeline.capacity_here(recipe).gpus
+    here = Machines(pipeline.worker_count(recipe), gpus)
+    machines = [here]
+    if asked.is_elsewhere:
+        each = asked.workers or pipeline.worker_count(recipe)
+        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked)))
+    amounts = amounts_of(
+        recipe,
+        corpus,
+        dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
+        chars_per_token=measured.tokenizing.chars_per_token,
+        shards=_shards(recipe, files, corpus.text_bytes, asked),
+        has_gpu=choose.has_gpu(recipe.search),
+    )
+    on = []
+    for place in machines:
+        rates = assumed.rates(recipe, amounts, measured, asked)
+        # What ran here says nothing of other machines but by the same rates.
+        earlier = earlier_rates(recipe, run_dir_of(recipe))
+        told = plan_costs.costs(steps, amounts, (samples[0], samples[1]), rates, machines=place, earlier=earlier)
+        on.append((place, told))
+    return Plan(amounts, corpus, measured, on)
+
+
+def _head_s(asked: Asked) -> float:
+    return plan_costs.RAY_HEAD_S if asked.nodes > 1 else plan_costs.HEAD_S
 
 
 def _missing_package(recipe: Recipe) -> str:
@@ -134,7 +201,8 @@ def _missing_package(recipe: Recipe) -> str:
     return ""
 
 
-def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
+def _summary(recipe: Recipe, plan: Plan) -> str:
+    corpus = plan.corpus
     kept = (
         f", of which {corpus.kept_documents:,.0f} stay"
         if round(corpus.kept_documents) < round(corpus.documents)
@@ -143,19 +211,15 @@ def _summary(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rate
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
-        f"{rates.chars_per_token:.2f} characters per token; method {described(recipe)}; {pipeline.worker_count(recipe)} workers"
+        f"{plan.measured.tokenizing.chars_per_token:.2f} characters per token; method {described(recipe)}; "
+        f"{pipeline.worker_count(recipe)} workers"
     )
 
 
-def _too_long(recipe: Recipe, corpus: plan_sample.Corpus, rates: plan_sample.Rates) -> str:
-    """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
-    tokens, asked = corpus.kept_chars / rates.chars_per_token, recipe.compose.target_tokens
-    if tokens >= asked or not uses_a_chunk_once(recipe):
-        return ""
-    return too_short(recipe, tokens)
-
-
-def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float) -> int:
+def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float, asked: Asked) -> int:
+    if asked.chunks is not None:
+        shard_bytes = corpus_steps.shard_bytes_for(recipe, text_bytes)
+        return max(1, math.ceil(text_bytes / shard_bytes))
     return max(len(files), math.ceil(text_bytes / corpus_steps.shard_bytes_of(recipe, files)))
 
 
@@ -165,31 +229,76 @@ def _check_writable(run_dir: Path) -> None:
         raise RunError(f"run_dir={run_dir} cannot be written: {there} is no folder that you may write to")
 
 
-def _state(step: Step, run_dir: Path) -> str:
+def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
     done = runner.find_done(step, run_dir)
+    if done is None and stored is not None and (done := runner.find_done(step, stored)) is not None:
+        return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in the store"
     if done is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
     begun = runner.begun_tasks(step, run_dir)
     return f"begun, {begun} tasks done" if begun else "to do"
 
 
-def _print(plan: Planned, console: Console) -> None:
+def _print(
+    steps: Sequence[Step], states: Sequence[str], on: Sequence[tuple[Machines, Mapping[str, Cost]]], console: Console
+) -> None:
     table = tables.table()
-    for heading in ("step", "state", "time", "disk", "memory"):
+    for heading in ("step", "state", *_headings(on)):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-    for step, state in zip(plan.steps, plan.states, strict=True):
-        cost = plan.costs.get(step.name)
-        table.add_row(step.name, state, *(_cells(cost) if cost else ("", "", "")))
-    if plan.total:
-        table.add_row("all to do", "", *_cells(plan.total), style="bold")
+    for step, state in zip(steps, states, strict=True):
+        table.add_row(step.name, state, *_cells(step.name, on))
+    if any(told for _, told in on):
+        table.add_row("all to do", "", *_totals(steps, on), style="bold")
     tables.show(table, console)
 
 
-def _cells(cost: Cost) -> tuple[str, str, str]:
-    if cost.seconds is None:
-        told = cost.why_unknown
-    elif cost.seconds < 120:
-        told = f"{max(0.1, cost.seconds):,.1f} s"
-    else:
-        told = f"{cost.seconds / 60:,.0f} min" if cost.seconds < 7200 else f"{cost.seconds / 3600:,.1f} h"
-    return told, f"{cost.disk_bytes / _MB:,.1f} MB", f"{cost.memory_mb:,.0f} MB"
+def _headings(on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    others = [_named(machines) for machines, _ in on[1:]]
+    gpu = ["GPU-hours"] if any(machines.gpus for machines, _ in on) else []
+    return ["time", *others, *gpu, "disk", "memory"] if on else []
+
+
+def _named(machines: Machines) -> str:
+    gpus = f", {machines.gpus} GPUs" if machines.gpus else ""
+    return f"{machines.workers} workers{gpus}"
+
+
+def _cells(name: str, on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    costs = [(machines, told[name]) for machines, told in on if name in told]
+    if not costs:
+        return ["" for _ in _headings(on)]
+    here, first = costs[0]
+    _, cost = costs[-1]
+    gpu_s = cost.seconds if cost.on_gpus else 0.0
+    gpu = [_hours(gpu_s)] if any(machines.gpus for machines, _ in on) else []
+    times = [_time(cost.wall(machines), cost.unknown) for machines, cost in costs]
+    return [*times, *gpu, _disk(first.disk_bytes), _memory(plan_costs.memory_of(first, here))]
+
+
+def _totals(steps: Sequence[Step], on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
+    totals = [plan_costs.total(steps, told, machines) for machines, told in on]
+    gpu = [_hours(totals[-1].gpu_seconds)] if any(machines.gpus for machines, _ in on) else []
+    times = [_time(total.seconds, total.unknown) for total in totals]
+    return [*times, *gpu, _disk(totals[0].disk_bytes), _memory(totals[0].memory_bytes)]
+
+
+def _time(seconds: float | None, unknown: str) -> str:
+    if seconds is None:
+        return unknown
+    if seconds < 120:
+        return f"{max(0.1, seconds):,.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"
+
+
+def _hours(seconds: float | None) -> str:
+    return "" if not seconds else f"{seconds / 3600:,.1f}"
+
+
+def _disk(count: float) -> str:
+    return f"{count / _MB:,.1f} MB" if count < 1e10 else f"{count / 1e9:,.0f} GB"
+
+
+def _memory(count: float) -> str:
+    return f"{count / _MB:,.0f} MB" if count < 1e11 else f"{count / 1e9:,.0f} GB"

@@ -16,8 +16,9 @@ from itertools import chain
 from typing import Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles, field_of
+from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.scores import exact_match, parsed_answer
+from nextlong.evaluate.shapes import Clinc
 from nextlong.evaluate.task import Request, Sample, Task, register
 
 _BUDGET: Final = 20
@@ -49,10 +50,13 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
 
     def lines(name: str) -> list[Labelled]:
         found = []
-        for line in data.text(name).rstrip("\n").split("\n"):
+        for number, line in enumerate(data.text(name).rstrip("\n").split("\n"), start=1):
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
-                raise EvaluateError(f"{data.path(name)}: a line is no `LABEL:label text`: {line[:60]!r}")
+                raise EvaluateError(
+                    f"{data.path(name)}, line {number} is {line[:60]!r}, no `LABEL:label text`; mend it, or get the file anew: "
+                    f"{origin(name)}"
+                )
             found.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))
         return found
 
@@ -62,17 +66,17 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
 def read_banking77(data: DataFiles) -> Split:
     """Read BANKING77: 77 intents of a bank's customers."""
     return tuple(  # type: ignore[return-value]
-        [Labelled(field_of(row, "text", file=name), field_of(row, "category", file=name)) for row in data.rows(name)]
+        [Labelled(row["text"], row["category"]) for row in data.rows(name, ("text", "category"))]
         for name in (_BANKING_TRAIN, _BANKING_TEST)
     )
 
 
 def read_clinc150(data: DataFiles) -> Split:
     """Read CLINC150 with its out-of-scope examples as the 151st label; HELMET asks the validation part."""
-    parts = data.json(_CLINC)
+    parts = data.json(_CLINC, Clinc)
 
     def listed(*names: str) -> list[Labelled]:
-        return [Labelled(text, label) for name in names for text, label in field_of(parts, name, file=_CLINC)]
+        return [Labelled(text, label) for name in names for text, label in parts[name]]
 
     return listed("train", "oos_train"), listed("val", "oos_val")
 
@@ -81,11 +85,8 @@ def read_nlu(data: DataFiles) -> Split:
     """Read NLU-Evaluation-Data: a label is scenario_intent."""
     return tuple(  # type: ignore[return-value]
         [
-            Labelled(
-                field_of(row, "text", file=name),
-                f"{field_of(row, 'scenario', file=name)}_{field_of(row, 'intent', file=name)}",
-            )
-            for row in data.rows(name)
+            Labelled(row["text"], f"{row['scenario']}_{row['intent']}")
+            for row in data.rows(name, ("text", "scenario", "intent"))
         ]
         for name in (_NLU_TRAIN, _NLU_TEST)
     )

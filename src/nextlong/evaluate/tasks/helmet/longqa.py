@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles, field_of, origin, records_of, text_of, texts_of
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, rouge_l_f1, substring_exact_match
+from nextlong.evaluate.shapes import Book, Choice, Narrative
 from nextlong.evaluate.task import JSON, Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 
@@ -38,46 +38,36 @@ Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
-    examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN)), seed=seed)[:SHOTS]
-    told = [_told(one, file=_NARRATIVE_TRAIN) for one in examples]
+    examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN, Narrative)), seed=seed)[:SHOTS]
+    told = [_told(one) for one in examples]
     shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in told)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
-    for row in shuffled(list(data.json_lines(_NARRATIVE)), seed=seed)[:QUESTIONS]:
-        document = field_of(row, "document", file=_NARRATIVE)
-        yield {"context": text_of(document, "text", file=_NARRATIVE), **_told(row, file=_NARRATIVE)}, demo
+    for row in shuffled(list(data.json_lines(_NARRATIVE, Narrative)), seed=seed)[:QUESTIONS]:
+        yield {"context": row["document"]["text"], **_told(row)}, demo
 
 
-def _told(row: Item, *, file: str) -> Item:
-    question = text_of(field_of(row, "question", file=file), "text", file=file)
-    answers = [text_of(answer, "text", file=file) for answer in records_of(row, "answers", file=file)]
-    return {"question": question, "answers": answers}
+def _told(row: Item) -> Item:
+    return {"question": row["question"]["text"], "answers": [answer["text"] for answer in row["answers"]]}
 
 
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[tuple[Item, str]]:
-    rows = [
-        _with_options(row, file=file) if file == _CHOICE else _plain(row, file=file) for row in data.json_lines(file)
-    ]
+    if file == _CHOICE:
+        rows = [_with_options(row) for row in data.json_lines(file, Choice)]
+    else:
+        rows = [_plain(row) for row in data.json_lines(file, Book)]
     for item in shuffled(rows, seed=seed)[:QUESTIONS]:
         others = shuffled([row for row in rows if row["id"] != item["id"]], seed=seed)[:SHOTS]
         shown = "\n\n".join(_shown(one) for one in others)
         yield item, f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
 
 
-def _plain(row: Item, *, file: str) -> Item:
-    answer = field_of(row, "answer", file=file)
-    return {
-        "id": row.get("id"),
-        "context": text_of(row, "context", file=file),
-        "question": text_of(row, "input", file=file),
-        "answers": [answer] if isinstance(answer, str) else texts_of(row, "answer", file=file),
-    }
+def _plain(row: Item) -> Item:
+    answers = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
+    return {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
 
 
-def _with_options(row: Item, *, file: str) -> Item:
-    item = _plain(row, file=file)
-    options = texts_of(row, "options", file=file)
-    if len(options) != 4 or item["answers"][0] not in options:
-        raise EvaluateError(f"{file}: a record's answer is none of four options ({options!r:.60}); {origin(file)}")
+def _with_options(row: Item) -> Item:
+    item, options = _plain(row), row["options"]
     letter = "ABCD"[options.index(item["answers"][0])]
     listed = "\n".join(f"{name}. {option}" for name, option in zip("ABCD", options, strict=True))
     return {**item, "options": listed, "answers": [letter, f"{letter}. {item['answers'][0]}"]}
@@ -97,6 +87,7 @@ def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: i
         context, is_cut = _cut(request, item["context"], request.room - budget - around)
         details: dict[str, JSON] = {
             "story_cut": is_cut,
+            "question": item["question"],  # what a judge is told
             "chars_before": len(before),
             "chars_behind": len(behind + prefix),
         }

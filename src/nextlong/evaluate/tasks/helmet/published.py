@@ -12,21 +12,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from nextlong.evaluate.data import DataFiles, field_of
+from nextlong.evaluate.data import DataFiles
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
 Row = dict[str, Any]
 
 
-def rows_of(data: DataFiles, file: str) -> list[Row]:
-    """Return the records of a file."""
-    return list(data.json_lines(file))
+def rows_of(data: DataFiles, file: str, shape: Any) -> list[Row]:
+    """Return the records of a file, each of a shape."""
+    return list(data.json_lines(file, shape))
 
 
-def drawn_questions(rows: Sequence[Row], key: str, *, seed: int, file: str) -> list[Row]:
+def drawn_questions(rows: Sequence[Row], key: str, *, seed: int) -> list[Row]:
     """Return every record of 100 questions; one question has a record for each depth of its gold passage."""
-    keys = sorted({field_of(row, key, file=file) for row in rows})
+    keys = sorted({row[key] for row in rows}, key=lambda name: (isinstance(name, str), name))
     chosen = set(random.Random(seed).sample(keys, min(QUESTIONS, len(keys))))
     return [row for row in rows if row[key] in chosen]
 

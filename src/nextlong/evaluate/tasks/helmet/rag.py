@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from nextlong.evaluate.data import field_of, records_of, text_of, texts_of
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, substring_exact_match
+from nextlong.evaluate.shapes import Asked, AskedByPopularity
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
 
@@ -50,25 +50,21 @@ def _path(name: str, *, passages: int = 0) -> str:
 def samples(request: Request, which: Set) -> Iterator[Sample | None]:
     """Yield HELMET's questions for a length, two examples before each."""
     file = _path(which.questions, passages=_PASSAGES_AT[request.length])
-    rows = _rare(rows_of(request.data, file), which, file)
-    examples_file = _path(which.examples)
-    examples = _rare(rows_of(request.data, examples_file), which, examples_file)
-    key = "id" if rows and isinstance(rows[0], dict) and "id" in rows[0] else "question"
-    for row in examples:
-        field_of(row, key, file=examples_file)
-    for row in drawn_questions(rows, key, seed=request.seed, file=file):
-        asked = str(field_of(row, key, file=file))
+    shape = Asked if which.most_popular is None else AskedByPopularity
+    rows = _rare(rows_of(request.data, file, shape), which)
+    examples = _rare(rows_of(request.data, _path(which.examples), shape), which)
+    key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
+    for row in drawn_questions(rows, key, seed=request.seed):
+        asked = str(row[key])
         # PopQA has one split only, so the question itself may stand among its examples.
         chosen = drawn_examples(
             examples, key, asked, keep=partial(_is_other, key, asked if which.most_popular else None)
         )
         demos = "".join(
-            f"{_passages(demo, examples_file)}\n\nQuestion: {text_of(demo, 'question', file=examples_file)}\n"
-            f"Answer: {texts_of(demo, 'answers', file=examples_file)[0]}\n\n"
-            for demo in chosen
+            f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen
         )
-        prompt = _PROMPT.format(demos=demos, context=_passages(row, file), question=text_of(row, "question", file=file))
-        references = tuple(texts_of(row, "answers", file=file))
+        prompt = _PROMPT.format(demos=demos, context=_passages(row), question=row["question"])
+        references = tuple(row["answers"])
         sample = Sample(prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth")})
         yield sample if request.fits(sample) else None
 
@@ -77,17 +73,14 @@ def _is_other(key: str, asked: str | None, row: Row) -> bool:
     return str(row[key]) != asked
 
 
-def _rare(rows: list[Row], which: Set, file: str) -> list[Row]:
+def _rare(rows: list[Row], which: Set) -> list[Row]:
     if which.most_popular is None:
         return rows
-    return [row for row in rows if math.log10(field_of(row, "s_pop", file=file)) < which.most_popular]
+    return [row for row in rows if math.log10(row["s_pop"]) < which.most_popular]
 
 
-def _passages(row: Row, file: str) -> str:
-    return "\n\n".join(
-        f"Document (Title: {field_of(passage, 'title', file=file)}): {field_of(passage, 'text', file=file)}"
-        for passage in records_of(row, "ctxs", file=file)
-    )
+def _passages(row: Row) -> str:
+    return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import field_of, origin, records_of, text_of
 from nextlong.evaluate.scores import ndcg, parsed_ranking
+from nextlong.evaluate.shapes import Query
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
 
@@ -35,11 +34,8 @@ def _path(passages: int) -> str:
 def samples(request: Request) -> Iterator[Sample | None]:
     """Yield HELMET's queries for a length, two ranked examples before each."""
     file = _path(_PASSAGES_AT[request.length])
-    rows = drawn_questions(rows_of(request.data, file), "qid", seed=request.seed, file=file)
-    examples = rows_of(request.data, _path(10))
-    for name, read in ((file, rows), (_path(10), examples)):
-        for row in read:
-            _check(row, name)
+    rows = drawn_questions(rows_of(request.data, file, Query), "qid", seed=request.seed)
+    examples = rows_of(request.data, _path(10), Query)
     asked = {row["qid"] for row in rows}
     are_many = len(examples) > 2 * len(rows)
     for row in rows:
@@ -54,22 +50,6 @@ def samples(request: Request) -> Iterator[Sample | None]:
         judged = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
         sample = Sample(prompt, (_ranking(row),), _BUDGET, _PREFIX, stop="\n", details={"judged": dict(judged)})
         yield sample if request.fits(sample) else None
-
-
-def _check(row: Row, file: str) -> None:
-    """Raise EvaluateError unless a record has what is read of it below."""
-    field_of(row, "qid", file=file)
-    text_of(row, "query", file=file)
-    for passage in records_of(row, "ctxs", file=file):
-        field_of(passage, "id", file=file)
-        field_of(passage, "text", file=file)
-        label = field_of(passage, "label", file=file)
-        try:
-            int(label)
-        except (TypeError, ValueError):
-            raise EvaluateError(
-                f"{file}: the 'label' of a passage is no number ({label!r:.60}); {origin(file)}"
-            ) from None
 
 
 def _is_other(others: set[str], row: Row) -> bool:

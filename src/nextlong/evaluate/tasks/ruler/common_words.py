@@ -14,6 +14,7 @@ from typing import Final
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import origin
 from nextlong.evaluate.scores import string_match_all
+from nextlong.evaluate.shapes import Words
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.ruler import words
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short
@@ -59,7 +60,7 @@ def samples(request: Request) -> Iterator[Sample | None]:
     """Yield the samples."""
     refuse_short(request, "cwe", least=1024)
     few = words.single_words(seed=request.seed)
-    many = list(request.data.json(words.ENGLISH_WORDS).values()) if request.data.has(words.ENGLISH_WORDS) else []
+    many = list(request.data.json(words.ENGLISH_WORDS, Words).values()) if request.data.has(words.ENGLISH_WORDS) else []
     lists = _Lists(few, many, random.Random(request.seed), request.seed, request.length < 4096)
     most = max(len(few), len(many))
     tokens_per_word = request.tokenizer.count(_text(lists.build(4096))) / 4096

@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles, field_of, origin, records_of, text_of
+from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.scores import string_match_part
+from nextlong.evaluate.shapes import HotpotQA, Squad
 from nextlong.evaluate.task import Request, Sample, Task, register
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short, upper_bound
 
@@ -52,49 +53,35 @@ class QuestionSet:
 def read_squad(data: DataFiles) -> QuestionSet:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
     articles = [
-        [(text_of(one, "context", file=SQUAD), one) for one in records_of(article, "paragraphs", file=SQUAD)]
-        for article in records_of(data.json(SQUAD), "data", file=SQUAD)
+        [(paragraph["context"], paragraph["qas"]) for paragraph in article["paragraphs"]]
+        for article in data.json(SQUAD, Squad)["data"]
     ]
     documents = sorted({text for article in articles for text, _ in article})
     numbers = {text: number for number, text in enumerate(documents)}
     questions = []
     for article in articles:
         same = [numbers[text] for text, _ in article]
-        for text, paragraph in article:
+        for text, asked in article:
             own = numbers[text]
+            related = [number for number in same if number != own]
             questions += [
-                Question(
-                    text_of(asked, "question", file=SQUAD),
-                    _texts(asked),
-                    [own],
-                    [number for number in same if number != own],
-                )
-                for asked in field_of(paragraph, "qas", file=SQUAD)
-                if not (isinstance(asked, dict) and asked.get("is_impossible"))
+                Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [own], related)
+                for one in asked
+                if not one.get("is_impossible")
             ]
     return QuestionSet(questions, documents)
 
 
-def _texts(asked: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(text_of(answer, "text", file=SQUAD) for answer in records_of(asked, "answers", file=SQUAD))
-
-
 def read_hotpotqa(data: DataFiles) -> QuestionSet:
     """Read HotpotQA's distractor setting: ten documents a question, title and text."""
-    items = data.json(HOTPOTQA)
-    try:
-        contexts = [
-            [f"{title}\n{''.join(lines)}" for title, lines in records_of(item, "context", file=HOTPOTQA)]
-            for item in items
-        ]
-    except (TypeError, ValueError):
-        raise EvaluateError(f"{HOTPOTQA}: a 'context' is no list of [title, sentences]; {origin(HOTPOTQA)}") from None
+    items = data.json(HOTPOTQA, HotpotQA)
+    contexts = [[f"{title}\n{''.join(lines)}" for title, lines in item["context"]] for item in items]
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     questions = [
         Question(
-            text_of(item, "question", file=HOTPOTQA),
-            (text_of(item, "answer", file=HOTPOTQA),),
+            item["question"],
+            (item["answer"],),
             [numbers[text] for text in context],
         )
         for item, context in zip(items, contexts, strict=True)
@@ -106,6 +93,8 @@ def samples(request: Request, read: Callable[[DataFiles], QuestionSet]) -> Itera
     """Yield one sample a question, in the order of the file."""
     refuse_short(request, "qa", least=1024)
     asked = read(request.data)
+    if not asked.questions:
+        raise EvaluateError(f"{SQUAD} or {HOTPOTQA}: no question in it can be answered; {origin(SQUAD)}")
     draw = random.Random(request.seed)
     build = partial(_build, asked, draw=draw, seed=request.seed)
     first = partial(build, 0)

@@ -89,7 +89,7 @@ def _renamed(example: str, draws: _Draws) -> str:
 def _build(size: int, *, draws: _Draws, is_example: bool = False) -> Built:
     names, chain = _chain(draws, is_example=is_example)
     value = chain[0].split("=")[-1].strip()
-    lines = [NOISE] * size
+    lines = [NOISE] * max(size, len(chain))  # each assignment needs a place of its own
     places = sorted(draws.python.sample(range(len(lines)), len(chain)))
     for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
         lines.insert(place + number, assignment)

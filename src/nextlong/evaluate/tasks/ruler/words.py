@@ -15,8 +15,10 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import Final, overload
 
-from nextlong.evaluate.data import DataFiles, field_of
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.extra import required
+from nextlong.evaluate.shapes import Told
 
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 ENGLISH_WORDS: Final = "ruler/english_words.json"
@@ -85,10 +87,10 @@ def single_words(*, seed: int) -> list[str]:
 
 def essay_words(data: DataFiles) -> list[str]:
     """Return the words of the essays, in order."""
-    if not data.has(ESSAYS) and data.has(_PLAIN_ESSAYS):
-        text = data.text(_PLAIN_ESSAYS)
-    else:
-        text = str(field_of(data.json(ESSAYS), "text", file=ESSAYS))
+    is_plain = not data.has(ESSAYS) and data.has(_PLAIN_ESSAYS)
+    text = data.text(_PLAIN_ESSAYS) if is_plain else data.json(ESSAYS, Told)["text"]
+    if not text.strip():
+        raise EvaluateError(f"{ESSAYS} holds no words; {origin(ESSAYS)}")
     return re.sub(r"\s+", " ", text).split(" ")
 
 

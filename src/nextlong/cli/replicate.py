@@ -1,0 +1,127 @@
+"""The command `nextlong replicate`: the paper in small, from a corpus to its tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nextlong.cli.asked import write
+from nextlong.errors import NextlongError
+from nextlong.report.tables import PipeConsole as Console
+
+if TYPE_CHECKING:
+    from nextlong.replicate.recipe import Replication
+
+_NEEDED = ("torch", "transformers", "accelerate", "matplotlib")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    sub = commands.add_parser(
+        "replicate",
+        help="the paper in small: five methods, a small model each, its tables and figures",
+        usage="nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--ablate NAME]… [--out DIR] [--dry-run]\n"
+        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]",
+    )
+    sub.add_argument("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE")
+    sub.add_argument("--preset", metavar="NAME", help="smoke, cpu-night, one-gpu, or paper (prints the plan)")
+    sub.add_argument(
+        "--corpus",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="your documents (default: Python's own documentation)",
+    )
+    sub.add_argument("--out", metavar="DIR", help="where everything goes (default: nextlong-replicate-PRESET)")
+    sub.add_argument(
+        "--ablate",
+        action="append",
+        default=[],
+        choices=("granularity", "position", "negatives"),
+        help="compare these settings of nextlong too (paper, Figures 5 to 7); again: another",
+    )
+    sub.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. seeds=[0,1,2,3]"
+    )
+    sub.add_argument("--dry-run", action="store_true", help="say models, tokens, hours and disk; run nothing")
+    sub.add_argument("--force", action="store_true", help="init: overwrite the recipe if it is there")
+    sub.set_defaults(command=_replicate)
+
+
+def _replicate(asked: argparse.Namespace) -> None:
+    if asked.words[:1] == ["init"] and len(asked.words) == 2:
+        _init(asked, Path(asked.words[1]))
+        return
+    if len(asked.words) + (asked.preset is not None) != 1:
+        raise NextlongError(
+            "replicate needs a recipe or a preset, one of the two; say nextlong replicate --preset smoke"
+        )
+    if asked.force:
+        raise NextlongError("--force belongs to `nextlong replicate init`")
+    recipe = _recipe(asked)
+    console = Console()
+    if asked.dry_run or recipe.preset == "paper":
+        from nextlong.replicate import plan
+
+        _check_installed(_NEEDED[:2])
+        plan.show(recipe, console)
+        return
+    _check_installed(_NEEDED)
+    from nextlong.replicate import report
+    from nextlong.replicate.carry_out import replicate
+
+    recipe = _with_corpus(recipe, console)
+    done = replicate(recipe, told=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    report.write(done, console)
+
+
+def _recipe(asked: argparse.Namespace) -> Replication:
+    from nextlong.replicate import presets
+    from nextlong.replicate.recipe import Replication
+
+    if asked.preset is None:
+        if asked.corpus:
+            raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
+        elsewhere = [f"out={asked.out}"] if asked.out else []
+        recipe = Replication.load(asked.words[0], overrides=[*asked.overrides, *elsewhere])
+    else:
+        out = asked.out or f"nextlong-replicate-{asked.preset}"
+        recipe = presets.recipe_from(asked.preset, out=out, sources=asked.corpus, overrides=asked.overrides)
+    experiments = tuple(dict.fromkeys([*recipe.experiments, *asked.ablate]))
+    return Replication.from_dict({**recipe.model_dump(mode="json"), "experiments": experiments})
+
+
+def _with_corpus(recipe: Replication, console: Console) -> Replication:
+    """Return a recipe that names its documents: the user's, else Python's own documentation, written beside the results."""
+    if recipe.corpus.sources:
+        return recipe
+    from nextlong.cli.demo_corpus import write_demo_corpus
+
+    path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
+    if not path.exists():
+        write_demo_corpus(path)
+    console.print(f"corpus: {path}, Python's own documentation (--corpus FILE: yours)", highlight=False, soft_wrap=True)
+    corpus = recipe.corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
+    return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": corpus})
+
+
+def _check_installed(names: tuple[str, ...]) -> None:
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise NextlongError(f"replicate needs {', '.join(missing)}; pip install 'nextlong[train,evaluate]'")
+
+
+def _init(asked: argparse.Namespace, path: Path) -> None:
+    from nextlong.replicate import presets
+    from nextlong.train import template
+
+    if path.exists() and not asked.force:
+        raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
+    name = asked.preset or "smoke"
+    out = asked.out or f"nextlong-replicate-{name}"
+    recipe = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
+    heading = f"A replication recipe of nextlong, preset {name}.\n"
+    heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
+    write(path, template.commented(recipe, sources={}, heading=heading))
+    Console().print(f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, soft_wrap=True)

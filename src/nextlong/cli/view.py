@@ -1,0 +1,41 @@
+"""The command `nextlong view`: a run as local pages."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+import nextlong
+from nextlong.errors import NextlongError
+from nextlong.report.tables import PipeConsole as Console
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    view = commands.add_parser(
+        "view", help="look through a run in a browser: its sequences, documents, what was left out"
+    )
+    view.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)")
+    view.set_defaults(command=_view)
+
+
+def _view(asked: argparse.Namespace) -> None:
+    for package in ("starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise NextlongError(
+                f"{package} is not installed, which serves the pages; say: pip install 'nextlong[view]'"
+            )
+    from nextlong.view.server import serve
+
+    console = Console()
+
+    def tell(address: str) -> None:
+        told = f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        serve(nextlong.open(asked.run), port=asked.port, when_ready=tell)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,184 @@
+"""Places: some records from a random place of a file, without reading what lies before it where the format allows that.
+
+In:  a file, a place in it (0 is its beginning, 1 its end) and how much to read there.
+Out: the texts, and which share of the file they stand for, so that what a file holds can be estimated from several places.
+
+Plain JSON lines are entered at any byte, Parquet at a row group, Arrow at a record batch. Compressed files, CSV and TSV cannot be
+entered: they are read through from their beginning, so far as a bound allows, and a share of what was read is kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final, NamedTuple
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nextlong.inputs.columns import arrow_reader
+from nextlong.inputs.files import InputFile, Part, compression_of, format_of, open_file
+from nextlong.inputs.json_lines import read_json_lines
+from nextlong.inputs.record import Record, Reject, explained
+from nextlong.inputs.records import read_records
+from nextlong.inputs.sizes import estimate_text_bytes
+from nextlong.inputs.tables import read_batches, resolve_columns
+from nextlong.inputs.where import where_of
+from nextlong.recipe import Source
+
+_BLOCK_BYTES: Final = 1 << 20
+_ROWS: Final = 256
+
+
+class Sampled(NamedTuple):
+    """Texts of a file, UTF-8, and which share of the file they stand for."""
+
+    texts: list[bytes]
+    share: float
+
+
+def can_be_entered(file: InputFile, source: Source) -> bool:
+    """Say whether a place of a file is read without what lies before it."""
+    return not compression_of(file.name) and format_of(file.name, source) in ("jsonl", "parquet", "arrow")
+
+
+def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, max_document_chars: int) -> Sampled:
+    """Return the texts of about `stretch` bytes on disk from a place of a file that can be entered there.
+
+    Raises CorpusError if the file cannot be read, or lacks a column.
+    """
+    kind = format_of(file.name, source)
+    if kind == "jsonl":
+        start = min(int(place * file.bytes), max(0, file.bytes - stretch))
+        part = Part(file, start, min(file.bytes, start + stretch))
+        items = read_records(part, source, max_document_chars=max_document_chars)
+        share = (min(file.bytes, start + stretch) - start) / max(1, file.bytes)
+        return Sampled(_texts(items, max_document_chars), share)
+    with explained(file), closing(open_file(file, source)) as stream:
+        rows = (
+            _row_group(stream, file, source, place, stretch)
+            if kind == "parquet"
+            else _batch(stream, file, place, stretch)
+        )
+        if not rows.taken:
+            return Sampled([], 1.0)
+        items = read_batches(rows.batches, file, resolve_columns(rows.schema, file, source, _wanted(source)))
+        return Sampled(_texts(_holding(items, file, source), max_document_chars), rows.share)
+
+
+def sample_through(
+    file: InputFile, source: Source, *, share: float, most_through: int, max_document_chars: int, draw: random.Random
+) -> Sampled:
+    """Return about a `share` of the texts in the first `most_through` bytes of a file, from all over these.
+
+    Raises CorpusError as `sample_at` does.
+    """
+    if format_of(file.name, source) == "jsonl":
+        return _from_lines(file, source, share, most_through, max_document_chars, draw)
+    whole = max(1, estimate_text_bytes([file], source))
+    texts, read = [], 0
+    for item in read_records(Part(file), source, max_document_chars=max_document_chars):
+        if isinstance(item, Record) and _counts(item.text, max_document_chars):
+            read += len(item.text)
+            if draw.random() < share:
+                texts.append(item.text.encode())
+        if read > most_through:
+            return Sampled(texts, sum(map(len, texts)) / whole)
+    return Sampled(texts, sum(map(len, texts)) / max(1, read))
+
+
+class _Rows(NamedTuple):
+    batches: list[Any]
+    schema: Any
+    taken: int
+    share: float
+
+
+def _row_group(stream: Any, file: InputFile, source: Source, place: float, stretch: int) -> _Rows:
+    parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BLOCK_BYTES)
+    groups = parquet.metadata.num_row_groups
+    paths = resolve_columns(parquet.schema_arrow, file, source, _wanted(source))
+    group = min(int(place * groups), groups - 1)
+    rows = parquet.metadata.row_group(group).num_rows if groups else 0
+    wanted, batches, taken = _part_of(rows, stretch, file.bytes / max(1, groups)), [], 0
+    columns = list(dict.fromkeys(".".join(path) for path in paths if path))
+    size = max(1, min(_ROWS, wanted))
+    for batch in parquet.iter_batches(
+        batch_size=size, row_groups=[group] * bool(groups), columns=columns, use_threads=False
+    ):
+        batches.append(batch.slice(0, wanted - taken))
+        taken += batches[-1].num_rows
+        if taken >= wanted:
+            break
+    return _Rows(batches, parquet.schema_arrow, taken, taken / max(1, rows) / max(1, groups))
+
+
+def _batch(stream: Any, file: InputFile, place: float, stretch: int) -> _Rows:
+    reader = arrow_reader(stream)
+    if isinstance(reader, pa.ipc.RecordBatchFileReader):
+        count = reader.num_record_batches
+        batch = reader.get_batch(min(int(place * count), count - 1)) if count else None
+    else:  # a stream is read from its beginning
+        batch = next((batch for batch in reader if stream.tell() >= place * file.bytes), None)
+        count = max(1, round(file.bytes / max(1, batch.nbytes))) if batch is not None else 0
+    if batch is None or not batch.num_rows:
+        return _Rows([], reader.schema, 0, 1.0)
+    part = batch.slice(0, _part_of(batch.num_rows, stretch, file.bytes / count))
+    return _Rows([part], reader.schema, part.num_rows, part.num_rows / batch.num_rows / count)
+
+
+def _part_of(rows: int, stretch: int, mean_bytes: float) -> int:
+    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
+    return max(1, round(rows * min(1.0, stretch / max(1.0, mean_bytes))))
+
+
+def _from_lines(
+    file: InputFile, source: Source, share: float, most_through: int, max_document_chars: int, draw: random.Random
+) -> Sampled:
+    kept: list[bytes] = []
+    seen, through = 0, 1.0
+    with explained(file):
+        for line, through in _lines(file, most_through):  # noqa: B007 - the last one counts
+            seen += len(line)
+            if draw.random() < share:
+                kept.append(line)
+    stream = pa.BufferReader(b"\n".join(kept))
+    items = read_json_lines(stream, Part(file), source, max_document_chars, _wanted(source))
+    texts = _texts(_holding(items, file, source), max_document_chars)
+    return Sampled(texts, through * sum(map(len, kept)) / max(1, seen))
+
+
+def _lines(file: InputFile, most_through: int) -> Iterator[tuple[bytes, float]]:
+    """Yield the lines of a compressed file's first bytes on disk, each with the share of the file that is read by then."""
+    fs, path = fsspec.core.url_to_fs(file.path)
+    with fs.open(path, "rb") as raw:
+        stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression_of(file.name))
+        rest = b""
+        while block := stream.read(_BLOCK_BYTES):
+            *lines, rest = (rest + block).split(b"\n")
+            at = raw.tell()
+            yield from ((line, min(1.0, at / max(1, file.bytes))) for line in lines)
+            if most_through <= at < file.bytes:
+                return
+        if rest:
+            yield rest, 1.0
+
+
+def _wanted(source: Source) -> tuple[str, ...]:
+    where = where_of(source)
+    return (*source.keep, *(where.columns if where else ()))
+
+
+def _holding(items: Iterator[Record | Reject], file: InputFile, source: Source) -> Iterator[Any]:
+    where = where_of(source)
+    return items if where is None else where.sorted_out(items, beside=len(source.keep), file=file)
+
+
+def _texts(items: Iterator[Any], max_document_chars: int) -> list[bytes]:
+    return [item.text.encode() for item in items if isinstance(item, Record) and _counts(item.text, max_document_chars)]
+
+
+def _counts(text: str, max_document_chars: int) -> bool:
+    return bool(text.strip()) and len(text) <= max_document_chars

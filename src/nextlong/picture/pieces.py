@@ -1,0 +1,84 @@
+"""Pieces: the spans of a sequence as a picture shows them, and which text to hold beside which.
+
+In:  spans. Out: the document that a sequence is about, the range of its cosines, partners of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import Protocol
+
+
+class Piece(Protocol):
+    """A span of a sequence: `nextlong.runs.opened.Span` is one."""
+
+    @property
+    def chunk_id(self) -> int: ...
+    @property
+    def doc_id(self) -> int: ...
+    @property
+    def source_id(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def group(self) -> int: ...
+    @property
+    def token_start(self) -> int: ...
+    @property
+    def token_end(self) -> int: ...
+    @property
+    def score(self) -> float: ...
+
+
+Pieces = Sequence[Piece]
+_JOINT_TOKENS = 16  # what may stand between two chunks that still stand side by side
+CHUNK_ROLES = ("meta", "negative", "document")
+
+
+def length(piece: Piece) -> int:
+    """Return the tokens of a piece."""
+    return piece.token_end - piece.token_start
+
+
+def lead_document(pieces: Pieces) -> int:
+    """Return the doc_id of the meta-document, else of the first document; -1 if there is neither."""
+    metas = [piece.doc_id for piece in pieces if piece.role == "meta"]
+    chunks = [piece.doc_id for piece in pieces if piece.role in CHUNK_ROLES]
+    return next(iter([*metas, *chunks]), -1)
+
+
+def scored(pieces: Pieces) -> list[float]:
+    """Return the cosines of negatives and documents that have one."""
+    return [piece.score for piece in pieces if piece.role in ("negative", "document") and isfinite(piece.score)]
+
+
+def scale(cosines: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the largest cosine, which take the lightest and the darkest shade."""
+    return (min(cosines), max(cosines)) if cosines else (0.0, 1.0)
+
+
+def partners(pieces: Pieces) -> list[int]:
+    """Return which piece's text to hold beside each: the meta-chunk of a negative, the next meta-chunk of a meta-chunk,
+    what stands right before a document; -1 for none.
+    """
+    of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
+    metas = sorted(of_group.values(), key=lambda place: pieces[place].group)
+    behind = dict(pairwise(metas)) | ({metas[-1]: metas[-2]} if len(metas) > 1 else {})
+    found, before = [], -1
+    for place, piece in enumerate(pieces):
+        if piece.role == "negative":
+            found.append(of_group.get(piece.group, -1))
+        else:
+            found.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
+        if piece.role in CHUNK_ROLES:
+            before = place
+    return found
+
+
+def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
+    """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
+    own = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
+    chunks = list({piece.chunk_id: piece for piece in own}.values())
+    return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _JOINT_TOKENS]

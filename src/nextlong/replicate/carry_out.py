@@ -1,0 +1,79 @@
+"""Carry out: all of a replication in order. Again: does nothing; after a kill: goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nextlong.engine import store
+from nextlong.errors import RecipeError
+from nextlong.replicate import corpus, data, measure, models
+from nextlong.replicate.data import Runs
+from nextlong.replicate.measure import Measured
+from nextlong.replicate.models import Trained
+from nextlong.replicate.recipe import Replication
+from nextlong.replicate.stage import Stage
+
+RECIPE = "replicate.yaml"
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A finished replication: what it was made from, and where everything lies."""
+
+    recipe: Replication
+    out: Path
+    documents: Stage
+    runs: Runs
+    models: tuple[Trained, ...]
+
+    def measured(self, model: Trained) -> list[Measured]:
+        """Return the measurements of a model."""
+        return list(measure.planned(self.recipe, model, self.runs.held_out, self.documents, self.out))
+
+
+def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated:
+    """Bring about everything that the recipe asks for but the report; `told` gets a line a stage."""
+    if not recipe.corpus.sources:
+        raise RecipeError("corpus.sources is empty; name files with documents of yours")
+    measure.check(recipe)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    out = Path(recipe.out).expanduser()
+    with store.locked(out):
+        with store.explained(out):
+            store.write_text(out / RECIPE, recipe.dump())
+        documents = corpus.stage_of(recipe.corpus, out)
+        if not documents.is_finished:
+            corpus.part(recipe.corpus, documents)
+        counts = documents.record["documents"]
+        told(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out")
+        began = time.monotonic()
+        runs = data.make(recipe, documents, out)
+        told(
+            f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)"
+        )
+        measure.check_samples(recipe, documents, runs.tokenizer)
+        planned = models.planned(recipe, runs, out)
+        found = Replicated(recipe, out, documents, runs, tuple(planned))
+        for number, model in enumerate(planned, start=1):
+            _train_and_measure(found, model, told=partial(_numbered, told, f"[{number}/{len(planned)}]"))
+    return found
+
+
+def _numbered(told: Callable[[str], None], number: str, line: str) -> None:
+    told(f"{number} {line}")
+
+
+def _train_and_measure(found: Replicated, model: Trained, *, told: Callable[[str], None]) -> None:
+    todo = found.measured(model)
+    if model.stage.is_finished and all(one.stage.is_finished for one in todo):
+        told(f"{model.name}: kept")
+        return
+    models.train(model, told=lambda line: told(f"{model.name}: {line}"))
+    began = time.monotonic()
+    measure.measure(model, todo, found.recipe)
+    told(f"{model.name}: measured in {time.monotonic() - began:.0f} s")

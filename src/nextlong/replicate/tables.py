@@ -1,0 +1,178 @@
+"""Tables: scores as the paper lays them out, with their spread over seeds, and the paper's numbers beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Final
+
+from nextlong.evaluate.lengths import short
+from nextlong.evaluate.report.tables import Cell, Table
+from nextlong.replicate import published
+from nextlong.replicate.carry_out import Replicated
+from nextlong.replicate.collect import Column, Row, difference, is_decided, measured_columns, rows, spread
+from nextlong.replicate.data import HELD_OUT_NEGATIVES
+from nextlong.replicate.recipe import Experiment
+
+_TITLES: Final = {
+    "methods": "Methods",
+    "granularity": "Granularity, chunk.max_chars",
+    "position": "Position of the meta-chunk",
+    "negatives": "Choice of negatives",
+}
+_OURS: Final = {"methods": "nextlong", "position": "head", "negatives": "top"}  # what the paper found best
+_BY_LENGTH: Final = ("key_values", "copying", "needle", "json_kv", "ruler")
+
+
+def all_tables(done: Replicated) -> Iterator[Table]:
+    """Yield the tables of every experiment."""
+    for experiment in done.recipe.experiments:
+        found = rows(done, experiment)
+        title = _TITLES[experiment]
+        yield _scores(done, title, found)
+        yield from _differences(experiment, title, found)
+        yield from _by_length(done, title, found)
+        yield from _by_distance(title, found)
+        yield _data(done, title, found)
+
+
+def _table(title: str, about: str, columns: Sequence[str], cells: Sequence[tuple[str, tuple[Cell, ...]]]) -> Table:
+    return Table(title, about, tuple(columns), tuple(cells), rows_are="parts")  # no bold: a lead may be noise
+
+
+def _scores(done: Replicated, title: str, found: Sequence[Row]) -> Table:
+    columns = measured_columns(found)
+    cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in found]
+    lengths = ", ".join(map(short, done.recipe.measure.lengths))
+    about = (
+        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: "
+        "percent, chance 12.5. Copying: nats "
+        "a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on "
+        "held-out documents; loss: of those "
+        "meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: share of "
+        "the last token's attention."
+    )
+    return _table(f"{title}: scores", about, [column.title for column in columns], cells)
+
+
+def _differences(experiment: Experiment, title: str, found: Sequence[Row]) -> Iterator[Table]:
+    """Yield the paper's claim: what it found best, minus each other, here and there."""
+    best = _OURS.get(experiment)
+    ours = next((row for row in found if row.arm is not None and row.arm.value == best), None)
+    theirs = published.TABLES.get(experiment, {})
+    if ours is None:
+        return
+    columns = [column for column in measured_columns(found) if column.better]
+    said = ("Avg.", "Recall", "RULER")
+    places = [published.COLUMNS.index(name) for name in said] if theirs else []
+    cells = []
+    for row in found:
+        if row is ours:
+            continue
+        here = [difference(ours.values(column.key), row.values(column.key)) for column in columns]
+        there = theirs.get(str(row.arm.value)) if row.arm else (published.PRETRAINED if theirs else None)
+        beside = [None if there is None else theirs[str(best)][place] - there[place] for place in places]
+        cells.append((f"{ours.name} − {row.name}", (*here, *beside)))
+    titles = [f"{column.title} ({'+' if column.better == 'higher' else '−'} is better)" for column in columns]
+    about = (
+        f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}. Last "
+        f"columns, where there are any: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
+    )
+    yield _table(
+        f"{title}: {ours.name} against the others",
+        about,
+        [*titles, *(f"Paper: {name}" for name in said if theirs)],
+        cells,
+    )
+    if theirs:
+        listed = [("not extended", published.PRETRAINED), *theirs.items()]
+        yield _table(
+            f"{title}: the paper's numbers",
+            f"{published.SOURCES[experiment]}: not measured here.",
+            published.COLUMNS,
+            listed,
+        )
+
+
+def _by_length(done: Replicated, title: str, found: Sequence[Row]) -> Iterator[Table]:
+    lengths = sorted(done.recipe.measure.lengths)
+    for column in measured_columns(found):
+        if column.key in _BY_LENGTH:
+            cells = [
+                (row.name, tuple(spread(row.values_at(column.key, length)) for length in lengths)) for row in found
+            ]
+            yield _table(
+                f"{title}: {column.title} by length", f"{column.unit}.".capitalize(), list(map(short, lengths)), cells
+            )
+
+
+def _by_distance(title: str, found: Sequence[Row]) -> Iterator[Table]:
+    for side in HELD_OUT_NEGATIVES:
+        parts = sorted({part for row in found for scores in row.seeds for part in scores.gains[side]})
+        cells = [(row.name, tuple(spread(row.gains(side, part)) for part in parts)) for row in found]
+        about = (
+            f"Held-out documents as NExtLong extends them, compose.negatives={side}: what the earlier "
+            "meta-chunks save, nats a token, by "
+            "the tokens to the nearest of them. Models extended on NExtLong's data know the form of these "
+            "sequences; the others do not."
+        )
+        columns = [f"{low:,} to {high:,}" for low, high in parts]
+        yield _table(f"{title}: gain by distance, {side} negatives", about, columns, cells)
+
+
+def _data(done: Replicated, title: str, found: Sequence[Row]) -> Table:
+    columns = ("Sequences", "Read, times", "Cosine of negatives", "Documents", "Chars a token")
+    cells = []
+    for row in found:
+        if row.arm is not None:
+            stats = row.arm.stats
+            count = stats.sequences
+            epochs = done.recipe.extend.trained_tokens / (count * done.recipe.extend.tokens)
+            cosine = stats.similarity.p50 if stats.similarity else None
+            cells.append(
+                (row.name, (f"{count:,}", epochs, cosine, f"{stats.distinct_documents:,}", stats.chars_per_token))
+            )
+    about = (
+        f"Every model is extended by {done.recipe.extend.trained_tokens:,} tokens, "
+        f"{ceil(done.recipe.extend.steps)} steps; a method that "
+        "gives fewer sequences has them read more often. Cosine: median over the negatives, or the documents behind the first."
+    )
+    return _table(f"{title}: data", about, columns, cells)
+
+
+def _seeds(found: Sequence[Row]) -> str:
+    count = len(found[0].seeds)
+    return f"{count} seeds" if count > 1 else "one seed, so there is no spread"
+
+
+def verdicts(done: Replicated) -> Iterator[str]:
+    """Yield what the numbers of each experiment say of what the paper found best, in words, whatever that is."""
+    for experiment in done.recipe.experiments:
+        found = rows(done, experiment)
+        best = _OURS.get(experiment)
+        ours = next((row for row in found if row.arm is not None and row.arm.value == best), None)
+        if ours is not None:
+            yield (
+                f"{_TITLES[experiment]}: "
+                f"{_verdict(ours, [row for row in found if row not in (ours, found[0])], measured_columns(found))}"
+            )
+
+
+def _verdict(ours: Row, others: Sequence[Row], columns: Sequence[Column]) -> str:
+    decided: dict[str, list[str]] = {"ahead of": [], "behind": []}
+    count = undecided = 0
+    for column in (one for one in columns if one.better):
+        for row in others:
+            count += 1
+            gap = difference(ours.values(column.key), row.values(column.key))
+            if gap is None or not is_decided(gap, seeds=len(ours.seeds)):
+                undecided += 1
+                continue
+            is_ahead = (gap.mean > 0) == (column.better == "higher")
+            decided["ahead of" if is_ahead else "behind"].append(f"{row.name} ({column.title})")
+    told = [f"{ours.name} is {where} {', '.join(names)}" for where, names in decided.items() if names]
+    told.append(
+        f"{undecided} of {count} comparisons show no difference beyond chance (paired t-test over seeds, 95 %; of {count}, about "
+        f"{count / 20:.0f} would show one by chance alone)"
+    )
+    return "; ".join(told) + "."

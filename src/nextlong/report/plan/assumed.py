@@ -1,0 +1,83 @@
+"""Assumed: the rates that no trial tells, and the lines under a plan that say which were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import Amounts
+from nextlong.report.plan.cluster import Asked, Shape, shape_of
+from nextlong.report.plan.costs import Cost, Machines, Rate
+from nextlong.report.plan.sample import Measured
+from nextlong.search import choose
+
+_MODEL_TOKEN_CHARS = 4.5  # characters to a token of an encoder, of English
+
+
+def rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) -> dict[str, Rate]:
+    """Return the rates of what is not tried on a sample, by their names in `Estimate.rate`."""
+    shape = _shape(recipe)
+    on_gpu = None
+    if shape is not None:
+        on_gpu = shape.operations(_tokens(amounts)) / (asked.gpu_tflops * 1e12)
+    encoder = Rate(measured.encode_s, measured.encode_unknown, measured.encode_s if not asked.gpus else on_gpu)
+    return {
+        "encoder": encoder,
+        "queries": Rate(None),
+        "tokens": Rate(measured.tokenizing.fast_s, start_s=measured.tokenizing.start_s),
+        "tokenizer": Rate(0.0, start_s=lambda chars: measured.tokenizing.read_s + measured.tokenizing.start_s(chars)),
+        "products": Rate(measured.product_s, on_gpu=choose.GPU_PRODUCT_S),
+    }
+
+
+def _shape(recipe: Recipe) -> Shape | None:
+    return shape_of(recipe.encoder) if recipe.encoder.kind == "sentence-transformers" else None
+
+
+def _tokens(amounts: Amounts) -> float:
+    return amounts.chunk_chars / _MODEL_TOKEN_CHARS
+
+
+def lines(
+    recipe: Recipe,
+    amounts: Amounts,
+    on: Sequence[tuple[Machines, Mapping[str, Cost]]],
+    measured: Measured,
+    asked: Asked,
+) -> list[str]:
+    """Return what the figures of a plan rest on, where it is more than what was measured here."""
+    machines, told = on[-1]
+    if not (asked.is_elsewhere or asked.chunks is not None):
+        return []
+    written = sum(cost.disk_bytes for cost in told.values())
+    said = ["", "assumed:"]
+    if asked.is_elsewhere:
+        each = asked.workers or machines.workers // max(1, asked.nodes)
+        said.append(
+            f"  {asked.nodes} node{'s' * (asked.nodes > 1)} of {each} workers and {asked.gpus} GPUs, a worker as fast as a core "
+            f"here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; "
+            f"{machines.head_s * 1e3:.0f} ms of the head a task"
+        )
+    shape = _shape(recipe)
+    if "embed" in told and told["embed"].on_gpus and shape is not None and asked.gpus:
+        tokens = _tokens(amounts)
+        operations = shape.operations(tokens)
+        said.append(
+            f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
+            f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "
+            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): "
+            f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
+        )
+    if amounts.queries:
+        pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into
+        where = (
+            f"{2 / choose.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
+            if any(told[name].on_gpus for name in ("mine", "neighbours") if name in told)
+            else f"{2 / measured.product_s / 1e9:,.0f} GFLOP/s a core (measured)"
+        )
+        looked = f" × {amounts.looked_into:.1%} looked into" if amounts.index != "exact" else ""
+        said.append(
+            f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
+            f"{amounts.dimensions:,.0f} dimensions{looked} = {pairs:.1e} operations, at {where}"
+        )
+    return said

@@ -1,0 +1,343 @@
+"""Results: what each step's tasks tell beside their files, a frozen model each; manifests keep it as `counts`.
+
+In:  what a task has counted, found or chosen. Out: JSON in the manifest of its step, and the same model when it is read back.
+A field with a default is one that earlier versions did not write, or that only some tasks have something to say in.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+Examples = tuple[tuple[int, int, int], ...]
+
+
+class Result(BaseModel):
+    """What one task tells; of a task that has only files to show, nothing."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+
+# documents and chunks
+
+
+class LineCountResult(Result):
+    """`lines` that end in a part of a file."""
+
+    lines: int
+
+
+class IngestResult(Result):
+    """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
+
+    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
+    documents have a value, of each column that is kept.
+    """
+
+    documents: int
+    text_bytes: int
+    chars: int
+    rejects: int
+    reject_reasons: dict[str, int]
+    example: str
+    shards: int
+    input_hashes: tuple[str, ...] = ()
+    left_out_by_where: int = 0
+    kept: dict[str, int] = {}
+
+
+class Selected(Result):
+    """Documents that stay, and those that do not by reason."""
+
+    kept: int
+    duplicates: int
+    capped: int
+    weighted_out: int
+
+
+class SelectResult(Selected):
+    """The same for all sources, and for each by its label."""
+
+    sources: dict[str, Selected]
+
+
+class MinhashResult(Result):
+    """Documents that were given a signature."""
+
+    documents: int
+
+
+class NearDuplicatesResult(Result):
+    """Documents left out, and the clusters of nearly equal ones that they belong to."""
+
+    near_duplicates: int
+    clusters: int
+    largest_cluster: int
+
+
+class ChunkResult(Result):
+    """Documents that have chunks, these chunks and their characters: of chunking, and of decontaminating after it."""
+
+    documents: int
+    chunks: int
+    chars: int
+    longest_chunk_chars: int = 0
+
+
+class EvalNgramsResult(Result):
+    """Runs of words to look for, in all and by file."""
+
+    runs: int
+    files: dict[str, int]
+
+
+class ContaminatedResult(Result):
+    """Chunks looked at and contaminated, how many each file met, and one `example` or nothing."""
+
+    chunks: int
+    contaminated: int
+    files: dict[str, int]
+    example: str
+
+
+class ShinglesResult(Result):
+    """Runs of words of a shard."""
+
+    shingles: int
+
+
+class WeightsResult(Result):
+    """Slots whose runs are common, by the documents that were sampled."""
+
+    common_slots: int
+    sampled: int
+
+
+# vectors and neighbours
+
+
+class FitResult(Result):
+    """An encoder fitted on `fit_chunks` of the corpus's chunks: its terms, and the width of its vectors."""
+
+    chunks: int
+    fit_chunks: int
+    terms: int
+    dimensions: int
+
+
+class ExecutionResult(Result):
+    """How a model runs: `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task; and its width."""
+
+    dtype: str
+    threads: int
+    call_chunks: int
+    task_chunks: int
+    chunks_per_second: float  # of one task
+    dimensions: int
+
+
+class EmbedResult(Result):
+    """Vectors of a shard and their width; of a part of it, whose `shard` is named."""
+
+    chunks: int
+    dimensions: int
+    shard: int | None = None
+
+
+class JoinResult(Result):
+    """Shards whose parts were joined."""
+
+    shards: int
+
+
+class DocumentVectorsResult(Result):
+    """Documents of a shard, the chunks that their vectors are made of, and the width of these."""
+
+    documents: int
+    chunks: int
+    dimensions: int
+
+
+class IndexResult(Result):
+    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
+
+    index: str
+    why: str
+    vectors: int
+    factory: str = ""
+    clusters: int = 0
+    sample: int = 0
+    code_bytes: int = 0
+
+
+class ListsResult(Result):
+    """Vectors in some of the lists of an index, and their bytes."""
+
+    vectors: int
+    bytes: int
+
+
+class TuneResult(Result):
+    """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
+
+    `spare` is a share of the `k` neighbours asked for; `recall_error` is the standard error of what was measured.
+    """
+
+    probes: int
+    spare: float
+    recall: float
+    recall_measured: float
+    recall_error: float
+    sample: int
+    k: int
+
+
+class DrawResult(Result):
+    """Documents that have chunks, those of them that may be drawn, and those that were."""
+
+    documents: int
+    eligible: int
+    drawn: int
+
+
+class MetaDocumentsResult(DrawResult):
+    """The same, and the chunks of the drawn ones."""
+
+    meta_chunks: int
+
+
+class DocumentsResult(DrawResult):
+    """The same, `drawn` being those whose neighbours are wanted; and the characters of all documents."""
+
+    chars: int
+
+
+class MineResult(Result):
+    """Queries, the neighbours of all of them, and the fewest that one of them has."""
+
+    queries: int
+    candidates: int
+    fewest: int
+
+
+# drafts, tokens and sequences
+
+
+class LengthsResult(Result):
+    """Characters and tokens of a shard."""
+
+    chars: int
+    tokens: int
+
+
+class KeywordsResult(Result):
+    """Documents, those that have a keyword, and what the keywords were taken from."""
+
+    documents: int
+    with_keywords: int
+    queries: str
+
+
+class DraftResult(Result):
+    """Drafts of one task, and documents that gave none by reason.
+
+    `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
+    `repeated_passages` left out of extended drafts are None where they may stay. `dropped_examples` are a document's first chunk,
+    chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and the chunks of what it repeats.
+    """
+
+    drafts: int
+    dropped: dict[str, int]
+    dropped_examples: dict[str, Examples] = {}
+    limited: bool = False
+    starved: int = 0
+    near_copies: int | None = None
+    repeated_passages: int | None = None
+    near_copy_examples: Examples = ()
+
+
+class NamedChunksResult(Result):
+    """How many drafts are taken of each file and in all, and the chunks that they name."""
+
+    take: tuple[int, ...]
+    drafts: int
+    chunks: int
+
+
+class TokenizerResult(Result):
+    """E, measured on so many chunks or given, and the ids that composing needs.
+
+    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `lost_share` is the share of the text
+    that the tokenizer cannot give back.
+    """
+
+    chars_per_token: float
+    measured_chunks: int
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    joint_ids: tuple[int, ...]
+    lost_share: float = 0.0
+
+
+class TokensResult(Result):
+    """Chunks encoded, or copied from an earlier state of the run; `mismatches` are those with other ids than the reference."""
+
+    chunks: int
+    tokens: int
+    chars: int
+    copied_chunks: int
+    mismatches: int
+
+
+class ComposeResult(Result):
+    """Sequences in all and by file, drafts that became none by reason, and the longest of these that was too short."""
+
+    sequences: int
+    sequences_per_file: tuple[int, ...]
+    dropped: dict[str, int]
+    dropped_examples: dict[str, Examples] = {}
+    longest_dropped_tokens: int
+    chunks_at_max_uses: int = 0
+
+
+# exports
+
+
+class SplitResult(Result):
+    """Rows of a split and what is in them; of each run of a mix its sequences and tokens; rows that are not full."""
+
+    rows: int
+    sequences: int
+    documents: int
+    tokens: int
+    of_runs: tuple[tuple[int, int], ...] = ()
+    short_rows: int = 0
+
+
+class RowsResult(Result):
+    """The splits, and the sequences that are in neither because they share chunks."""
+
+    left_out: int
+    train: SplitResult
+    validation: SplitResult | None = None
+
+    @property
+    def splits(self) -> dict[str, SplitResult]:
+        """The splits that there are, by name."""
+        return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
+
+
+class ShardResult(Result):
+    """Rows of one file of an export; `tokens` only where a format adds some to those of its rows."""
+
+    rows: int
+    tokens: int | None = None
+
+
+class StatisticsResult(Result):
+    """Sequences measured, and what looks poor in them."""
+
+    sequences: int
+    warnings: int

@@ -1,0 +1,66 @@
+"""Find: which sequences of runs hold the same document.
+
+In:  runs over the same documents. Out: one document, and a sequence of each run that is about it.
+Of extended sequences those count whose meta-document it is; of others those that it stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from nextlong import schemas
+from nextlong.artefacts import finished
+from nextlong.runs import spans
+from nextlong.runs.opened import Run
+
+_CANDIDATES = 200  # documents of the first run that are looked for in the others …
+_LOOKED_AT = 4000  # … among so many of their sequences
+
+
+def about(run: Run, *, first: int = 0, most: int = _LOOKED_AT) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number of each sequence from `first` on, `most` at most, and the doc_ids that it is about, each once."""
+    number = 0
+    for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
+        if number + take <= first:
+            number += take
+            continue
+        for block in spans.read_blocks(path, take, run.corpus):
+            own = block.of(schemas.META, schemas.DOCUMENT)
+            for place in range(int(block.sequence[-1]) + 1):
+                if first <= number < first + most:
+                    yield number, np.unique(own.doc_ids[own.sequence == place])
+                number += 1
+            if number >= first + most:
+                return
+
+
+def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
+    """Return the document that most of some runs have a sequence about, and that sequence's number by place of the run.
+
+    None if they do not share their documents, or no two have a sequence about the same one.
+    """
+    alike = [place for place, run in enumerate(runs) if _documents(run) == _documents(runs[0]) and len(run)]
+    if len(alike) < 2:
+        return None
+    found = {place: _first_numbers(runs[place]) for place in alike}
+    base = min(alike, key=lambda place: len(found[place]))
+    candidates = list(found[base])[:_CANDIDATES]
+    best = max(candidates, key=lambda doc: (sum(doc in own for own in found.values()), -found[base][doc]))
+    numbers = {place: own[best] for place, own in found.items() if best in own}
+    return (best, numbers) if len(numbers) > 1 else None
+
+
+def _first_numbers(run: Run) -> Mapping[int, int]:
+    """Return the first sequence about each document."""
+    numbers: dict[int, int] = {}
+    for number, doc_ids in about(run):
+        for doc in doc_ids.tolist():
+            numbers.setdefault(doc, number)
+    return numbers
+
+
+def _documents(run: Run) -> str:
+    fingerprint: str = run.steps["ingest"].manifest["fingerprint"]
+    return fingerprint

@@ -1,0 +1,60 @@
+"""Distinct: of texts with the same words one is compared for all.
+
+In:  SHINGLES of texts. Out: those of the distinct ones, and which of these each text is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nextlong.similarity.shared_runs import Ints
+from nextlong.similarity.shingles import Shingles
+
+
+class Distinct(NamedTuple):
+    """The d distinct texts among m, by their first appearance."""
+
+    texts: Shingles
+    kinds: Ints  # (m,) which of the distinct ones each is
+
+    def pairs(self, kinds: Ints) -> Ints:
+        """Return the pairs a < b of the m texts whose kinds are paired, (n, 2), once each and ascending."""
+        members, counts = np.argsort(self.kinds, kind="stable"), np.bincount(self.kinds, minlength=1)
+        firsts = np.cumsum(counts) - counts
+        left, right = kinds.T
+        sizes = counts[left] * counts[right]
+        pair = np.repeat(np.arange(len(kinds)), sizes)
+        place = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        across = counts[right][pair]
+        a = members[firsts[left][pair] + place // across]
+        b = members[firsts[right][pair] + place % across]
+        keys = np.unique(np.minimum(a, b)[a != b] * len(members) + np.maximum(a, b)[a != b])
+        return np.stack(np.divmod(keys, max(1, len(members))), axis=1)
+
+
+def distinct_texts(texts: Shingles) -> Distinct:
+    """Return the distinct texts: equal ones have the same numbers in the same order."""
+    sums = np.zeros(len(texts.hashes) + 1, np.uint64)
+    np.cumsum(texts.hashes, out=sums[1:])
+    _, sums_of, counts = np.unique(np.diff(sums[texts.offsets]), return_inverse=True, return_counts=True)
+    if (counts == 1).all():
+        return Distinct(texts, np.arange(len(sums_of)))
+    bounds = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
+    alike = (counts > 1)[sums_of].tolist()
+    known: dict[bytes | int, int] = {}
+    kinds = np.array(
+        [
+            known.setdefault(texts.hashes[start:end].tobytes() if is_alike else text, len(known))
+            for text, ((start, end), is_alike) in enumerate(zip(bounds, alike, strict=True))
+        ]
+    )
+    return Distinct(_chosen(texts, np.unique(kinds, return_index=True)[1]), kinds)
+
+
+def _chosen(texts: Shingles, those: Ints) -> Shingles:
+    sizes = np.diff(texts.offsets)
+    chosen = np.zeros(len(sizes), np.bool_)
+    chosen[those] = True
+    return Shingles(texts.hashes[np.repeat(chosen, sizes)], np.append(0, np.cumsum(sizes[those])))

@@ -1,0 +1,186 @@
+"""Document pages: documents that were searched for, one of them, the same one in every state; and what was left out."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from nextlong.picture import pieces, strip
+from nextlong.picture.elements import document, element
+from nextlong.report.page import words
+from nextlong.view import documents, left_out, listing, pages
+from nextlong.view.documents import Place, Wanted
+from nextlong.view.pages import url
+from nextlong.view.states import State, States
+
+_ROWS, _SECONDS = 25, 0.1
+_SHOWN_CHUNKS = 200
+_MOST_SOURCES = 40  # shards whose sources a form offers
+
+
+def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: bool) -> str:
+    """Return the documents that fit, from `first` on."""
+    state = states.get(name)
+    found = documents.search(state.run.corpus, wanted, first=first, most=_ROWS, seconds=_SECONDS)
+    rows = [_row(name, own) for own in found.documents]
+    below = _below(name, wanted, found)
+    if is_part:
+        return pages.part(rows, below)
+    search = pages.form(
+        url(name, "documents"),
+        pages.field("Text holds", "text", wanted.text, type="search"),
+        pages.field("Name holds", "name", wanted.name, type="search"),
+        pages.choice("Source", "source", wanted.source, list(documents.sources(state.run.corpus, most=_MOST_SOURCES))),
+    )
+    table = pages.table(
+        "rows", ("document", "source", "text"), rows, caption="Documents, in the order in which they were read"
+    )
+    return pages.page(states, name, "documents", "Documents", search, table, below)
+
+
+def _row(name: str, own: documents.Document) -> Element:
+    before, there, behind = own.around
+    text = element("span", before, *([element("mark", there)] if there else []), behind, class_="around")
+    link = element("a", element("bdi", own.source_id or str(own.doc_id)), href=url(name, "document", own.doc_id))
+    return pages.row(link, element("bdi", own.source), text)
+
+
+def _below(name: str, wanted: Wanted, found: documents.Found) -> Element:
+    if found.go_on is None:
+        return pages.more(None, "The whole corpus was looked at.", into="rows")
+    after = ".".join(map(str, found.go_on))
+    link = url(name, "documents", text=wanted.text, name=wanted.name, source=wanted.source, after=after)
+    is_searching = len(found.documents) < _ROWS
+    return pages.more(link, f"{found.share:.0%} of the corpus looked at.", into="rows", is_searching=is_searching)
+
+
+def one(states: States, name: str, doc_id: int) -> str:
+    """Return the page of a document. Raises IndexError if there is none."""
+    own = documents.read(states.get(name).run.corpus, doc_id)
+    if own is None:
+        raise IndexError(f"there is no document {doc_id}")
+    shown = [
+        element("section", element("h2", f"Chunk {place + 1} of {len(own.texts):,}"), _text(text), class_="chunk")
+        for place, text in enumerate(own.texts[:_SHOWN_CHUNKS])
+    ]
+    if len(own.texts) > _SHOWN_CHUNKS:
+        shown.append(element("p", f"The first {_SHOWN_CHUNKS} chunks are shown."))
+    if not own.texts:
+        shown = [element("p", "None of its text is in the data: the document, or all of its chunks, were left out.")]
+    links = [
+        element("li", element("a", "Sequences that take text from it", href=url(name, "sequences", document=doc_id)))
+    ]
+    if len(states.names) > 1:
+        links.append(
+            element("li", element("a", "It in every state, side by side", href=url(name, "document", doc_id, "beside")))
+        )
+    told: dict[str, str | Element] = {"source": element("bdi", own.source), "chunks": f"{len(own.texts):,}"}
+    told["characters"] = f"{sum(map(len, own.texts)):,}"
+    told |= {key: element("bdi", str(value)) for key, value in own.kept.items()}
+    facts = pages.facts(told)
+    return pages.page(
+        states, name, "documents", own.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
+    )
+
+
+def _text(text: str) -> Element:
+    return element("p", text, class_="text")
+
+
+def beside(states: States, name: str, doc_id: int) -> str:
+    """Return the page that shows what each state made of a document; `view.js` fetches the states one after the other."""
+    own = documents.read(states.get(name).run.corpus, doc_id)
+    if own is None:
+        raise IndexError(f"there is no document {doc_id}")
+    told = "A sequence of each state that is about this document: extended ones have it as their meta-document, others contain it."
+    waiting = [_waiting(state, name, doc_id, after=0) for state in states.names]
+    return pages.page(states, name, "documents", f"{own.source_id}, by each state", element("p", told), *waiting)
+
+
+def _waiting(state: str, name: str, doc_id: int, *, after: int) -> Element:
+    link = element("a", "Search", href=url(name, "document", doc_id, "beside", state, after=after))
+    looked = f"{after:,} sequences looked at. " if after else ""
+    below = element("p", looked, link, class_="more", role="status", data_searching="yes", data_into="self")
+    return element("section", element("h2", element("bdi", state)), below, class_="beside-state")
+
+
+def beside_one(states: States, name: str, doc_id: int, of: str, *, after: int) -> str:
+    """Return what one state made of a document, or where to search on for it."""
+    state = states.get(of)
+    if _documents(state) != _documents(states.get(name)):
+        return _alone(of, element("p", "This state was made from other documents."))
+    found = state.listing.find(listing.Wanted(about=doc_id), first=after, most=1, seconds=_SECONDS)
+    if found.numbers:
+        return _alone(of, *_drawn(state, of, found.numbers[0], doc_id))
+    if found.go_on is not None:
+        return _alone(of, _waiting(of, name, doc_id, after=found.go_on)[-1])
+    return _alone(of, element("p", "No sequence of this state is about it."))
+
+
+def _alone(of: str, *children: Element) -> str:
+    return document(
+        element("html", element("body", element("section", element("h2", element("bdi", of)), *children)), lang="en")
+    )
+
+
+def _documents(state: State) -> str:
+    fingerprint: str = state.run.steps["ingest"].manifest["fingerprint"]
+    return fingerprint
+
+
+def _drawn(state: State, name: str, number: int, doc_id: int) -> list[Element]:
+    sequence = state.sequence(number)
+    spans, tokens = sequence.spans, len(sequence.input_ids)
+    scale = pieces.scale(pieces.scored(spans))
+    label = f"Sequence {number} of {name}"
+    return [
+        element("p", words.sequence(spans, lead=doc_id, tokens=tokens)),
+        strip.bar(spans, tokens=tokens, lead=doc_id, scale=scale, label=label),
+        strip.legend(spans, lead=doc_id, scale=scale),
+        element("p", element("a", f"Sequence {number:,}", href=url(name, "sequence", number))),
+    ]
+
+
+def left(states: States, name: str, key: str, *, first: int, is_part: bool) -> str:
+    """Return what was left out: the reasons, and what is remembered of one of them."""
+    kinds = left_out.kinds(states.get(name).run)
+    chosen = next((kind for kind in kinds if kind.key == key), None)
+    entries, go_on = chosen.page(first, _ROWS) if chosen else ([], None)
+    rows = [_entry(name, entry) for entry in entries]
+    link = None if go_on is None else url(name, "left-out", reason=key, after=go_on)
+    end = (
+        "That is all that the run remembers of them: some examples of each task."
+        if chosen and chosen.is_sampled
+        else "That is all."
+    )
+    below = pages.more(link, "" if link else end, into="rows")
+    if is_part:
+        return pages.part(rows, below)
+    reasons = [_reason(name, kind, is_chosen=kind is chosen) for kind in kinds]
+    children = [element("p", "What is in no sequence, and why. Choose a reason to see examples.")]
+    if not reasons:
+        children = [element("p", "Nothing was left out.")]
+    else:
+        heads = ("how many", "what", "why")
+        children.append(pages.table("reasons", heads, reasons, caption="Reasons, in the order of the route"))
+    if chosen:
+        children += [element("h2", f"{chosen.count:,} {chosen.what}: {chosen.reason}"), _entries(rows), below]
+    return pages.page(states, name, "left-out", "Left out", *children)
+
+
+def _entries(rows: list[Element]) -> Element:
+    return pages.table("rows", ("document", "more"), rows, caption="Examples")
+
+
+def _reason(name: str, kind: left_out.Kind, *, is_chosen: bool) -> Element:
+    link = element("a", kind.reason, href=url(name, "left-out", reason=kind.key))
+    if is_chosen:
+        link.set("aria-current", "true")
+    return pages.row(f"{kind.count:,}", kind.what, link)
+
+
+def _entry(name: str, entry: left_out.Entry) -> Element:
+    named = element("bdi", entry.name)
+    first = named if entry.doc_id is None else element("a", named, href=url(name, "document", entry.doc_id))
+    if entry.beside is None:
+        return pages.row(first, element("bdi", entry.detail))
+    return pages.row(first, element("a", element("bdi", entry.detail), href=url(name, "document", entry.beside)))

@@ -1,0 +1,186 @@
+"""Server: the viewer's pages at an address of this machine alone.
+
+In:  an opened run. Out: an ASGI application of starlette's; a server of uvicorn's that runs until it is stopped.
+One request is answered at a time: the files are read through objects that no two threads may share.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from importlib import resources
+from math import isfinite
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from nextlong.errors import NextlongError
+from nextlong.picture import strip
+from nextlong.runs.opened import Run
+from nextlong.view import document_pages, documents, listing, pages, sequence_pages
+from nextlong.view.guard import Guard
+from nextlong.view.states import States
+
+Answer = Callable[[Request], Response]
+HOST = "127.0.0.1"
+
+
+def application(run: Run) -> Starlette:
+    """Return the viewer of a run."""
+    states, lock = States(run), threading.Lock()
+
+    def answering(answer: Callable[[States, Request], str]) -> Answer:
+        def endpoint(request: Request) -> Response:
+            with lock:
+                return _answered(states, request, answer)
+
+        return endpoint
+
+    def pair(request: Request) -> Response:
+        with lock:
+            return _answered(states, request, _pair, media_type="application/json")
+
+    routes = [
+        Route("/", lambda _: RedirectResponse(pages.url(states.first, "sequences"))),
+        Route("/style.css", lambda _: Response(_style(), media_type="text/css")),
+        Route("/strip.js", lambda _: Response(strip.asset("strip.js"), media_type="text/javascript")),
+        Route("/view.js", lambda _: Response(_asset("view.js"), media_type="text/javascript")),
+        Route("/{state}", lambda request: RedirectResponse(pages.url(request.path_params["state"], "sequences"))),
+        Route("/{state}/sequences", answering(_sequences)),
+        Route("/{state}/sequence", _jump),
+        Route("/{state}/sequence/{number:int}", answering(_sequence)),
+        Route("/{state}/sequence/{number:int}/pairs/{place:int}", pair),
+        Route("/{state}/documents", answering(_documents)),
+        Route(
+            "/{state}/document/{doc:int}", answering(lambda own, asked: document_pages.one(own, *_of_document(asked)))
+        ),
+        Route(
+            "/{state}/document/{doc:int}/beside",
+            answering(lambda own, asked: document_pages.beside(own, *_of_document(asked))),
+        ),
+        Route("/{state}/document/{doc:int}/beside/{of}", answering(_beside)),
+        Route("/{state}/left-out", answering(_left_out)),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard)])
+
+
+def _answered(
+    states: States, request: Request, answer: Callable[[States, Request], str], *, media_type: str = "text/html"
+) -> Response:
+    try:
+        return Response(answer(states, request), media_type=media_type)
+    except (IndexError, NextlongError) as error:
+        return PlainTextResponse(f"{error}\n", 404)
+    except ValueError as error:
+        return PlainTextResponse(f"{error}\n", 400)
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _style() -> str:
+    page = resources.files("nextlong.report.page").joinpath("style.css").read_text("utf-8")
+    return page + strip.asset("strip.css") + _asset("view.css")
+
+
+def _jump(request: Request) -> Response:
+    number = request.query_params.get("number", "")
+    if not number.isdecimal():
+        return PlainTextResponse("number: give that of a sequence, counted from 0\n", 400)
+    return RedirectResponse(pages.url(request.path_params["state"], "sequence", int(number)))
+
+
+def _sequences(states: States, request: Request) -> str:
+    asked = request.query_params
+    wanted = listing.Wanted(
+        least=_float(request, "least"),
+        most=_float(request, "most"),
+        source=asked.get("source", ""),
+        name=asked.get("name", ""),
+        document=_whole(request, "document"),
+    )
+    first, state = _whole(request, "after") or 0, request.path_params["state"]
+    return sequence_pages.listed(states, state, wanted, first=first, is_part="part" in asked)
+
+
+def _sequence(states: States, request: Request) -> str:
+    asked = request.query_params
+    bounds = {name: _float(request, name) for name in ("least", "most")}
+    chosen = {"role": asked.get("role", ""), "name": asked.get("name", ""), **bounds}
+    state, number = request.path_params["state"], request.path_params["number"]
+    return sequence_pages.one(states, state, number, first=_whole(request, "after") or 0, chosen=chosen)
+
+
+def _pair(states: States, request: Request) -> str:
+    asked = request.path_params
+    return json.dumps(states.get(asked["state"]).pair(asked["number"], asked["place"]))
+
+
+def _documents(states: States, request: Request) -> str:
+    asked = request.query_params
+    wanted = documents.Wanted(**{name: asked.get(name, "") for name in ("text", "name", "source")})
+    after = [_number("after", part) for part in asked.get("after", "0").split(".")]
+    if len(after) > len(documents.Place._fields):
+        raise ValueError(f"after={asked['after']}: give shard.batch.row")
+    first, state = documents.Place(*after), request.path_params["state"]
+    return document_pages.listed(states, state, wanted, first=first, is_part="part" in asked)
+
+
+def _of_document(request: Request) -> tuple[str, int]:
+    return request.path_params["state"], request.path_params["doc"]
+
+
+def _beside(states: States, request: Request) -> str:
+    after = _whole(request, "after") or 0
+    return document_pages.beside_one(states, *_of_document(request), request.path_params["of"], after=after)
+
+
+def _left_out(states: States, request: Request) -> str:
+    asked, state = request.query_params, request.path_params["state"]
+    first = _whole(request, "after") or 0
+    return document_pages.left(states, state, asked.get("reason", ""), first=first, is_part="part" in asked)
+
+
+def _whole(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return _number(name, text) if text else None
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text}: give a whole number")
+    return int(text)
+
+
+def _float(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name, "")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = float("nan")
+    if value is not None and not isfinite(value):
+        raise ValueError(f"{name}={text}: give a number")
+    return value
+
+
+def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
+    """Serve the viewer until it is stopped; `when_ready` is told its address. Raises NextlongError if the port is taken."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+            listener.listen()
+        except (OSError, OverflowError) as error:
+            raise NextlongError(
+                f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
+            ) from None
+        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,31 @@
+"""Memory: the peak of a task, not of what its process did before."""
+
+import subprocess
+import sys
+
+from nextlong.engine import memory
+
+MEASURED = """
+import numpy as np
+from nextlong.engine import memory
+
+def peak_of(megabytes):
+    with memory.peak() as peak:
+        np.ones(megabytes << 17).sum()
+    return peak()
+
+print(peak_of(256), peak_of(1))
+"""
+
+
+def test_each_task_has_its_own_peak():
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    large, small = map(int, done.stdout.split())
+    assert large > 256 << 20 > small > 0
+
+
+def test_without_the_file_there_is_no_number(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_RESET", tmp_path / "none" / "clear_refs")
+    with memory.peak() as peak:
+        pass
+    assert peak() is None

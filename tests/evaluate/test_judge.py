@@ -1,0 +1,134 @@
+"""NarrativeQA judged by a real server on loopback: HELMET's scale, resumed, labelled, never mixed with ROUGE."""
+
+import json
+import re
+
+import pytest
+
+from answering_models import Oracle
+from evaluation_data import bpe_tokenizer
+from nextlong.cli.main import main
+from nextlong.evaluate import judge, results
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.report import paper
+from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.task import all_tasks
+
+
+class Reader(Oracle):
+    """Knows one answer of two."""
+
+    def read(self, text):
+        return "I do not know" if len(self.asked) % 2 else super().read(text)
+
+
+@pytest.fixture
+def measured(data_folder, tmp_path, served, monkeypatch):
+    """A results directory with NarrativeQA at one length, and the server that judges."""
+    from rich.console import Console
+
+    served.answer = lambda body: {"choices": [{"message": {"content": judged(body["messages"][0]["content"])}}]}
+    out = tmp_path / "results"
+    asked = Asked([all_tasks()["narrativeqa"]], [2048], out, DataFiles(data_folder), samples=6)
+    evaluate(lambda: Reader(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    return out
+
+
+def judged(prompt):
+    """Judge as the rubric says, by the words alone."""
+    references = json.loads(re.search(r"^Correct answers: (.+)$", prompt, flags=re.MULTILINE)[1])
+    answer = re.search(r"^Answer: (.*)$", prompt, flags=re.MULTILINE)[1]
+    is_right = any(reference in answer for reference in references)
+    return f'Reasons {{"fluency": 1}}. So: {{"fluency": 1, "correctness": {2 if is_right else 0}}}'
+
+
+def ask(out, served, *more):
+    return main(["evaluate", "judge", str(out), "--judge", "gpt-x", "--url", served.url, *more])
+
+
+def test_the_score_is_fluency_times_correctness_as_a_share_of_three(measured, served, capsys):
+    before = results.read_results(measured).finished[0]
+    assert before.scored_by == "rougeL_f1"
+    assert ask(measured, served) == 0
+    after = results.read_results(measured).finished[0]
+    assert after.score == pytest.approx(100 * (3 * 2) / (3 * 6))  # three of six are right, with 2 of 3 points
+    assert after.values["scores"]["rougeL_f1"] == before.score
+    assert after.scored_by == "judge gpt-x"
+    assert len(served.asked) == 6
+    assert {body["path"] for body in served.asked} == {"/v1/chat/completions"}
+    assert ask(measured, served) == 0
+    assert len(served.asked) == 6
+    assert "kept" in capsys.readouterr().out
+    assert main(["evaluate", "report", str(measured)]) == 0
+    assert "narrativeqa (judge gpt-x)" in capsys.readouterr().out
+
+
+def test_a_server_that_gives_up_keeps_what_is_judged(measured, served, capsys):
+    served.fails = lambda number: 400 if number == 5 else None
+    assert ask(measured, served, "--concurrency", "1", "--max-attempts", "1") == 2
+    assert "refused with HTTP 400: busy" in capsys.readouterr().err
+    asked = len(served.asked)
+    served.fails = lambda number: None
+    assert ask(measured, served, "--concurrency", "1") == 0
+    assert len(served.asked) == asked + 2
+    assert not list(measured.glob("*/*.partial.jsonl"))
+
+
+def test_judgements_without_scores_are_counted_and_left_out(measured, served, capsys):
+    content = iter(['{"fluency": 1, "correctness": 3}', '{"fluency": 1, "correctness": 9}', "none", "{", "[1]", "{}"])
+    served.answer = lambda body: {"choices": [{"message": {"content": next(content)}}]}
+    assert ask(measured, served, "--concurrency", "1") == 0
+    assert "5 judgements could not be read" in capsys.readouterr().out
+    assert results.read_results(measured).finished[0].score == 100
+
+
+def test_a_judge_that_never_scores_is_told(measured, served, capsys):
+    served.answer = lambda body: {"choices": [{"message": {"content": "I cannot say."}}]}
+    assert ask(measured, served) == 2
+    assert "--judge gpt-x: none of its 6 judgements ends with fluency and correctness" in capsys.readouterr().err
+    assert results.read_results(measured).finished[0].scored_by == "rougeL_f1"
+
+
+def test_judged_and_rouge_are_not_one_column(measured, served, tmp_path, data_folder):
+    from rich.console import Console
+
+    other = tmp_path / "other"
+    asked = Asked([all_tasks()["narrativeqa"]], [2048], other, DataFiles(data_folder), samples=6)
+    evaluate(lambda: Oracle(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    both = [measured, other]
+    assert [task.name for task in paper.shared_tasks([results.read_results(one) for one in both], "LongQA")] == [
+        "narrativeqa"
+    ]
+    assert ask(measured, served) == 0
+    assert paper.shared_tasks([results.read_results(one) for one in both], "LongQA") == []
+
+
+def test_mistakes_are_told(measured, served, tmp_path, capsys):
+    assert main(["evaluate", "judge", str(measured)]) == 2
+    assert "say nextlong evaluate judge RESULTS… --judge MODEL --url" in capsys.readouterr().err.replace("\n", " ")
+    for path in measured.glob("narrativeqa/*.json"):
+        values = json.loads(path.read_text())
+        for sample in values["samples"]:
+            del sample["details"]["question"]
+        path.write_text(json.dumps(values))
+    assert ask(measured, served) == 2
+    assert "holds no questions" in capsys.readouterr().err
+    (measured / "narrativeqa" / "2048.json").unlink()
+    assert ask(measured, served) == 2
+    assert "holds no result of narrativeqa" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ('{"fluency": 1, "correctness": 3}', (1, 3)),
+        ('first {"fluency": 0, "correctness": 3} then {"fluency": 1, "correctness": 2} end', (1, 2)),
+        ('{"fluency": 1, "correctness": 2} {not json}', (1, 2)),
+        ('{"fluency": 2, "correctness": 3}', (None, None)),
+        ('{"correctness": 3}', (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_the_last_scores_in_the_scale_count(text, scores):
+    assert tuple(judge._scores(text).values()) == scores

@@ -1,0 +1,76 @@
+"""Left out: every reason with its count as the steps counted it, and examples that are what they are said to be."""
+
+import json
+from collections import Counter
+
+import pytest
+
+import nextlong
+from conftest import write_corpus
+from counted import counts_of, total
+from nextlong import pipeline
+from nextlong.view import left_out
+
+
+@pytest.fixture(scope="module")
+def run(recipe_for, tmp_path_factory):
+    """A run of a corpus with a copy, a broken line, a text that an evaluation holds and a document that is too long."""
+    folder = tmp_path_factory.mktemp("left-out")
+    write_corpus(folder / "corpus")
+    first = (folder / "corpus" / "0.jsonl").read_text().splitlines()[0]
+    words = " ".join(f"word{n}" for n in range(400))
+    lines = [first, json.dumps({"id": "long", "text": "\n".join(words for _ in range(9))}), '{"id": "broken"']
+    (folder / "corpus" / "4.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "eval.jsonl").write_text(json.dumps({"text": json.loads(first)["text"]}) + "\n")
+    sources = json.dumps([{"path": str(folder / "corpus"), "name": "small"}])
+    changes = (
+        f"ingest.sources={sources}",
+        "ingest.max_reject_share=0.5",
+        f"decontaminate.files=[{folder / 'eval.jsonl'}]",
+    )
+    pipeline.run(recipe_for(folder / "run", *changes, "compose.sequences=all"))
+    return nextlong.open(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def kinds(run):
+    return {kind.key: kind for kind in left_out.kinds(run)}
+
+
+def test_records_that_are_no_documents(kinds):
+    assert kinds["rejected"].count == 1
+    ((entry,), go_on) = kinds["rejected"].page(0, 10)
+    assert entry.name.endswith("4.jsonl:3")
+    assert entry.detail
+    assert go_on is None
+
+
+def test_copies(run, kinds):
+    assert (kinds["selected"].count, kinds["selected"].reason) == (1, "an exact duplicate (1)")
+    ((entry,), _) = kinds["selected"].page(0, 10)
+    assert entry.doc_id >= 0
+
+
+def test_contaminated_chunks(run, kinds):
+    kind = kinds["contaminated"]
+    entries, go_on = kind.page(0, 1000)
+    assert len(entries) == kind.count == total(run.steps["contaminated"], "contaminated") > 0
+    assert go_on is None
+    assert "eval.jsonl" in kind.reason
+
+
+def test_drafts_that_became_no_sequence(run, kinds):
+    expected = Counter()
+    for own in counts_of(run.steps["draft"]) + counts_of(run.steps["compose"]):
+        expected.update(own["dropped"])
+    found = {kind.reason: kind.count for key, kind in kinds.items() if key.startswith(("draft", "compose"))}
+    assert found == {reason: count for reason, count in expected.items() if count}
+    too_long = next(kind for kind in kinds.values() if "alone fills" in kind.reason)
+    assert [entry.name for entry in too_long.page(0, 9)[0]] == ["long"]
+
+
+def test_pages_go_on(kinds):
+    kind = kinds["contaminated"]
+    whole, _ = kind.page(0, 1000)
+    first, go_on = kind.page(0, 1)
+    assert (first, go_on) == (whole[:1], 1 if kind.count > 1 else None)

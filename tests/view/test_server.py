@@ -1,0 +1,183 @@
+"""The viewer over a real socket: who may ask, what may not happen, and that every page is whole."""
+
+import http.client
+import json
+import socket
+from html.parser import HTMLParser
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import nextlong
+from hand_made_spans import HOSTILE
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from viewer import viewer
+
+pytestmark = pytest.mark.heavy
+
+
+class Page(HTMLParser):
+    """The tags of a page, and its links."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.texts = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "a":
+            self.links.append(dict(attrs)["href"])
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def run(recipe_for, small_corpus, tmp_path_factory):
+    """A run of two states over documents whose ids and source do their worst."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "corpus").mkdir()
+    for path in small_corpus.iterdir():
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        lines = [json.dumps({"id": HOSTILE + row["id"], "text": row["text"] + "\n" + HOSTILE}) + "\n" for row in rows]
+        (folder / "corpus" / path.name).write_text("".join(lines), encoding="utf-8")
+    sources = json.dumps([{"path": str(folder / "corpus"), "name": HOSTILE}])
+    pipeline.run(recipe_for(folder / "run", f"ingest.sources={sources}", "name=first"))
+    pipeline.run(recipe_for(folder / "run", f"ingest.sources={sources}", "name=other", "compose.method=standard"))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def address(run):
+    with viewer(f"{run}@first") as address:
+        yield address
+
+
+def ask(address, path, *, method="GET", **headers):
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.putrequest(method, path, skip_host="Host" in sent)
+    for name, value in sent.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer, text
+
+
+def test_every_link_leads_to_a_page_that_holds_no_foreign_tag(address):
+    waiting, seen = ["/first/sequences"], set()
+    while waiting and len(seen) < 60:
+        path = waiting.pop(0)
+        seen.add(path)
+        answer, text = ask(address, path)
+        assert answer.status == 200, (path, text)
+        page = Page(text)
+        assert "img" not in {tag for tag, _ in page.tags}
+        scripts = [own for tag, own in page.tags if tag == "script"]
+        assert all(own.get("type") == "application/json" or own.get("src", "")[0] == "/" for own in scripts)
+        assert all(not name.startswith("on") and name != "style" for _, own in page.tags for name in own)
+        assert all(link.startswith(("/", "#")) for link in page.links)
+        waiting += [link for link in page.links if link.startswith("/") and link not in seen]
+    assert len(seen) == 60
+
+
+def test_hostile_names_are_shown_as_they_are(address):
+    page = Page(ask(address, "/first/sequences")[1])
+    assert any("<script>alert(1)</script>" in text for text in page.texts)
+
+
+def test_filters_and_searches_answer(address, run):
+    opened = nextlong.open(f"{run}@first")
+    span = opened.sequence(0).spans[0]
+    rows = "/first/sequences?part=1&name="
+    assert len(Page(ask(address, rows)[1]).links) == len(opened)
+    assert "/first/sequence/0" in Page(ask(address, f"{rows}&document={span.doc_id}")[1]).links
+    assert Page(ask(address, f"{rows}&least=0.999")[1]).links == []
+    found = Page(ask(address, f"/first/documents?part=1&name={quote(span.source_id)}")[1]).links
+    assert f"/first/document/{span.doc_id}" in found
+    answer, text = ask(address, f"/first/document/{span.doc_id}/beside/other")
+    assert answer.status == 200
+    assert "about it" in text or "<svg" in text
+
+
+def test_a_pair_holds_both_texts_and_the_words_they_share(address, run):
+    sequence = nextlong.open(f"{run}@first").sequence(3)
+    place = next(n for n, span in enumerate(sequence.spans) if span.role == "negative")
+    meta = max(n for n, span in enumerate(sequence.spans[:place]) if span.role == "meta")
+    pair = json.loads(ask(address, f"/first/sequence/3/pairs/{place}")[1])
+    assert pair["text"] == sequence.texts[place]
+    assert pair["partner"] == sequence.texts[meta]
+    assert all(word in pair["text"].lower() and word in pair["partner"].lower() for word in pair["words"])
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {}, 200),
+        ("HEAD", {}, 200),
+        ("GET", {"Host": "localhost:9999"}, 200),  # a tunnel's port
+        ("GET", {"Host": "evil.example"}, 421),
+        ("GET", {"Host": "127.0.0.1.evil.example:80"}, 421),
+        ("GET", {"Host": ""}, 421),
+        ("GET", {"Origin": "http://evil.example"}, 403),
+        ("GET", {"Origin": "null"}, 403),
+        ("GET", {"Origin": "http://127.0.0.1:1"}, 403),  # another program of this machine
+        ("GET", {"Sec_Fetch_Site": "cross-site"}, 403),
+        ("GET", {"Sec_Fetch_Site": "same-site"}, 403),
+        ("GET", {"Sec_Fetch_Site": "same-origin"}, 200),
+        ("POST", {}, 405),
+        ("DELETE", {}, 405),
+    ],
+)
+def test_only_this_machines_own_pages_may_ask(address, method, headers, status):
+    answer, text = ask(address, "/first/sequences", method=method, **headers)
+    assert answer.status == status
+    assert status == 200 or "nextlong view" not in text
+
+
+def test_the_policy_lets_nothing_inline_run(address):
+    for path in ("/first/sequences", "/first/nothing", "/strip.js"):
+        answer, _ = ask(address, path)
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/none/sequences", 404),
+        ("/..%2F..%2Fetc/sequences", 404),
+        ("/first/sequence/99", 404),
+        ("/first/sequence/0/pairs/999999", 404),
+        ("/first/document/999999999999", 404),
+        ("/first/sequences?least=x", 400),
+        ("/first/sequences?least=nan", 400),
+        ("/first/sequences?after=-1", 400),
+        ("/first/documents?after=1.2.3.4", 400),
+        ("/first/sequence?number=x", 400),
+        ("/first/sequence/-1", 404),
+    ],
+)
+def test_what_is_not_there_is_told(address, path, status):
+    answer, text = ask(address, path)
+    assert answer.status == status
+    assert "Traceback" not in text
+
+
+def test_it_listens_on_this_machine_alone(address):
+    port = urlsplit(address).port
+    with pytest.raises(ConnectionRefusedError):  # what listens everywhere answers there too
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+
+
+def test_a_port_that_is_taken_is_named(run, address, capsys):
+    port = urlsplit(address).port
+    assert cli_main.main(["view", str(run), "--port", str(port)]) == 2
+    assert f"--port {port} cannot be used" in capsys.readouterr().err

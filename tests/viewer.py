@@ -1,0 +1,21 @@
+"""A viewer that runs beside a test, as the command starts it, at a port of its own."""
+
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+
+@contextmanager
+def viewer(run):
+    """Yield the address of `nextlong view RUN`, which ends with the context."""
+    command = [sys.executable, "-m", "nextlong", "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            found = re.match(r"(http://127\.0\.0\.1:\d+)/ shows", line)
+            assert found, line + process.stderr.read()
+            yield found[1]
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
