@@ -78,7 +78,7 @@ def test_peek(printed, shared_run):
 
 
 def test_stats_list_prune_verify_doctor(printed, shared_run, own_run):
-    assert list(printed("stats", shared_run)) == documented("stats")
+    assert set(printed("stats", shared_run)) == set(documented("stats"))
     assert [list(one) for one in printed("list", shared_run)] == [documented("list")]
     (own_run / "99-nothing-0123456789ab").mkdir()
     told = printed("prune", own_run)
