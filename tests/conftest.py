@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from nextlong import pipeline
 from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
+
+# What drives a browser has an environment of its own (.ci/run browser).
+collect_ignore = [] if find_spec("playwright") else ["browser"]
 
 settings.register_profile("nextlong", deadline=None)  # time is never a verdict here
 settings.load_profile("nextlong")

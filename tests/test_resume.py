@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -25,7 +26,7 @@ from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
+    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
     "shingles", "weights",
     "draft", "named_chunks", "tokens", "compose",
     "rows", "parquet", "jsonl",
@@ -256,6 +257,42 @@ def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_r
     message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path)
     assert f"ingest.sources reach into run_dir={own_run} ({folder}/" in message
     assert "give it a folder elsewhere" in message
+
+
+def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_run, hashes_of, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run")
+    first = start(recipe, tmp_path)
+    wait_for(lambda: files_made(tmp_path / "run") >= 1, first)
+    message = complaint(capsys, recipe, tmp_path)
+    assert f"run is in use by process {first.pid} on " in message
+    first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0
+    assert hashes_of(shared_run).items() <= hashes_of(tmp_path / "run").items()
+
+
+def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(recipe_for, shared_run, hashes_of, tmp_path):
+    recipe = recipe_for(tmp_path / "run")
+    process = start(recipe, tmp_path)
+    wait_for(lambda: files_made(tmp_path / "run") >= 1, process)
+    for pid in workers_of(process):
+        os.kill(pid, signal.SIGKILL)
+    _, message = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert re.search(
+        r"error: a worker process was killed, .* while these ran: \w+ task \d+.* what is finished is kept", message
+    )
+    pipeline.run(recipe)
+    assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
+
+
+def workers_of(process):
+    """Return the processes that the server of a run has forked: those that work."""
+    of_parent = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            pid, rest = int(path.parent.name), path.read_text().rpartition(")")[2].split()
+            of_parent.setdefault(int(rest[1]), []).append(pid)
+    return [worker for child in of_parent.get(process.pid, []) for worker in of_parent.get(child, [])]
 
 
 # files of a run that changed

@@ -21,6 +21,7 @@ from nextlong.artefacts.names import name_for
 from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.left_out_step import left_out_step
 from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.base import kind_of
 from nextlong.embed.sentence_transformers import count_gpus
@@ -186,9 +187,9 @@ def route(
     """
     shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
     splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
-    lines = corpus_steps.lines_steps(splits)
+    line_counts = corpus_steps.line_counts_steps(splits)
     ingest = corpus_steps.ingest_step(
-        recipe, files, splits, lines, shard_bytes=shard_bytes, when_ingested=when_ingested
+        recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
     )
     select = corpus_steps.select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
@@ -196,6 +197,7 @@ def route(
     cut = corpus_steps.chunk_step(recipe, ingest, keep)
     cleaning = cleaning_steps(recipe, ingest, cut)
     chunk = cleaning[-1] if cleaning else cut  # what every step below sees
+    left_out = left_out_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
@@ -204,12 +206,13 @@ def route(
     compose = compose_step(recipe, chunk, tokenizer, draft, named, tokens)
     writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
-        *lines,
+        *line_counts,
         ingest,
         select,
         *deduplicating,
         cut,
         *cleaning,
+        left_out,
         tokenizer,
         *drafted,
         named,

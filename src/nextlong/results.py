@@ -19,9 +19,6 @@ class Result(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-# documents and chunks
-
-
 class LineCountResult(Result):
     """`lines` that end in a part of a file."""
 
@@ -32,7 +29,8 @@ class IngestResult(Result):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
     `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
-    documents have a value, of each column that is kept.
+    documents have a value, of each column that is kept; `where_examples` are ids and beginnings of texts of a few documents
+    for which `where` does not hold.
     """
 
     documents: int
@@ -42,8 +40,9 @@ class IngestResult(Result):
     reject_reasons: dict[str, int]
     example: str
     shards: int
-    input_hashes: tuple[str, ...] = ()
+    input_hashes: tuple[str | None, ...] = ()  # None of a file that is not here
     left_out_by_where: int = 0
+    where_examples: tuple[tuple[str, str], ...] = ()
     kept: dict[str, int] = {}
 
 
@@ -69,11 +68,15 @@ class MinhashResult(Result):
 
 
 class NearDuplicatesResult(Result):
-    """Documents left out, and the clusters of nearly equal ones that they belong to."""
+    """Documents left out, and the clusters of nearly equal ones that they belong to.
+
+    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
+    """
 
     near_duplicates: int
     clusters: int
     largest_cluster: int
+    examples: tuple[tuple[int, int], ...] = ()
 
 
 class ChunkResult(Result):
@@ -93,12 +96,19 @@ class EvalNgramsResult(Result):
 
 
 class ContaminatedResult(Result):
-    """Chunks looked at and contaminated, how many each file met, and one `example` or nothing."""
+    """Chunks looked at and contaminated, how many each file met, and one `example`, in row `example_doc_row`, or nothing."""
 
     chunks: int
     contaminated: int
     files: dict[str, int]
     example: str
+    example_doc_row: int = -1
+
+
+class LeftOutResult(Result):
+    """How many records, documents or chunks filters of the corpus left out, by reason."""
+
+    left_out: dict[str, int]
 
 
 class ShinglesResult(Result):
@@ -112,9 +122,6 @@ class WeightsResult(Result):
 
     common_slots: int
     sampled: int
-
-
-# vectors and neighbours
 
 
 class FitResult(Result):
@@ -221,9 +228,6 @@ class MineResult(Result):
     fewest: int
 
 
-# drafts, tokens and sequences
-
-
 class LengthsResult(Result):
     """Characters and tokens of a shard."""
 
@@ -300,9 +304,6 @@ class ComposeResult(Result):
     dropped_examples: dict[str, Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
-
-
-# exports
 
 
 class SplitResult(Result):

@@ -78,3 +78,20 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     assert "memory at 2K in float32: weights 0.00 GiB, key-value cache 0.00 GiB" in said.out
     assert "it comes from SQuAD 2.0's" in said.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.heavy
+def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_most(tmp_path, capsys):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=64000, hidden_size=256, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
+    asked = ["evaluate", str(tmp_path / "model"), "--tasks", "json_kv", "--dry-run", "--out", str(tmp_path / "out")]
+    assert main([*asked, "--lengths", "1000,1500", "--batch-tokens", "2048", "--dtype", "float32"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    # 34 million weights of 4 bytes; two prompts of 1,000 tokens together are more than one of 1,500.
+    assert "memory at 1,000 in float32: weights 0.13 GiB, key-value cache 0.02 GiB" in said
+    assert main([*asked, "--lengths", "1500"]) == 0
+    assert "in bfloat16: weights 0.06 GiB" in " ".join(capsys.readouterr().out.split())

@@ -52,7 +52,12 @@ def deduplicate(folder, shards, *, threshold=0.8, **options):
         assert keep.dtype == np.bool_
         assert len(keep) == len(rows)
         stays |= {rows[row][0] for row in np.flatnonzero(keep)}
-    return counts, stays
+    everything = [row for rows in shards for row in rows]
+    for gone, instead in counts.examples:  # which they are depends on the order; that they are right does not
+        assert everything[gone][0] not in stays
+        assert everything[instead][0] in stays
+    assert bool(counts.examples) == bool(counts.near_duplicates)
+    return counts.model_copy(update={"examples": ()}), stays
 
 
 def test_the_longest_of_a_cluster_stays_and_of_equals_the_smallest_hash(tmp_path):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from executing import carry_out
-from nextlong.engine.executor import Capacity
+from nextlong.engine import local
+from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
@@ -165,6 +166,20 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
         LocalExecutor(Capacity(cpus=workers)) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))
+
+
+@pytest.mark.parametrize(
+    ("kills", "cause"), [(3, "most likely because memory ran out"), (4, "the system had no memory left")]
+)
+def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(tmp_path, monkeypatch, kills, cause):
+    counters = tmp_path / "vmstat"
+    counters.write_text("nr_free_pages 17\noom_kill 3\n")
+    monkeypatch.setattr(local, "_VMSTAT", counters)
+    with LocalExecutor(Capacity(cpus=1)) as executor:
+        executor.submit(0, die, "", resources=Resources(), label="embed task 7")
+        counters.write_text(f"nr_free_pages 17\noom_kill {kills}\n")
+        with pytest.raises(RunError, match=rf"a worker process was killed, .*{cause}, while these ran: embed task 7"):
+            list(executor.ended())
 
 
 def test_workers_die_with_a_parent_that_was_killed(tmp_path):

@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import os
+import time
 from contextlib import contextmanager
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 from counted import counts_of, total
@@ -269,6 +272,36 @@ def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
 def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(run_dir):
     with pytest.raises(RunError, match=r"the disk is full.*01-numbers-.*free space"):
         run([failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 99 failed")])
+def test_a_task_that_gets_no_memory_is_named_with_the_cure(log, run_dir, error):
+    with pytest.raises(
+        RunError, match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\) ran out of memory: .*workers=1"
+    ):
+        run([failing_step(error, log=log)], run_dir)
+    assert ran(log) == ["numbers 0"]
+    run([numbers_step(log, first=0)], run_dir)
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+def test_a_clock_that_jumps_changes_nothing(log, run_dir, tmp_path, monkeypatch, jump):
+    """Each look at the clock is a day before or after the last; files get such times, too."""
+    numbers = numbers_step(log)
+    other = tmp_path / "other"
+    other.mkdir()
+    run([numbers, sum_step(log, numbers)], other)
+    now = itertools.count(time.time(), jump)
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    (one,) = run([numbers], run_dir).values()
+    for path in one.folder.iterdir():
+        os.utime(path, (next(now), next(now)))
+    done = run([numbers, sum_step(log, numbers)], run_dir)
+    assert [part["files"]["part-00000.txt"]["xxh3"] for part in done["sum"].manifest["parts"]] == [
+        part["files"]["part-00000.txt"]["xxh3"]
+        for part in store.read_json(next(other.glob("*-sum-*/manifest.json")))["parts"]
+    ]
+    assert all(step.manifest["seconds"] >= 0 for step in done.values())
 
 
 def test_bug_in_a_task_stays_what_it_is(run_dir):

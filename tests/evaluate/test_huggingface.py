@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate import plan
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.progress import Progress
@@ -68,6 +69,29 @@ def test_what_prompts_share_is_read_once(model, monkeypatch):
     read.clear()
     list(model.answers([sample(TEXTS[1], tokens=1)]))
     assert sum(read) < first / 10
+
+
+def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, model, monkeypatch):
+    small = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64))
+    read = []
+    forward = small.forward
+    monkeypatch.setattr(
+        small, "forward", lambda ids, cache, **inputs: read.append(ids.numel()) or forward(ids, cache, **inputs)
+    )
+    asked = [sample(text) for text in (TEXTS[0], TEXTS[2], TEXTS[3])]
+    assert list(small.answers(asked)) == [by_generate(model, one.prompt) for one in asked]
+    assert max(read) <= 64
+    assert sum(read) > 2 * 64
+
+
+def test_the_planned_cache_is_the_one_that_stands(model):
+    ids = model.input_ids(sample(TEXTS[0]))
+    cache = model.prefilled(ids)
+    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+    assert held == plan.cache_bytes(model.config, len(ids), bytes_per_value=4)
+    assert plan.weight_bytes(model.identity()["name"]) == pytest.approx(
+        sum(weight.nbytes for weight in model.model.parameters()), rel=0.2
+    )
 
 
 def test_bos_stands_once(model):

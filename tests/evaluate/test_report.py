@@ -115,6 +115,20 @@ def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
     assert "0.70" in made["similarity"]
 
 
+def test_copying_and_values_by_key_have_a_table(tmp_path):
+    folder = write_results(tmp_path / "one", {}, label="one")
+    for task, scores in (
+        ("copying", {"gain_nats": 1.5, "gain_standard_error": 0.1, "with_copy_nats": 2.0, "without_copy_nats": 3.5}),
+        ("key_values", {"accuracy": 87.5, "chance": 12.5}),
+    ):
+        path = results.place_of(folder, task, 8192)
+        path.parent.mkdir()
+        values = {"format": 1, "task": task, "length": 8192, "score": 1.0, "scores": scores, "samples": []}
+        path.write_text(json.dumps(values))
+    (table,) = tables.all_tables([results.read_results(folder)])
+    assert table.rows == (("one, 8K", (1.5, 0.1, 2.0, 3.5, 87.5, 12.5)),)
+
+
 def test_wrong_outputs_and_labels_are_told(two, tmp_path):
     console = Console(file=io.StringIO())
     with pytest.raises(EvaluateError, match=r"table\.pdf: end it in \.html, \.md, \.tex, \.json"):

@@ -328,3 +328,10 @@ def test_a_format_whose_documents_must_end_wants_a_token_for_it():
 def test_a_shard_larger_than_its_format_can_count_is_refused():
     told = refusal("export.formats=prolong", "export.shard_mb=5000")
     assert told == "recipe: export: shard_mb is 5000 but a file of prolong holds 4000 at most; lower it"
+
+
+@pytest.mark.parametrize("run_dir", ["s3://bucket/run", "gs://bucket/run", "memory://run"])
+def test_run_dir_must_be_a_folder(run_dir):
+    plain = {"run_dir": run_dir, "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2"}
+    with pytest.raises(RecipeError, match=rf"run_dir={run_dir} is no folder: .* object stores cannot do"):
+        Recipe.from_dict(plain)

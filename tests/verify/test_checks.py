@@ -26,6 +26,7 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
+from nextlong.verify import checks
 from nextlong.verify.checks import verify
 
 ALL = 100_000  # a sample of everything
@@ -50,6 +51,14 @@ def run(finished, tmp_path):
 def breaches(run, **options):
     """Return what each check that found a breach says first."""
     return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
+
+
+def test_checks_side_by_side_find_what_they_find_one_by_one(finished, monkeypatch):
+    one_by_one = list(verify(finished))
+    monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
+    told = []
+    assert list(verify(finished, workers=2, starting=told.append)) == one_by_one
+    assert told == ["hashes", *checks._CHECKS]
 
 
 def test_a_sound_run_passes_every_check(finished):

@@ -115,6 +115,13 @@ def test_a_pair_holds_both_texts_and_the_words_they_share(address, run):
     assert all(word in pair["text"].lower() and word in pair["partner"].lower() for word in pair["words"])
 
 
+def test_every_piece_has_a_text_joints_too(address, run):
+    sequence = nextlong.open(f"{run}@other").sequence(0)
+    texts = [json.loads(ask(address, f"/other/sequence/0/pairs/{n}")[1])["text"] for n in range(len(sequence.spans))]
+    assert texts == sequence.texts
+    assert "joint" in {span.role for span in sequence.spans}
+
+
 @pytest.mark.parametrize(
     ("method", "headers", "status"),
     [

@@ -43,6 +43,8 @@ class Corpus:
 
     def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
         """Return the text of each chunk, shape (n,)."""
+        if not len(chunk_ids):
+            return np.empty(0, object)
 
         def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[np.object_]]:
             texts = [

@@ -35,6 +35,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="meta-chunks searched and vectors encoded again (default: 100)",
     )
     verify.add_argument("--seed", type=int, default=0, help="of that sample (default: 0)")
+    verify.add_argument(
+        "--workers", type=int, metavar="N", help="processes that check side by side (default: one a processor)"
+    )
     verify.add_argument("--json", action="store_true", help="print JSON")
     verify.set_defaults(command=_verify)
 
@@ -44,6 +47,8 @@ def _verify(asked: argparse.Namespace) -> int:
 
     if asked.sample < 0:
         raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
+    if asked.workers is not None and asked.workers < 1:
+        raise NextlongError(f"--workers {asked.workers} is no number of processes; give 1 or more")
     with _progress() as starting:
         outcomes = list(_outcomes(asked, starting))
     if asked.json:
@@ -55,6 +60,7 @@ def _verify(asked: argparse.Namespace) -> int:
 
 def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Iterator[Outcome]:
     from nextlong.verify import checks, delivered
+    from nextlong.verify.processes import available
 
     folders = delivered.delivered_in(asked.run)
     for folder in folders:
@@ -66,7 +72,8 @@ def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Ite
         raise NextlongError(
             f"{asked.run} is not a folder that an export was put into, so --run {asked.made_by} has no use here"
         )
-    yield from checks.verify(asked.run, sample=asked.sample, seed=asked.seed, starting=starting)
+    workers = asked.workers or available()
+    yield from checks.verify(asked.run, sample=asked.sample, seed=asked.seed, workers=workers, starting=starting)
 
 
 @contextmanager

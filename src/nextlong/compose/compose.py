@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -253,11 +254,14 @@ def _compose_one(
 
 def _near_copies(draft: pa.RecordBatch) -> dict[int, list[int]]:
     """Return for each chunk of a draft that repeats others which these are."""
-    found: dict[int, list[int]] = {}
-    for one, other in draft.column("near_copies").values.to_numpy().reshape(-1, 2).tolist():
-        found.setdefault(one, []).append(other)
-        found.setdefault(other, []).append(one)
-    return found
+    pairs = draft.column("near_copies").values.to_numpy().reshape(-1, 2)
+    one, others = np.concatenate([pairs, pairs[:, ::-1]]).T
+    order = np.argsort(one, kind="stable")
+    firsts = np.flatnonzero(np.diff(one[order], prepend=schemas.NO_CHUNK))
+    bounds = pairwise([*firsts.tolist(), len(order)])
+    return {
+        chunk: others[order[a:b]].tolist() for chunk, (a, b) in zip(one[order[firsts]].tolist(), bounds, strict=True)
+    }
 
 
 def _drafts_and_pieces(

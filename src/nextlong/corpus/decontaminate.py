@@ -35,6 +35,7 @@ _LEAST_QUESTION_WORDS: Final = 3
 _HEAD_WORDS: Final = 5
 _BATCH_CHARS: Final = 1_000_000
 _EXAMPLE_CHARS: Final = 200
+_LONGEST_FIELD_CHARS: Final = 64_000_000
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
 
@@ -177,6 +178,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _csv(stream: io.TextIOWrapper, delimiter: str = ",") -> Iterator[str]:
+    csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
     for row in csv.reader(stream, delimiter=delimiter):
         yield from row
 
@@ -204,7 +206,7 @@ def contaminated_shard(
     wanted = _Wanted.of(EvaluationGrams(np.load(heads), np.load(grams)))
     table = read_chunks(chunks)
     met = np.zeros((len(files), len(table["doc_row"])), np.bool_)
-    example, first_doc = "", 0
+    example, example_doc_row, first_doc = "", -1, 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -219,6 +221,7 @@ def contaminated_shard(
                 met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
                 if len(firsts) and not example:
                     example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
+                    example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
             first_doc += batch.num_rows
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
@@ -227,6 +230,7 @@ def contaminated_shard(
         contaminated=int(contaminated.sum()),
         files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
         example=example,
+        example_doc_row=example_doc_row,
     )
 
 

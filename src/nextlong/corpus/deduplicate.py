@@ -32,6 +32,7 @@ _ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another would decide oth
 _LEAST_RECALL: Final = 0.99  # of the pairs exactly at the threshold; those above it are found more surely
 _HELD_DOCUMENTS: Final = 4_000_000
 _COMPARED_PAIRS: Final = 16_384
+_EXAMPLES: Final = 5
 
 Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
 
@@ -130,8 +131,22 @@ def near_duplicates(
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
     clustered = np.unique(clusters[members], return_counts=True)[1]
     return NearDuplicatesResult(
-        near_duplicates=len(losers), clusters=len(clustered), largest_cluster=int(clustered.max(initial=0))
+        near_duplicates=len(losers),
+        clusters=len(clustered),
+        largest_cluster=int(clustered.max(initial=0)),
+        examples=_some_losers(losers, members, clusters),
     )
+
+
+def _some_losers(
+    losers: NDArray[np.int64], members: NDArray[np.int64], clusters: NDArray[np.int64]
+) -> tuple[tuple[int, int], ...]:
+    """Return a few rows that go, spread over the corpus, each with the row that stays in its stead."""
+    some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
+    stays = np.setdiff1d(members, losers)
+    order = np.argsort(clusters[stays])
+    at = np.searchsorted(clusters[stays][order], clusters[some])
+    return tuple(zip(some.tolist(), stays[order][at].tolist(), strict=True))
 
 
 def band_width(threshold: float) -> int:

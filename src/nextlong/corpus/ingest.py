@@ -31,6 +31,7 @@ from nextlong.schemas import DOCUMENTS, DOCUMENTS_KEPT, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
+_EXAMPLES: Final = 2  # of a task's documents for which the source's `where` does not hold
 _ASCII: Final = bytes(range(128))
 # What str.isspace and str.lower say of ASCII, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
@@ -49,13 +50,16 @@ def ingest_split(
     """
     documents = _DocumentShards(out, source, shard_bytes)
     rejects = _RejectFile(out)
-    left_out = 0
+    left_out: list[tuple[str, str]] = []
+    left_out_count = 0
     for part in parts:
         for item in read_records(part, source, max_document_chars=max_document_chars):
             if isinstance(item, Reject):
                 rejects.add(item)
             elif isinstance(item, LeftOut):
-                left_out += 1
+                left_out_count += 1
+                if len(left_out) < _EXAMPLES:
+                    left_out.append((item.source_id, item.head))
             elif problem := _problem(item.text, max_document_chars):
                 rejects.add(Reject(part.file.name, item.line, *problem))
             else:
@@ -70,7 +74,8 @@ def ingest_split(
         reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
         example=rejects.example,
         shards=documents.shards,
-        left_out_by_where=left_out,
+        left_out_by_where=left_out_count,
+        where_examples=tuple(left_out),
         kept=documents.kept_values,
     )
 

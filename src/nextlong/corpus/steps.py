@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import xxhash
 
 from nextlong.corpus.chunk import chunk_shard
@@ -23,6 +22,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.remembered import hash_of
+from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
 from nextlong.results import (
@@ -69,7 +69,7 @@ def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) ->
     return shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
 
 
-def lines_steps(splits: Splits) -> list[Step]:
+def line_counts_steps(splits: Splits) -> list[Step]:
     """Parts of large files → how many lines end in each; no step where no file is parted."""
     parts = [part for own in splits for split in own for part in split if part.stop is not None]
     if not parts:
@@ -88,12 +88,12 @@ def ingest_step(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
     splits: Splits,
-    lines: Sequence[Step],
+    line_counts: Sequence[Step],
     *,
     shard_bytes: int,
     when_ingested: Callable[[Done], None],
 ) -> Step:
-    """files → DOCUMENTS, refused afterwards if too many records were rejects; `lines` are the `lines_steps`."""
+    """files → DOCUMENTS, refused afterwards if too many records were rejects; `line_counts` are the `line_counts_steps`."""
     sources = recipe.ingest.sources
 
     def tasks(done: Finished) -> list[Task]:
@@ -146,7 +146,7 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    return Step("ingest", 2, config, tuple(lines), tasks, IngestResult, check=check, estimate=estimate)
+    return Step("ingest", 2, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
 
 
 def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
@@ -268,7 +268,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )
-    return Step("chunk", 1, recipe.chunk.model_dump(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
+    return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -301,7 +301,7 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
 
 def _content_hash(file: str) -> str:
     try:
-        with fsspec.open(file, "rb") as stream:
+        with open_binary(file) as stream:
             return str(xxhash.xxh3_128_hexdigest(stream.read()))
     except FileNotFoundError:
         raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None

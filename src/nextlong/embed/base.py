@@ -11,7 +11,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,14 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
+
+
+class Speed(NamedTuple):
+    """Seconds a chunk, None and why if they are not known; and the width of the vectors, None where only a fit tells."""
+
+    chunk_s: float | None = None
+    unknown: str = ""
+    dimensions: int | None = None
 
 
 class EncoderKind(ABC):
@@ -80,6 +88,11 @@ class EncoderKind(ABC):
         """Return what a task of embedding needs where there is so much in all: a core."""
         del config, capacity
         return Resources()
+
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        """Return how fast chunks such as these are encoded here, for plans; nothing of what they try with the other steps."""
+        del config, chunks
+        return Speed()
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the time, disk and memory of the preparation grow: it takes none."""

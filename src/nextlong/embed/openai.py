@@ -34,13 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
-from nextlong.embed.base import EncoderKind
+from nextlong.embed.base import EncoderKind, Speed
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
 LONGEST_RETRY_AFTER_S: Final = 600.0
+_USUAL_DIMENSIONS: Final = 1536  # of the usual models
 SILENCE_S: Final = 600.0  # between two words about a server in trouble
 
 _log = logging.getLogger(__name__)
@@ -318,6 +319,11 @@ class OpenAIKind(EncoderKind):
         """Return that one task runs at a time."""
         del config, capacity
         return Resources(at_once=1)
+
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        """Return that the server is not asked."""
+        del chunks
+        return Speed(unknown="the endpoint's", dimensions=config.openai.dimensions or _USUAL_DIMENSIONS)
 
 
 ENCODER = OpenAIKind()

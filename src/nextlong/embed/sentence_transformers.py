@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.embed.base import EncoderKind
+from nextlong.embed.base import EncoderKind, Speed
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Capacity, Resources, granted_gpus
@@ -28,6 +28,8 @@ from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
 from nextlong.results import ExecutionResult
 
+_MEASURED_CHUNKS: Final = 32
+_USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
 _WHERE = "encoder.model=sentence-transformers:"
 # What a backend needs beside the library, and what installs it.
 _BACKENDS: Final = {
@@ -279,6 +281,16 @@ class SentenceTransformersKind(EncoderKind):
         if device is not None and device.startswith("cuda"):  # the one that is named
             return Resources(at_once=1)
         return Resources()
+
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
+        from nextlong.embed.choose import choose_execution  # which tries what stands above
+
+        if not is_installed():
+            return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
+        few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
+        execution, dimensions = choose_execution(config.name, config.sentence_transformers, few)
+        return Speed(execution.threads / execution.chunks_per_second, "", dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""

@@ -18,7 +18,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ from nextlong.errors import RunError
 # than its steps; in a large one it is lost in minutes of work, and models of many steps would add up.
 _CARRIED_MB = 50
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of getrusage
+
+_LIKELY = "most likely because memory ran out"
+_VMSTAT = Path("/proc/vmstat")
 
 _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
@@ -48,6 +52,7 @@ class LocalExecutor:
         self._pools_of_gpus: dict[int, ProcessPoolExecutor] = {}  # one process each, which keeps its model loaded
         self._grown_mb = 0.0  # the worker that has grown most since it started
         self._running: dict[Future[tuple[Any, float]], _Under] = {}
+        self._kills_before = _kills_for_memory()
 
     def __enter__(self) -> LocalExecutor:
         return self
@@ -112,10 +117,11 @@ class LocalExecutor:
         try:
             yield
         except BrokenProcessPool:
+            cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
             cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             at_work = ", ".join(sorted({under.label for under in self._running.values()}))
             raise RunError(
-                f"a worker process was killed, most likely because memory ran out, while these ran: {at_work}; run again with "
+                f"a worker process was killed, {cause}, while these ran: {at_work}; run again with "
                 f"{cure}: what is finished is kept"
             ) from None
 
@@ -139,6 +145,16 @@ class LocalExecutor:
             except BrokenProcessPool:
                 raise RunError(f"a worker process ended while it started; {_GUARD}") from None
         return pool
+
+
+def _kills_for_memory() -> int:
+    """Return how many processes Linux has killed since it started because memory ran out; 0 where it does not say."""
+    with suppress(OSError):
+        for line in _VMSTAT.read_text(encoding="ascii").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
 
 
 def refuse_import_by_worker() -> None:

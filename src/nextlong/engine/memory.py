@@ -1,4 +1,4 @@
-"""Memory: the most that a process holds while it runs a task.
+"""Memory: the most that a process holds while it runs a task; and what is said where it gets no more.
 
 Linux keeps the peak of a process and lets it be set back, so that one task after another is measured. Where there is no such
 file, or it is not ours to write, there is no number.
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from nextlong.errors import RunError
 
 _RESET: Final = Path("/proc/self/clear_refs")
 _STATUS: Final = Path("/proc/self/status")
@@ -34,3 +36,17 @@ def _highest() -> int | None:
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(sizes[0]) * 1024 if sizes else None
+
+
+@contextmanager
+def told(folder: Path, index: int) -> Iterator[None]:
+    """Turn what a task says that gets no more memory into a RunError that names it."""
+    try:
+        yield
+    except MemoryError as error:
+        step = folder.name.split("-", 1)[1].rpartition("-")[0]
+        said = " ".join(str(error).split()) or "no more is to be had"
+        raise RunError(
+            f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
+            "workers (--set workers=1) or on a larger machine: what is finished is kept"
+        ) from None

@@ -311,7 +311,7 @@ def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
     with store.explained(folder):
         try:
             work.mkdir()
-            with memory.peak() as peak_bytes:
+            with memory.peak() as peak_bytes, memory.told(folder, index):
                 told = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, told, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:

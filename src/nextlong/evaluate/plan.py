@@ -34,7 +34,11 @@ def show(settings: Settings, asked: Asked, console: Console) -> None:
     console.print(f"to read: {tokens:,} tokens at most; what prompts share is read once", highlight=False)
     if settings.server is None:
         config = read_config(settings.model, revision=settings.load.revision)
-        console.print(memory(config, settings, max(asked.lengths)), highlight=False, soft_wrap=True)
+        # Short prompts are answered together, so that the longest need not take the most.
+        greatest = max(
+            asked.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length)
+        )
+        console.print(memory(config, settings, greatest), highlight=False, soft_wrap=True)
         check(asked, context=settings.context or getattr(config, "max_position_embeddings", None))
     else:
         check(asked, context=settings.context)
@@ -47,13 +51,11 @@ def _missing(asked: Asked, files: tuple[str, ...]) -> str:
 
 def memory(config: Any, settings: Settings, length: int) -> str:
     """Say what weights, cache and activations take at a length."""
-    dtype = (
-        settings.load.dtype
-        if settings.load.dtype in _BYTES
-        else str(getattr(config, "dtype", None) or "float32").split(".")[-1]
-    )
-    size = _BYTES.get(dtype, 4)
-    weights = weight_bytes(settings.model)
+    saved = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
+    dtype = settings.load.dtype if settings.load.dtype in _BYTES else saved
+    size, saved_size = _BYTES.get(dtype, 4), _BYTES.get(saved, 4)
+    on_disk = weight_bytes(settings.model)
+    weights = None if on_disk is None else on_disk * size // saved_size
     together = max(1, settings.load.batch_tokens // length)
     cache = cache_bytes(config, length, bytes_per_value=size) * together
     said = "weights: not on this machine" if weights is None else f"weights {_gib(weights)}"

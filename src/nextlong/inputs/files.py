@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
+from nextlong.inputs.retries import RetriedFile, again
 from nextlong.inputs.walk import check_regular, match
 from nextlong.recipe import Source
 
@@ -77,7 +78,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     """
     fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
     try:
-        base, found, asked_for = match(fs, root)
+        base, found, asked_for = again(lambda: match(fs, root))
     except (CorpusError, MemoryError):
         raise
     except Exception as error:  # each file system has errors of its own, many of them no OSError
@@ -201,7 +202,7 @@ def check_unchanged(file: InputFile) -> None:
     fs, path = fsspec.core.url_to_fs(file.path)
     fs.invalidate_cache()
     try:
-        version = _version(fs.info(path))
+        version = _version(again(lambda: fs.info(path)))
     except OSError as error:
         version = f"gone: {error}"
     if version != file.version:
@@ -212,7 +213,7 @@ def open_file(file: InputFile, source: Source) -> Any:
     """Open a file as an Arrow stream, decompressed where its name says so; Arrow files are mapped, not read."""
     fs, path = fsspec.core.url_to_fs(file.path)
     if not file_systems.is_local(fs):
-        raw = pa.PythonFile(fs.open(path, "rb"), mode="r")
+        raw = pa.PythonFile(RetriedFile(fs, path), mode="r")
     elif format_of(file.name, source) == "arrow" and file.bytes:
         raw = pa.memory_map(path)
     else:

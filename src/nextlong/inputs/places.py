@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +22,7 @@ from nextlong.inputs.files import InputFile, Part, compression_of, format_of, op
 from nextlong.inputs.json_lines import read_json_lines
 from nextlong.inputs.record import Record, Reject, explained
 from nextlong.inputs.records import read_records
+from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.inputs.tables import read_batches, resolve_columns
 from nextlong.inputs.where import where_of
@@ -152,8 +152,7 @@ def _from_lines(
 
 def _lines(file: InputFile, most_through: int) -> Iterator[tuple[bytes, float]]:
     """Yield the lines of a compressed file's first bytes on disk, each with the share of the file that is read by then."""
-    fs, path = fsspec.core.url_to_fs(file.path)
-    with fs.open(path, "rb") as raw:
+    with open_binary(file.path) as raw:
         stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression_of(file.name))
         rest = b""
         while block := stream.read(_BLOCK_BYTES):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Final
 
-import fsspec
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +18,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, lookup, parquet_text_bytes, resolve
 from nextlong.inputs.delimited import DELIMITERS, rows_of
 from nextlong.inputs.files import InputFile, compression_of, format_of, open_file
+from nextlong.inputs.retries import open_binary
 from nextlong.recipe import Source
 
 _HEAD_BYTES: Final = 256 << 10
@@ -81,8 +81,7 @@ def _measure_head(file: InputFile, source: Source, head_bytes: int) -> tuple[int
 
 def _head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
     """Return the first bytes of lines or plain text, decompressed, and how many bytes on disk held them."""
-    fs, path = fsspec.core.url_to_fs(file.path)
-    with fs.open(path, "rb") as stream:
+    with open_binary(file.path) as stream:
         raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)

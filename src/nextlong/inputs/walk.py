@@ -18,6 +18,7 @@ from fsspec.utils import glob_translate
 
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
+from nextlong.inputs.retries import again
 from nextlong.recipe import Source
 
 _WRITTEN: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of what a run directory holds
@@ -33,10 +34,10 @@ _KINDS: Final = {
 def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
     """Return the folder that names are relative to, path → info of what the user's path reaches, and what it was."""
     # A look at the literal path first, because a real file may be called data[1].jsonl.
-    if fs.isdir(root):
+    if fs.isdir(root) or (info := _info(fs, root))["type"] == "directory":
         return root, _below(fs, root), "folder"
-    if fs.exists(root):
-        return posixpath.dirname(root), {root: fs.info(root)}, "file"
+    if info["type"]:
+        return posixpath.dirname(root), {root: info}, "file"
     if not glob.has_magic(root):
         return root, {}, "file"
     parts = root.split("/")
@@ -47,6 +48,15 @@ def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
         if not posixpath.basename(path).startswith("."):
             found.update(_below(fs, path) if info["type"] == "directory" else {path: info})
     return base or "/", found, "glob"
+
+
+def _info(fs: Any, path: str) -> Mapping[str, Any]:
+    """Return what a file system says of a path, type "" if there is nothing; fsspec's `exists` takes any error for that."""
+    try:
+        info: Mapping[str, Any] = again(lambda: fs.info(path))
+    except FileNotFoundError:
+        return {"type": ""}
+    return info
 
 
 def _below(fs: Any, folder: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:

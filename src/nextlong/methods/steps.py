@@ -230,7 +230,7 @@ def draft_documents_step(
         "target_tokens": recipe.sequence_tokens,
         "sequences": limit,
         "seed": recipe.compose_seed,
-        "options": recipe.options.model_dump(mode="json"),
+        "options": recipe.options.identity(),
     }
 
     def files(done: Finished, name: str, suffix: str) -> Any:

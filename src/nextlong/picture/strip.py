@@ -158,7 +158,7 @@ def _data(pieces: Pieces, tokens: int, held: Held | None) -> dict[str, object]:
         "starts": [piece.token_start for piece in pieces],
         "roles": [piece.role for piece in pieces],
         "groups": [piece.group for piece in pieces],
-        "scores": [round(piece.score, 4) if isfinite(piece.score) else None for piece in pieces],
+        "scores": [round(piece.score, 6) if isfinite(piece.score) else None for piece in pieces],
         "sources": [clean(source) for source in sources],
         "source": [number[piece.source_id] for piece in pieces],
         "partners": partners(pieces),

@@ -56,12 +56,24 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
         told(
             f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)"
         )
+        _tell_scarce(recipe, runs, told)
         measure.check_samples(recipe, documents, runs.tokenizer)
         planned = models.planned(recipe, runs, out)
         found = Replicated(recipe, out, documents, runs, tuple(planned))
         for number, model in enumerate(planned, start=1):
             _train_and_measure(found, model, told=partial(_numbered, told, f"[{number}/{len(planned)}]"))
     return found
+
+
+def _tell_scarce(recipe: Replication, runs: Runs, told: Callable[[str], None]) -> None:
+    """Say which runs hold fewer sequences than asked for, so that training reads them more often than the others."""
+    for arm in runs.arms:
+        if (count := arm.stats.sequences) < recipe.data.sequences:
+            times = recipe.extend.trained_tokens / (count * recipe.extend.tokens)
+            told(
+                f"{arm.experiment}={arm.name}: the corpus gives {count:,} sequences of {recipe.data.sequences:,}, which are read "
+                f"{times:.2g} times; add documents, or lower data.sequences"
+            )
 
 
 def _numbered(told: Callable[[str], None], number: str, line: str) -> None:

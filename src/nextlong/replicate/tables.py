@@ -12,6 +12,7 @@ from nextlong.replicate import published
 from nextlong.replicate.carry_out import Replicated
 from nextlong.replicate.collect import Column, Row, difference, is_decided, measured_columns, rows, spread
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
+from nextlong.replicate.presets import PRESETS
 from nextlong.replicate.recipe import Experiment
 
 _TITLES: Final = {
@@ -45,13 +46,13 @@ def _scores(done: Replicated, title: str, found: Sequence[Row]) -> Table:
     cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in found]
     lengths = ", ".join(map(short, done.recipe.measure.lengths))
     about = (
-        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: "
-        "percent, chance 12.5. Copying: nats "
-        "a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on "
-        "held-out documents; loss: of those "
-        "meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: share of "
-        "the last token's attention."
+        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: percent, chance 12.5. "
+        "Copying: nats a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on held-out "
+        "documents; loss: of those meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: "
+        "share of the last token's attention."
     )
+    if preset := PRESETS.get(done.recipe.preset or ""):
+        about += f" These numbers can show {preset.shows} They cannot show {preset.cannot}"
     return _table(f"{title}: scores", about, [column.title for column in columns], cells)
 
 

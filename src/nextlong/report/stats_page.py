@@ -5,6 +5,7 @@ In:  `Stats`. Out: what it is, then one block each for yield, similarity, distan
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -22,6 +23,7 @@ def show(stats: Stats, console: Console) -> None:
     for title, rows in (
         (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
+        ("Left out of the corpus", _left_out(stats)),
         (_similarity_title(stats), _similarity(stats)),
         (f"Tokens between consecutive {_stretched(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
         ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
@@ -84,6 +86,21 @@ def _yield(stats: Stats) -> Rows:
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
     contaminated = stats.contaminated or {}
     return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
+
+
+def _left_out(stats: Stats) -> Rows:
+    """Return a row for each reason, and below it its examples: id, what there is to say, how the text begins."""
+    rows = []
+    for one in stats.left_out:
+        rows.append(("", f"{one.count:,} {one.unit}: {one.reason}"))
+        for example in one.examples:
+            told = [
+                example.source_id,
+                example.note,
+                json.dumps(example.head, ensure_ascii=False) if example.head else "",
+            ]
+            rows.append(("", f"  {' · '.join(filter(None, told))}"))
+    return rows
 
 
 def _similarity_title(stats: Stats) -> str:

@@ -33,6 +33,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
+from nextlong.runs import notebook
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -90,6 +91,9 @@ class Sequence:
         """The text of the whole sequence."""
         return "".join(self.texts)
 
+    def _repr_html_(self) -> str:
+        return notebook.sequence_html(self)
+
 
 def _stored_recipe(stored: dict[str, Any], index: Path) -> Recipe:
     try:
@@ -122,6 +126,9 @@ class Run:
     def __str__(self) -> str:
         """Return what opens it: the run directory, with the state's name where there is more than one."""
         return self.state.named if self.is_named or self.other_states() else str(self.path)
+
+    def _repr_html_(self) -> str:
+        return notebook.run_html(self)
 
     def other_states(self) -> list[str]:
         """Return the names of the run directory's other states, the oldest first."""

@@ -1,7 +1,4 @@
-"""Reuse: how often a chunk serves over all sequences of a run.
-
-In:  a tally of the chunks used. Out: `Reuse`: mean, most, a histogram, and the chunks that are used most.
-"""
+"""Reuse: how often the same chunk serves in a data set, and which chunks serve most."""
 
 from __future__ import annotations
 
@@ -53,9 +50,9 @@ class Reuse:
     hubs: tuple[Hub, ...]
 
 
-def reuse(run: Run, used: Tally) -> Reuse:
-    """Return how often each chunk was used."""
-    chunk_ids, uses = used.counted()
+def measure_reuse(run: Run, counted: Tally) -> Reuse:
+    """Return how often the chunks of a run serve, from how often each was counted."""
+    chunk_ids, uses = counted.counted()
     most = int(uses.max(initial=0))
     edges = [0, *(1 << power for power in range(max(0, most - 1).bit_length() + 1))] if most else [0]
     histogram = tuple(

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts import finished, lookup
+from nextlong.artefacts import finished, left_out, lookup
+from nextlong.artefacts.left_out import LeftOut
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import composed_sequences, draw_of, dropped
@@ -29,7 +30,7 @@ from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
-from nextlong.runs.reuse import Reuse, reuse
+from nextlong.runs.reuse import Reuse, measure_reuse
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin, Spread, Tally
 from nextlong.runs.warnings import Warned, warnings
@@ -113,6 +114,7 @@ class Stats:
     near_copies: int | None
     repeated_passages: int | None
     contaminated: dict[str, int] | None
+    left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
@@ -216,12 +218,13 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
         chunk_tokens=counting.chunk_tokens.spread(),
         chunk_tokens_histogram=counting.chunk_tokens.histogram(edges=_TOKEN_EDGES),
-        reuse=reuse(run, counting.uses),
+        reuse=measure_reuse(run, counting.uses),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
         contaminated=_contaminated(run),
+        left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, by_document),

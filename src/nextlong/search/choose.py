@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.recipe import Search
-from nextlong.search.ivf import clusters_for
+from nextlong.search.ivf import GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
 _BUILD = 3.0  # k-means and assigning take so much longer than their products alone
-_PASSES = 8 * 40  # k-means: iterations times vectors a cluster
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 FOUND_S = 8e-7  # … and each neighbour
 _SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
@@ -80,8 +79,9 @@ def looked_into(load: Load) -> float:
 def build_seconds(load: Load) -> tuple[float, float]:
     """Return about how long it takes to train an index and to fill it."""
     clusters = clusters_for(load.vectors)
-    product = _BUILD * 2.0 * load.dimensions * clusters / _FLOP_PER_S
-    return product * _PASSES * clusters, product * load.vectors
+    product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
+    train = product * ITERATIONS * sample_of(clusters) * clusters
+    return train, product * load.vectors * min(clusters, GRAPH_FROM)  # of more clusters a graph is searched
 
 
 def factory_for(load: Load) -> str:

@@ -5,11 +5,19 @@ The rates are those by which `choose` weighs it against exact search; plan measu
 
 from __future__ import annotations
 
+import math
+
 from nextlong.engine.estimate import Estimate
 from nextlong.recipe.amounts import Amounts
 from nextlong.search import choose, ivf, tune
 
-PARTS = 32  # files at most, so that a cluster is found in a few of them: as many as shards, where these are few
+_PARTS = 32  # files, so that a cluster is found in a few of them, …
+_PART_VECTORS = 1 << 21  # … but of no more vectors each, so that very large indexes are filled by many tasks
+
+
+def parts(vectors: float, shards: int) -> int:
+    """Return in how many files, each by one task, an index over so many vectors and shards of them is filled."""
+    return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
 
 
 def load_of(amounts: Amounts, *, has_gpu: bool = False) -> choose.Load:
@@ -65,7 +73,7 @@ def _list_bytes(amounts: Amounts) -> float:
 
 
 def _parts(amounts: Amounts) -> float:
-    return min(float(PARTS), max(1.0, amounts.shards))
+    return parts(amounts.vectors, round(amounts.shards))
 
 
 def _filling_bytes(amounts: Amounts) -> float:

@@ -22,7 +22,7 @@ from nextlong.recipe import Recipe, Search
 from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.search import choose, ivf, tune
 from nextlong.search.index import IndexFiles
-from nextlong.search.index_estimates import FILL, PARTS, TRAIN, TUNE
+from nextlong.search.index_estimates import FILL, TRAIN, TUNE, parts
 from nextlong.search.mine import chunk_queries, document_queries
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
@@ -114,7 +114,11 @@ def _lists_step(vectors: Step, index: Step) -> Step:
         if is_exact(done):
             return []
         paths, template = _vectors_of(done), done["index"].file(".template.faiss")
-        bounds = np.linspace(0, len(paths), min(PARTS, len(paths)) + 1).astype(int).tolist()
+        bounds = (
+            np.linspace(0, len(paths), parts(done["index"].result(IndexResult).vectors, len(paths)) + 1)
+            .astype(int)
+            .tolist()
+        )
         return [
             partial(ivf.fill, template=template, vectors=paths[low:high], first_shard=low)
             for low, high in pairwise(bounds)

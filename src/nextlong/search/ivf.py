@@ -29,8 +29,8 @@ from nextlong.search.index import IndexFiles, Neighbours
 
 _SAMPLE_PER_CLUSTER = 40  # vectors that FAISS wants at least to place a cluster; it warns below 39
 _MOST_SAMPLED = 1 << 20
-_ITERATIONS = 8  # of k-means; recall hardly grows with more
-_HNSW_FROM = 1 << 14  # clusters from which their graph is searched, not their list
+ITERATIONS = 8  # of k-means; recall hardly grows with more
+GRAPH_FROM = 1 << 14  # clusters from which their graph is searched, not their list
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
 _FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
@@ -56,7 +56,7 @@ def fitted(factory: str, *, vectors: int) -> str:
         raise ValueError(f"{factory!r} names no inverted lists (IVF)")
     most = max(1, min(vectors, _MOST_SAMPLED) // _SAMPLE_PER_CLUSTER)
     clusters = min(int(match[1]), most) if match[1] else clusters_for(vectors)
-    graph = "_HNSW32" if clusters >= _HNSW_FROM and "_HNSW" not in factory else ""
+    graph = "_HNSW32" if clusters >= GRAPH_FROM and "_HNSW" not in factory else ""
     return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
 
 
@@ -76,7 +76,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Tra
     sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=_SAMPLE_PER_CLUSTER * clusters_of(factory), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-    lists.cp.niter, lists.cp.seed = _ITERATIONS, seed & 0x7FFFFFFF
+    lists.cp.niter, lists.cp.seed = ITERATIONS, seed & 0x7FFFFFFF
     lists.cp.min_points_per_centroid = 1
     index.train(sample_ND)
     faiss.write_index(index, f"{out}.template.faiss")

@@ -23,14 +23,17 @@ class Distinct(NamedTuple):
         """Return the pairs a < b of the m texts whose kinds are paired, (n, 2), once each and ascending."""
         members, counts = np.argsort(self.kinds, kind="stable"), np.bincount(self.kinds, minlength=1)
         firsts = np.cumsum(counts) - counts
-        left, right = kinds.T
+        once = np.unique(
+            np.stack([kinds.min(axis=1, initial=len(counts)), kinds.max(axis=1, initial=0)], axis=1), axis=0
+        )
+        left, right = once.T
         sizes = counts[left] * counts[right]
-        pair = np.repeat(np.arange(len(kinds)), sizes)
+        pair = np.repeat(np.arange(len(once)), sizes)
         place = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        across = counts[right][pair]
-        a = members[firsts[left][pair] + place // across]
-        b = members[firsts[right][pair] + place % across]
-        keys = np.unique(np.minimum(a, b)[a != b] * len(members) + np.maximum(a, b)[a != b])
+        rows, columns = np.divmod(place, counts[right][pair])
+        a, b = members[firsts[left][pair] + rows], members[firsts[right][pair] + columns]
+        kept = (left != right)[pair] | (a < b)  # of a kind with itself each pair was made twice
+        keys = np.sort(np.minimum(a, b)[kept] * len(members) + np.maximum(a, b)[kept])
         return np.stack(np.divmod(keys, max(1, len(members))), axis=1)
 
 

@@ -24,7 +24,7 @@ from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_pat
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """The tokenizer, loaded or trained, and E."""
     source = recipe.tokenizer.source
-    config = recipe.tokenizer.model_dump(exclude={"engine"}) | {"joint": recipe.compose.joint, "seed": recipe.seed}
+    config = recipe.tokenizer.identity() | {"joint": recipe.compose.joint, "seed": recipe.seed}
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
         # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.

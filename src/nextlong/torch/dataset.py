@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from nextlong import errors
 from nextlong.artefacts.ranks import Order, Remainder
 from nextlong.export.rows import SharedChunks
+from nextlong.runs import notebook
 from nextlong.torch.choose import RunLike, Split, choose
 from nextlong.torch.stream import SequenceStream
 
@@ -75,6 +76,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def _repr_html_(self) -> str:
+        return notebook.data_set_html("nextlong.torch.SequenceDataset", len(self), self.columns, self.fill)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         row = number + len(self) if number < 0 else number

@@ -16,6 +16,7 @@ Out: one `Outcome` a check.
     exports.py      exported rows against what expected.py makes again     export_readers.py  the files of each format
     besides.py      exports that a later one of the format has replaced    mixes.py  exports of several runs
     delivered.py    an export where it was put
+    processes.py    checks side by side
     checks.py       all of them in order      outcome.py  what one found   show.py  a table, or JSON
 
 Nothing here imports the steps, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of

@@ -15,8 +15,9 @@ from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
-from nextlong.verify.near_copies import check_near_copies
+from nextlong.verify.near_copies import check_near_copies, check_weights
 from nextlong.verify.outcome import Outcome, in_words
+from nextlong.verify.processes import side_by_side
 from nextlong.verify.search import check_search
 from nextlong.verify.sequences import check_sequences
 from nextlong.verify.tokens import check_tokens
@@ -24,37 +25,64 @@ from nextlong.verify.vectors import check_vectors
 
 # What reading a file that is missing, torn or of another shape raises.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
+_WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
+
+_CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
+    "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
+    "tokens": lambda run, _sample, _seed: check_tokens(run),
+    "sequences": lambda run, _sample, _seed: check_sequences(run),
+    "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
+    "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
+    "near-copies": lambda run, _sample, _seed: check_near_copies(run),
+    "weights": lambda run, _sample, _seed: check_weights(run),
+    "exports": lambda run, _sample, _seed: check_exports(run),
+    "mixes": lambda run, _sample, _seed: check_mixes(run),
+}
+_LONG = ("tokens", "near-copies", "search", "weights")
+_LONGEST_FIRST = (*_LONG, *(name for name in _CHECKS if name not in _LONG))
 
 
 def verify(
-    run_dir: Path, *, sample: int = 100, seed: int = 0, starting: Callable[[str], None] = lambda _: None
+    run_dir: Path,
+    *,
+    sample: int = 100,
+    seed: int = 0,
+    workers: int = 1,
+    starting: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each check of a finished run.
 
-    `sample` random meta-chunks are searched for again, as many random vectors encoded again. `starting` is told what is checked
-    next. Raises RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
+    `sample` random meta-chunks are searched for again, as many random vectors encoded again. Checks run side by side in up to
+    `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
+    RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
     """
     run = Artefacts(run_dir)
     whole = run.path == run_dir.expanduser()  # the run directory, not one state of it
     starting("hashes")
     yield from check_files(run)
-    checks: dict[str, Callable[[], list[Outcome]]] = {
-        "documents and chunks": lambda: check_corpus(run),
-        "tokens": lambda: check_tokens(run),
-        "sequences": lambda: check_sequences(run),
-        "vectors": lambda: check_vectors(run, sample=sample, seed=seed),
-        "search": lambda: check_search(run, sample=sample, seed=seed),
-        "near-copies": lambda: check_near_copies(run),
-        "exports": lambda: check_exports(run),
-        "mixes": lambda: check_mixes(run),
-    }
-    for name, check in checks.items():
-        starting(name)
-        yield from _guarded(name, check)
+    if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
+        calls = {name: partial(_carry_out, run_dir, name, sample=sample, seed=seed) for name in _LONGEST_FIRST}
+        with side_by_side(calls, processes=workers) as outcomes_of:
+            for name in _CHECKS:
+                starting(name)
+                yield from outcomes_of(name)
+    else:
+        for name, check in _CHECKS.items():
+            starting(name)
+            yield from _guarded(name, partial(check, run, sample, seed))
     for name, state in other_states(run) if whole else ():
         starting(f"exports of {name}")
         for outcome in _guarded("exports", partial(_check_other, state, run)):
             yield replace(outcome, check=f"{name}: {outcome.check}")
+
+
+def _stored_bytes(run: Artefacts) -> int:
+    return sum(path.stat().st_size for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
+
+
+def _carry_out(run_dir: Path, name: str, *, sample: int, seed: int) -> list[Outcome]:
+    """Carry out one check in a process of its own."""
+    return _guarded(name, partial(_CHECKS[name], Artefacts(run_dir), sample, seed))
 
 
 def _check_other(state: Artefacts, run: Artefacts) -> list[Outcome]:

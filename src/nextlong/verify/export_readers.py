@@ -147,12 +147,14 @@ def _arrow_rows(step: Step) -> Iterator[Row]:
                 yield from _table_rows(batch)
 
 
-def _arrow_type(feature: dict[str, Any]) -> pa.DataType:
-    """Return the type that `datasets` describes in JSON."""
+def _arrow_type(feature: Any) -> pa.DataType:
+    """Return the type that `datasets` describes in JSON. Raises ValueError if it is none."""
+    if not isinstance(feature, dict):
+        raise ValueError(f"dataset_info.json describes the type of a column by {feature!r:.80}")
     if feature.get("_type") == "List":
-        return pa.list_(_arrow_type(feature["feature"]))
+        return pa.list_(_arrow_type(feature.get("feature")))
     if feature.get("_type") == "Value":
-        return pa.type_for_alias(feature["dtype"])
+        return pa.type_for_alias(str(feature.get("dtype")))
     return pa.struct([(name, _arrow_type(own)) for name, own in feature.items()])
 
 

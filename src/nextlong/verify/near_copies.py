@@ -48,9 +48,10 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
             copies += len(found)
             for problem in found.values() if is_asked else ():
                 outcome.breach(problem)
-    if is_asked:
-        return [outcome, _recounted(run)]
-    outcome.note = f"{copies:,} found, stock passages included; mine.near_copies is not set, so they are only counted"
+    if not is_asked:
+        outcome.note = (
+            f"{copies:,} found, stock passages included; mine.near_copies is not set, so they are only counted"
+        )
     return [outcome]
 
 
@@ -138,8 +139,10 @@ def _weights(run: Artefacts) -> NDArray[np.uint16]:
     return weights
 
 
-def _recounted(run: Artefacts) -> Outcome:
+def check_weights(run: Artefacts) -> list[Outcome]:
     """Count again, from the texts, in how many of the counted documents the runs of each slot stand."""
+    if "weights" not in run.steps:
+        return []
     outcome = Outcome("weights of runs counted again", "slots", checked=_SLOTS)
     (path,) = run.files("weights", ".counted.npy")
     counted, stored = np.load(path), _weights(run)
@@ -154,12 +157,12 @@ def _recounted(run: Artefacts) -> Outcome:
     weights = np.clip(_FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(counts, 1)), 1, _FULL_WEIGHT)
     if stored.shape != weights.shape:
         outcome.breach(f"the table of weights has the shape {stored.shape}, should have {weights.shape}")
-        return outcome
+        return [outcome]
     for slot in np.flatnonzero(stored != weights).tolist():
         outcome.breach(
             f"slot {slot} has the weight {stored[slot]}, its runs stand in {counts[slot]} documents: {weights[slot]}"
         )
-    return outcome
+    return [outcome]
 
 
 def _uncounted(run: Artefacts, counted: Ids) -> str:
@@ -192,5 +195,6 @@ def _count(run: Artefacts, shard: int, doc_rows: Ids, counts: NDArray[np.int64])
 
 def _add(counts: NDArray[np.int64], pieces: list[NDArray[np.uint64]]) -> None:
     if pieces:
-        slots = np.unique(np.concatenate(pieces)) % np.uint64(_SLOTS)
+        ordered = np.sort(np.concatenate(pieces))  # half the time of np.unique
+        slots = ordered[np.append(True, ordered[1:] != ordered[:-1])] % np.uint64(_SLOTS)
         counts += np.bincount(slots.astype(np.int64), minlength=_SLOTS)

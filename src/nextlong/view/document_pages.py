@@ -12,9 +12,8 @@ from nextlong.view.documents import Place, Wanted
 from nextlong.view.pages import url
 from nextlong.view.states import State, States
 
-_ROWS, _SECONDS = 25, 0.1
+_ROWS, _SECONDS = 25, 0.06
 _SHOWN_CHUNKS = 200
-_MOST_SOURCES = 40  # shards whose sources a form offers
 
 
 def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: bool) -> str:
@@ -29,7 +28,7 @@ def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: 
         url(name, "documents"),
         pages.field("Text holds", "text", wanted.text, type="search"),
         pages.field("Name holds", "name", wanted.name, type="search"),
-        pages.choice("Source", "source", wanted.source, list(documents.sources(state.run.corpus, most=_MOST_SOURCES))),
+        pages.choice("Source", "source", wanted.source, state.sources),
     )
     table = pages.table(
         "rows", ("document", "source", "text"), rows, caption="Documents, in the order in which they were read"

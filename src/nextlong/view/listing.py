@@ -23,7 +23,7 @@ from nextlong.runs import spans
 from nextlong.runs.opened import Run
 from nextlong.runs.spans import Block
 
-_BLOCK = 128  # sequences that are looked through at a time
+_BLOCK = 64  # sequences that are looked through at a time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,12 @@ from nextlong.picture.strip import Held
 from nextlong.report.page import words
 from nextlong.runs.opened import Span
 from nextlong.view import pages
-from nextlong.view.documents import sources
 from nextlong.view.listing import Found, Wanted
 from nextlong.view.pages import url
 from nextlong.view.states import State, States
 
-_ROWS, _SECONDS = 25, 0.1
+_ROWS, _SECONDS = 25, 0.06
 _SPANS = 100  # rows of the table of a sequence's chunks
-_MOST_SOURCES = 40  # shards whose sources a form offers
 _HEADS = ("sequence", "about the document", "source", "chunks", "documents", "mean cosine", "share of the document")
 
 
@@ -51,7 +49,7 @@ def _form(state: State, name: str, wanted: Wanted) -> Element:
         *told,
         *hidden,
         pages.field("Document's name holds", "name", wanted.name, type="search"),
-        pages.choice("Source", "source", wanted.source, list(sources(state.run.corpus, most=_MOST_SOURCES))),
+        pages.choice("Source", "source", wanted.source, state.sources),
         pages.field("Mean cosine at least", "least", _shown(wanted.least), **number),
         pages.field("Mean cosine at most", "most", _shown(wanted.most), **number),
     )

@@ -34,6 +34,10 @@ HOST = "127.0.0.1"
 def application(run: Run) -> Starlette:
     """Return the viewer of a run."""
     states, lock = States(run), threading.Lock()
+    if len(run):
+        states.get(states.first).listing.summary(
+            0
+        )  # what a first look loads of libraries, the first page need not wait for
 
     def answering(answer: Callable[[States, Request], str]) -> Answer:
         def endpoint(request: Request) -> Response:
@@ -51,6 +55,7 @@ def application(run: Run) -> Starlette:
         Route("/style.css", lambda _: Response(_style(), media_type="text/css")),
         Route("/strip.js", lambda _: Response(strip.asset("strip.js"), media_type="text/javascript")),
         Route("/view.js", lambda _: Response(_asset("view.js"), media_type="text/javascript")),
+        Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it unasked
         Route("/{state}", lambda request: RedirectResponse(pages.url(request.path_params["state"], "sequences"))),
         Route("/{state}/sequences", answering(_sequences)),
         Route("/{state}/sequence", _jump),
@@ -181,6 +186,6 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             raise NextlongError(
                 f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
             ) from None
-        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
+        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
         uvicorn.Server(config).run(sockets=[listener])

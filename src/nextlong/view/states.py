@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 from nextlong.artefacts import record
 from nextlong.picture import pieces, shared_words
 from nextlong.runs.opened import Run, Sequence
+from nextlong.view.documents import sources
 from nextlong.view.listing import Listing
 
 T = TypeVar("T")
 
 _HELD_SEQUENCES = 8
+_MOST_SHARDS = 40  # whose sources a form offers
 _COMMON_SAMPLE = 12  # texts of a sequence that say which words are common
 
 
@@ -33,6 +35,11 @@ class State:
     def listing(self) -> Listing:
         """Its sequences."""
         return Listing(self.run)
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The sources that a form offers: those of the first documents of some shards."""
+        return list(sources(self.run.corpus, most=_MOST_SHARDS))
 
     def sequence(self, number: int) -> Sequence:
         """Return a sequence; the last few stay in memory. Raises IndexError."""

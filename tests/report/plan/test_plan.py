@@ -15,6 +15,7 @@ import nextlong
 from counted import total
 from nextlong import pipeline
 from nextlong.corpus import look as plan_look
+from nextlong.embed import sentence_transformers
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
@@ -23,7 +24,7 @@ from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.earlier import earlier_rates
 
 STEPS = [
-    "ingest", "select", "chunk", "tokenizer", "meta_documents", "encoder", "embed",
+    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed",
     "index", "lists", "tune", "mine", "shingles", "weights", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
@@ -257,7 +258,7 @@ def test_other_machines_and_a_larger_corpus(recipe):
 
 
 def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "is_installed", lambda: False)
+    monkeypatch.setattr(sentence_transformers, "is_installed", lambda: False)
     model = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
     told = written(recipe_in(tmp_path, model), Asked(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told

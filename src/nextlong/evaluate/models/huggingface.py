@@ -199,8 +199,11 @@ class HuggingFaceModel:
             mask[row, longest - len(one) :] = 1
         cache = required("transformers").DynamicCache(config=self.config)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        for first in range(0, longest - 1, self.chunk_tokens):
-            last = min(first + self.chunk_tokens, longest - 1)
+        step = max(
+            1, self.chunk_tokens // len(ids)
+        )  # so that a batch needs no more memory for activations than one prompt
+        for first in range(0, longest - 1, step):
+            last = min(first + step, longest - 1)
             self.forward(
                 padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last]
             )

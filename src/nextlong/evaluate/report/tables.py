@@ -26,6 +26,7 @@ class Spread(NamedTuple):
 
 
 Cell = float | Spread | str | None
+_COPYING: Final = ("gain_nats", "gain_standard_error", "with_copy_nats", "without_copy_nats")
 _SUITES: Final = {"ruler": "RULER", "helmet": "HELMET", "needle": "needle in a haystack"}
 _LONGBENCH: Final = (("Easy", "difficulty", "easy"), ("Hard", "difficulty", "hard"), ("Short", "length", "short"))
 _LONGBENCH_COLUMNS: Final = (*_LONGBENCH, ("Medium", "length", "medium"), ("Long", "length", "long"))
@@ -56,6 +57,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
         _longbench(results),
         _short(results),
         _attention(results),
+        _copying(results),
         _dependency(results),
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
@@ -157,6 +159,24 @@ def _attention(results: Sequence[Results]) -> Table:
     columns = ("First third", "Last third", "First, prompt", "Last, prompt", "First, prompt, no sink")
     about = "Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4)."
     return _unranked(Table("Attention", about, columns, tuple(rows)))
+
+
+def _copying(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        found = {(result.task, result.length): result.values.get("scores", {}) for result in one.finished}
+        for length in paper.lengths_of([one]):
+            copying, choice = found.get(("copying", length), {}), found.get(("key_values", length), {})
+            cells = (*(copying.get(name) for name in _COPYING), choice.get("accuracy"), choice.get("chance"))
+            if any(cell is not None for cell in cells):
+                rows.append((f"{one.name}, {short(length)}", cells))
+    columns = ("Gain", "Error", "With a copy", "Without", "Value chosen", "Chance")
+    about = (
+        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of "
+        "the values that are chosen "
+        "right by their key."
+    )
+    return _unranked(Table("Copying, and values by key", about, columns, tuple(rows)))
 
 
 def _dependency(results: Sequence[Results]) -> Table:

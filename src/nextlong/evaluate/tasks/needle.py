@@ -32,15 +32,19 @@ MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only 
 
 
 def samples(request: Request) -> Iterator[Sample | None]:
-    """Yield one sample a depth, from the head of the text (0) to its end (100); rounds beyond the first read on in the text."""
+    """Yield one sample a depth, from the head of the text (0) to its end (100); fewer samples are spread over the depths.
+
+    Rounds beyond the first read on in the text.
+    """
     room = request.room - BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
     if room < 1:
         raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
+    depths = np.linspace(0, 100, min(request.samples or _DEPTHS, _DEPTHS)) if request.samples != 1 else np.array([50.0])
     haystacks = _Haystacks(
         request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS)
     )
     for number in range(request.samples or _DEPTHS):
-        depth = float(np.linspace(0, 100, _DEPTHS)[number % _DEPTHS])
+        depth = float(depths[number % _DEPTHS])
         haystack = haystacks.of_round(number // _DEPTHS)
         place = _sentence_end(haystack, int(len(haystack) * depth / 100))
         prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -69,8 +70,7 @@ def screen(
             break
         examined = [2 * most if short else most for most, short in zip(examined, falls_short, strict=True)]
     reached = np.concatenate([ids[:length] for ids, length in zip(kept.ids, prefixes, strict=True)])
-    pairs = walked[found.pairs]
-    pairs = pairs[np.isin(pairs, reached).all(axis=1)]
+    pairs = walked[found.pairs[np.isin(walked, reached)[found.pairs].all(axis=1)]]
     passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
     by_passage = np.intersect1d(passed_over, walked[found.by_passage])
     examples = tuple(_examples(passed_over, walked[found.of_document], walked[found.pairs]))
@@ -79,11 +79,12 @@ def screen(
 
 def _examples(passed_over: Ids, of_document: Ids, pairs: Ids) -> Iterator[tuple[int, int | None]]:
     """Yield the first few that were passed over, each with the candidate that it repeats, or None for the meta-document."""
-    repeated = {later: earlier for earlier, later in pairs.tolist()}
-    from_document = set(of_document.tolist())
     for chunk in passed_over[:_EXAMPLES].tolist():
-        if chunk in from_document or chunk in repeated:
-            yield chunk, None if chunk in from_document else repeated[chunk]
+        repeated = pairs[pairs[:, 1] == chunk, 0]
+        if chunk in of_document:
+            yield chunk, None
+        elif len(repeated):
+            yield chunk, int(repeated[-1])
 
 
 def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
@@ -98,13 +99,14 @@ def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[i
     return walked
 
 
-def _repeats(pairs: Ids) -> list[int]:
+def _repeats(pairs: Ids) -> Ids:
     """Return, ascending, which candidates repeat one before them that repeats none itself; `pairs` of places, a < b."""
-    repeats: set[int] = set()
-    for earlier, later in pairs[np.argsort(pairs[:, 1], kind="stable")].tolist():
-        if earlier not in repeats:
-            repeats.add(later)
-    return sorted(repeats)
+    earlier, later = pairs[np.argsort(pairs[:, 1], kind="stable")].T
+    is_repeat = np.zeros(int(later.max(initial=-1)) + 1, np.bool_)
+    firsts = np.flatnonzero(np.diff(later, prepend=-1))
+    for first, last in pairwise([*firsts.tolist(), len(later)]):
+        is_repeat[later[first]] = not is_repeat[earlier[first:last]].all()
+    return np.flatnonzero(is_repeat)
 
 
 def _passed_over(ids: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> Ids:

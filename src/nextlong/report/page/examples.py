@@ -1,6 +1,6 @@
 """Examples: look-alikes that were left out because they repeat a text, beside what they repeat.
 
-In:  runs. Out: a few pairs of texts of each run, the words they share marked.
+In:  runs. Out: a few pairs of texts of each run, the runs of three words that both hold marked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from nextlong.runs.opened import Run
 
 _PAIRS = 3  # of a run
 _CHARS = 900  # of a text
-_WORDS = re.compile(r"(\w+)")
+_RUN = 3  # words in a row, as near-copies are told by (docs/decisions/0005)
+_BEFORE = 120  # characters before the first of them
+_WORD = re.compile(r"\w+")
 
 
 class Pair(NamedTuple):
@@ -62,7 +64,8 @@ def _names(run: Run, ids: np.ndarray) -> list[str]:
 
 
 def _shown(pair: Pair) -> Element:
-    shared = set(shared_words.shared(pair.left_out[1], pair.repeated[1], frozenset()))
+    texts = [text for _, text in pair]
+    shared = set(_runs(texts[0])) & set(_runs(texts[1]))
     cards = [
         element(
             "article", element("h4", told), element("p", element("bdi", source), class_="from"), _text(text, shared)
@@ -72,7 +75,38 @@ def _shown(pair: Pair) -> Element:
     return element("div", *cards, class_="pair")
 
 
-def _text(text: str, shared: set[str]) -> Element:
-    shown = text[:_CHARS] + ("…" if len(text) > _CHARS else "")
-    pieces = [element("mark", part) if part.lower() in shared else part for part in _WORDS.split(shown) if part]
+def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+    """Return every run of three words, in lower case, and where each of them stands, in characters."""
+    words = list(_WORD.finditer(text))
+    found: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for place in range(len(words) - _RUN + 1):
+        run = words[place : place + _RUN]
+        found.setdefault(tuple(word[0].lower() for word in run), []).append((run[0].start(), run[-1].end()))
+    return found
+
+
+def _text(text: str, shared: set[tuple[str, ...]]) -> Element:
+    """Return a text from a little before the first run that both hold, with what such runs cover marked."""
+    places = sorted(place for run, own in _runs(text).items() if run in shared for place in own)
+    first = max(0, places[0][0] - _BEFORE) if places else 0
+    last = min(len(text), first + _CHARS)
+    pieces: list[Element | str] = ["…"] if first else []
+    at = first
+    for start, end in _joined(places):
+        if start >= last:
+            break
+        pieces += [text[at:start], element("mark", text[start : min(end, last)])]
+        at = min(end, last)
+    pieces += [text[at:last], "…" if last < len(text) else ""]
     return element("p", *pieces, class_="words", tabindex="0", role="group", aria_label="A text")
+
+
+def _joined(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the stretches that sorted, overlapping ones cover together."""
+    joined: list[tuple[int, int]] = []
+    for start, end in places:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    yield from joined

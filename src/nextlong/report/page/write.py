@@ -103,7 +103,7 @@ def _settings(plain: Plain) -> Element:
     table = parts.table(
         "Settings of the recipe, and amounts", numbers.settings(plain), parts.letters(len(plain)), class_="settings"
     )
-    return parts.section("settings", heading, parts.wide(table, heading))
+    return parts.section("settings", heading, parts.wide(table, "Settings of the recipe"))
 
 
 def _one_made(letter: str, run: Run, own: Mapping[str, Any], plain: Plain, *, is_alone: bool) -> Iterator[Element]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from nextlong.embed.base import kind_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan.cluster import Asked, Shape, shape_of
@@ -31,7 +32,7 @@ def rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) ->
 
 
 def _shape(recipe: Recipe) -> Shape | None:
-    return shape_of(recipe.encoder) if recipe.encoder.kind == "sentence-transformers" else None
+    return shape_of(recipe.encoder) if kind_of(recipe.encoder).asks_for_gpus else None
 
 
 def _tokens(amounts: Amounts) -> float:

@@ -35,8 +35,7 @@ from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.costs import Cost, Machines, Sample
 from nextlong.report.plan.earlier import earlier_rates
 from nextlong.report.plan.sample import Measured, measure
-from nextlong.report.plan.trial import try_route
-from nextlong.search import choose
+from nextlong.report.plan.trial import Trial, try_route
 from nextlong.tokens import lost
 
 _MB = 1_000_000
@@ -45,7 +44,7 @@ _MB = 1_000_000
 class Plan(NamedTuple):
     """What is to be done, how much of it, and what it takes on each of the machines that are asked for."""
 
-    amounts: Amounts
+    amounts: Amounts  # as the last of the machines does it
     corpus: Corpus
     measured: Measured
     on: list[tuple[Machines, dict[str, Cost]]]  # this machine first
@@ -159,33 +158,45 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # n
 def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
     """Return what each step will take here, and on other machines where these are asked for."""
     measured = measure(recipe, files)
+    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
+    return plan_for(recipe, files, steps, measured, trials, asked)
+
+
+def plan_for(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    steps: Sequence[Step],
+    measured: Measured,
+    trials: tuple[Trial, Trial],
+    asked: Asked,
+) -> Plan:
+    """Return the plan that follows from what was measured and tried."""
     corpus = measured.corpus
     if asked.chunks is not None:
         corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
-    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
-    samples = [Sample(of_trial(trial), trial.steps) for trial in trials]
-    gpus = pipeline.capacity_here(recipe).gpus
-    here = Machines(pipeline.worker_count(recipe), gpus)
-    machines = [here]
+    machines = [Machines(pipeline.worker_count(recipe), pipeline.capacity_here(recipe).gpus)]
     if asked.is_elsewhere:
         each = asked.workers or pipeline.worker_count(recipe)
         machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked)))
-    amounts = amounts_of(
-        recipe,
-        corpus,
-        dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
-        chars_per_token=measured.tokenizing.chars_per_token,
-        shards=_shards(recipe, files, corpus.text_bytes, asked),
-        has_gpu=choose.has_gpu(recipe.search),
-    )
-    on = []
-    for place in machines:
-        rates = assumed.rates(recipe, amounts, measured, asked)
-        # What ran here says nothing of other machines but by the same rates.
-        earlier = earlier_rates(recipe, run_dir_of(recipe))
-        told = plan_costs.costs(steps, amounts, (samples[0], samples[1]), rates, machines=place, earlier=earlier)
-        on.append((place, told))
-    return Plan(amounts, corpus, measured, on)
+    amounts = [
+        amounts_of(
+            recipe,
+            corpus,
+            dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
+            chars_per_token=measured.tokenizing.chars_per_token,
+            shards=_shards(recipe, files, corpus.text_bytes, asked),
+            has_gpu=place.gpus > 0 and recipe.search.device != "cpu",
+        )
+        for place in machines
+    ]
+    samples = (Sample(of_trial(trials[0]), trials[0].steps), Sample(of_trial(trials[1]), trials[1].steps))
+    rates = assumed.rates(recipe, amounts[0], measured, asked)
+    earlier = earlier_rates(recipe, run_dir_of(recipe))
+    on = [
+        (place, plan_costs.costs(steps, there, samples, rates, machines=place, earlier=earlier))
+        for place, there in zip(machines, amounts, strict=True)
+    ]
+    return Plan(amounts[-1], corpus, measured, on)
 
 
 def _head_s(asked: Asked) -> float:

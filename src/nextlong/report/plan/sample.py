@@ -20,22 +20,18 @@ from threadpoolctl import threadpool_limits
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
-from nextlong.embed.choose import choose_execution
-from nextlong.embed.sentence_transformers import is_installed
-from nextlong.errors import CorpusError
+from nextlong.embed.base import Speed, kind_of
+from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
+from nextlong.report.plan.cluster import shape_of
 
-_ENCODED_CHUNKS = 32  # by a transformer, in a second or so
 _TOKENIZED_CHUNKS = 512
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _TRAINED_ENTRIES = 4096  # trained in a second, and within a tenth of the characters per token of 32,000 entries
 _SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
 _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
-_MODEL_DIMENSIONS = 1024  # of models such as the paper's; that is not asked either where its package is missing
-_ENDPOINT, _NOT_INSTALLED = "the endpoint's", "needs its package"
-_OPENAI_DIMENSIONS = 1536  # of the usual models; the server is not asked
 
 
 class Tokenizing(NamedTuple):
@@ -85,16 +81,16 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         for start, end in own
     ]
     corpus = size(recipe, looks, [[len(own) for own in of_texts] for of_texts in spans])
-    encode_s, unknown, dimensions = _measure_encoder(recipe, chunks)
+    encoding = _measure_encoder(recipe, chunks)
     tokenizing = _measure_tokenizer(recipe, chunks)
     return Measured(
         corpus=replace(corpus, evaluation_bytes=_evaluation_bytes(recipe)),
         texts=_mixed(looks),
         tokenizing=tokenizing,
-        dimensions=dimensions,
-        encode_s=encode_s,
-        encode_unknown=unknown,
-        product_s=_measure_search(dimensions or recipe.encoder.lsa.dimensions),
+        dimensions=encoding.dimensions,
+        encode_s=encoding.chunk_s,
+        encode_unknown=encoding.unknown,
+        product_s=_measure_search(encoding.dimensions or recipe.encoder.lsa.dimensions),
     )
 
 
@@ -150,18 +146,14 @@ def _evaluation_bytes(recipe: Recipe) -> float:
     return total
 
 
-def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> tuple[float | None, str, int | None]:
-    """Return seconds a chunk, why they are not known, and the width of the vectors; LSA is tried with the other steps."""
-    encoder = recipe.encoder
-    if encoder.kind == "lsa":
-        return None, "", None
-    if encoder.kind == "openai":
-        return None, _ENDPOINT, encoder.openai.dimensions or _OPENAI_DIMENSIONS
-    if not is_installed():
-        return None, _NOT_INSTALLED, _MODEL_DIMENSIONS
-    few = list(chunks[:: max(1, len(chunks) // _ENCODED_CHUNKS)])[:_ENCODED_CHUNKS]
-    execution, dimensions = choose_execution(encoder.name, encoder.sentence_transformers, few)
-    return execution.threads / execution.chunks_per_second, "", dimensions
+def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> Speed:
+    """Return how fast chunks are encoded; a model whose shape is known need not be here: it may be where the run will be."""
+    try:
+        return kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    except EncoderError:
+        if (shape := shape_of(recipe.encoder)) is None:
+            raise
+        return Speed(None, "no model here", shape.width)
 
 
 def _measure_search(dimensions: int) -> float:

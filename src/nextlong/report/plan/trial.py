@@ -22,14 +22,16 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
+from nextlong.embed.base import kind_of
 from nextlong.engine import store
+from nextlong.engine.estimate import TRIED
 from nextlong.engine.executor import Resources
 from nextlong.engine.runner import run_steps
 from nextlong.engine.serial import SerialExecutor
 from nextlong.errors import NextlongError
 from nextlong.inputs.remembered import input_files
 from nextlong.methods.base import method_of
-from nextlong.recipe import Recipe
+from nextlong.recipe import Encoder, Recipe
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
 
@@ -129,8 +131,8 @@ def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: fl
         plain["tokenizer"] |= {key: END_OF_TEXT for key in ("bos", "eos") if plain["tokenizer"][key] is not None}
     if plain["export"].get("megatron_eod") is not None:
         plain["export"] |= {"megatron_eod": END_OF_TEXT}
-    if recipe.encoder.kind != "lsa":
-        plain["encoder"] |= {"model": "lsa"}
+    if kind_of(recipe.encoder).rate != TRIED:
+        plain["encoder"] |= {"model": Encoder().model}
     if "queries" in (options := plain.get(recipe.compose.method) or {}):
         options["queries"] = "extractive"
     tokens = chars / chars_per_token

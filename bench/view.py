@@ -1,0 +1,220 @@
+"""How long the report and the viewer take on a large run: 10,000 sequences of 131,072 tokens.
+
+The run is real as far as it can be in minutes: documents of invented words are ingested, embedded, searched, drafted, tokenized
+and composed; then the step that composes is carried out once more, through the engine, with a task that writes the real sequences
+over and over until there are as many as asked for. Files, manifests and the state's record are those of any run.
+
+    python bench/view.py --out .bench/view [--sequences 10000]
+
+The report is measured as a command (`measure.py`), the viewer over HTTP from its first request on, and, where playwright and
+Chromium are installed, by the browser's own first contentful paint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import importlib.util
+import json
+import os
+import random
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+
+import nextlong
+from measure import measure
+from nextlong import schemas
+from nextlong.artefacts import record
+from nextlong.engine.runner import run_steps
+from nextlong.engine.serial import SerialExecutor
+from nextlong.engine.step import Step
+from nextlong.recipe import Recipe
+from nextlong.results import ComposeResult
+
+TOKENS = 131_072
+_DOCUMENTS, _REAL = 24_000, 100  # documents of the corpus, sequences that are composed
+
+
+def write_corpus(path: Path) -> None:
+    """Write documents of a few paragraphs on 60 topics, in words that look like words."""
+    draw = random.Random(7)
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(30_000)]
+    topics = [draw.sample(words, 400) for _ in range(60)]
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(_DOCUMENTS):
+            own = [*draw.choice(topics), *words[:200]]
+            lines = [" ".join(draw.choices(own, k=draw.randint(30, 90))) + "." for _ in range(draw.randint(1, 12))]
+            file.write(json.dumps({"id": f"document-{number}", "text": "\n".join(lines)}) + "\n")
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """Return the recipe of the real sequences."""
+    plain = {
+        "run_dir": str(folder / "run"),
+        "name": "real",
+        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}], "shard_mb": 2},
+        "encoder": {"lsa": {"dimensions": 64}},
+        "mine": {"near_copies": None},
+        "tokenizer": {"train": 8192},
+        "compose": {"sequences": _REAL, "target_tokens": TOKENS},
+        "export": {"formats": ["jsonl"]},
+    }
+    return Recipe.from_dict(plain)
+
+
+def repeated(out: Path, *, sources: list[Path], sequences: int) -> ComposeResult:
+    """Write the sequences of some files over and over, each under a name of its own; a task of the compose step."""
+    batches = [batch for path in sources for batch in _batches(path)]
+    with pa.OSFile(f"{out}.sequences.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.SEQUENCES) as writer:
+        for number in range(sequences):
+            batch = batches[number % len(batches)]
+            names = pa.array([f"{batch.column('sequence_id')[0].as_py()}-{number}"])
+            writer.write_batch(batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names))
+    return ComposeResult(sequences=sequences, sequences_per_file=(sequences,), dropped={}, longest_dropped_tokens=0)
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+def make(folder: Path, sequences: int) -> str:
+    """Make the run, unless it is there; return what opens it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "corpus.jsonl").exists():
+        write_corpus(folder / "corpus.jsonl")
+    recipe = recipe_of(folder)
+    done = dict(nextlong.run(recipe).steps)
+    name = f"of-{sequences}"
+    if name not in record.state_names(folder / "run"):
+        compose = done["compose"]
+        inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
+        task = partial(repeated, sources=compose.files(".sequences.arrow"), sequences=sequences)
+        step = Step(
+            "compose",
+            compose.manifest["version"],
+            {**compose.manifest["config"], "repeated": sequences},
+            inputs,
+            lambda _: [task],
+        )
+        known = {own: done[own] for own in done if own not in ("compose", "statistics")}
+        done = run_steps([step], run_dir=folder / "run", executor=SerialExecutor(), known=known)
+        many = Recipe.from_dict(
+            {
+                **recipe.model_dump(mode="json"),
+                "compose": {**recipe.compose.model_dump(mode="json"), "sequences": sequences},
+            }
+        )
+        record.write(many, done, folder / "run", name=name)
+    return f"{folder / 'run'}@{name}"
+
+
+@contextmanager
+def viewer(run: str) -> Iterator[tuple[str, int, float]]:
+    """Yield the address of a viewer that has just been started, and how long that took."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "nextlong", "view", run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            found = re.match(r"http://([\d.]+):(\d+)/", process.stdout.readline() if process.stdout else "")
+            if found is None:
+                raise RuntimeError("the viewer did not start")
+            yield found[1], int(found[2]), time.perf_counter() - began
+        finally:
+            process.terminate()
+
+
+def milliseconds(host: str, port: int, path: str) -> float:
+    """Return how long a page takes, to its last byte."""
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection(host, port)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer.status}")
+    return 1000 * (time.perf_counter() - began)
+
+
+def first_paint(url: str) -> float | None:
+    """Return the browser's first contentful paint in ms; None without playwright."""
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto("about:blank")
+        page.goto(url)
+        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+        painted: float = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        browser.close()
+    return painted
+
+
+def pages(state: str, sequences: int) -> dict[str, Callable[[random.Random], str]]:
+    """Return the kinds of pages that are asked for, each as what draws a path."""
+    name = quote(state)
+    return {
+        "a list, anywhere": lambda draw: f"/{name}/sequences?after={draw.randrange(sequences)}",
+        "a list by cosine": lambda draw: f"/{name}/sequences?least={draw.uniform(0, 0.9):.3f}",
+        "a list that finds nothing": lambda draw: (
+            f"/{name}/sequences?name=none{draw.randrange(99)}&after={draw.randrange(sequences)}"
+        ),
+        "sequences of a document": lambda draw: f"/{name}/sequences?document={draw.randrange(600)}",
+        "a sequence": lambda draw: f"/{name}/sequence/{draw.randrange(sequences)}",
+        "a chunk beside its meta-chunk": lambda draw: (
+            f"/{name}/sequence/{draw.randrange(sequences)}/pairs/{draw.randrange(1, 200)}"
+        ),
+        "documents by name": lambda draw: f"/{name}/documents?name=document-{draw.randrange(999)}",
+        "documents by text": lambda draw: f"/{name}/documents?text=no+such+word+{draw.randrange(99)}",
+        "a document": lambda draw: f"/{name}/document/{draw.randrange(600)}",
+        "what was left out": lambda _: f"/{name}/left-out",
+    }
+
+
+def main() -> None:
+    """Make the run and print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sequences", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=15)
+    asked = parser.parse_args()
+    run = make(asked.out.absolute(), asked.sequences)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = measure([sys.executable, "-m", "nextlong", "report", run, "-o", str(asked.out / "report.html")])
+    if report.rc:
+        raise RuntimeError(report.stderr)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    size = (asked.out / "report.html").stat().st_size / 1e6
+    told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
+    print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB", flush=True)
+    draw, state = random.Random(1), run.rpartition("@")[2]
+    with viewer(run) as (host, port, started):
+        first = milliseconds(host, port, f"/{quote(state)}/sequences")
+        print(f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more", flush=True)
+    with viewer(run) as (host, port, _):
+        if (painted := first_paint(f"http://{host}:{port}/")) is not None:
+            print(f"first contentful paint: {painted:.0f} ms", flush=True)
+        for what, path in pages(state, asked.sequences).items():
+            taken = [milliseconds(host, port, path(draw)) for _ in range(asked.repeats)]
+            print(f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()

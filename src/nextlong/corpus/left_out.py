@@ -1,0 +1,168 @@
+"""Left out: for each reason for which a record or document is none of the corpus, how many there are, and a few of them.
+
+In:  what ingest, select, near_duplicates and decontaminating counted, and the files in which they say which.
+Out: one JSON file, for people to look at; nothing is made from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artefacts import lookup
+from nextlong.artefacts.left_out import SUFFIX, Example, LeftOut, write
+from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
+
+_EXAMPLES: Final = 5
+_LOOKED_AT: Final = 200  # documents that are not kept, to tell those that equal others from those over a cap
+_HEAD_CHARS: Final = 200
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The files to look into, in shard order, and what the steps counted, in task order."""
+
+    documents: tuple[Path, ...]
+    hashes: tuple[Path, ...]
+    rejects: tuple[Path, ...]
+    keep: tuple[Path, ...]  # of select
+    ingested: Sequence[IngestResult]
+    labels: Sequence[str]  # the source of each of `ingested`
+    selected: SelectResult
+    near: NearDuplicatesResult | None
+    contaminated: Sequence[ContaminatedResult]
+
+
+def gather_left_out(out: Path, *, looks: Looks) -> LeftOutResult:
+    """Write `{out}.left_out.json`; return how many were left out for each reason."""
+    reasons = [*_rejects(looks), *_by_where(looks), *_by_select(looks), *_near(looks), *_contaminated(looks)]
+    write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
+    return LeftOutResult(left_out={one.reason: one.count for one in reasons if one.count})
+
+
+def _rejects(looks: Looks) -> list[LeftOut]:
+    counted: Counter[str] = Counter()
+    for part in looks.ingested:
+        counted.update(part.reject_reasons)
+    found: dict[str, list[Example]] = {kind: [] for kind in counted}
+    for path in looks.rejects:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            for row in reader.get_batch(0).to_pylist():
+                kind, _, detail = row["reason"].partition(": ")
+                if len(found.get(kind, [])) < _EXAMPLES:
+                    found[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
+        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in found.items()):
+            break
+    return [LeftOut(f"rejected: {kind}", "records", counted[kind], tuple(found[kind])) for kind in sorted(counted)]
+
+
+def _by_where(looks: Looks) -> list[LeftOut]:
+    count = sum(part.left_out_by_where for part in looks.ingested)
+    examples = [
+        Example(source_id, label, head, "")
+        for part, label in zip(looks.ingested, looks.labels, strict=True)
+        for source_id, head in part.where_examples
+    ]
+    return [LeftOut("where does not hold", "documents", count, _spread(examples))]
+
+
+def _by_select(looks: Looks) -> list[LeftOut]:
+    """Tell equal documents from those over caps and weights by looking for the hash of some further up."""
+    dropped = _dropped(looks.keep)
+    first_of = _first_with(looks.hashes, dropped)
+    equal = [(own, first) for own, first in first_of.items() if first != own]
+    capped = [own for own, first in first_of.items() if first == own]
+    names = _names(looks, [first for _, first in equal])
+    duplicates = _examples(looks, [own for own, _ in equal], [f"equals {name}" for name in names])
+    over = looks.selected.capped + looks.selected.weighted_out
+    cut = _examples(looks, capped, [""] * len(capped))
+    return [
+        LeftOut("equal to an earlier document", "documents", looks.selected.duplicates, _spread(duplicates)),
+        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(cut)),
+    ]
+
+
+def _dropped(keep: Sequence[Path]) -> list[int]:
+    """Return the ids of some documents that select did not keep, from as many shards as there are."""
+    most = max(1, _LOOKED_AT // max(1, len(keep)))
+    found: list[int] = []
+    for shard, path in enumerate(keep):
+        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[:most]
+        found += schemas.pack_ids(shard, rows).tolist()
+        if len(found) >= _LOOKED_AT:
+            break
+    return found
+
+
+def _first_with(hashes: Sequence[Path], doc_ids: Sequence[int]) -> dict[int, int]:
+    """Return for each document the first that has its hash, itself if there is none before."""
+    ids = np.array(doc_ids, np.int64)
+    wanted = np.empty(len(ids), np.uint64)
+    for place, doc in enumerate(doc_ids):
+        wanted[place] = np.load(hashes[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+    firsts: dict[int, int] = {}
+    for shard, path in enumerate(hashes if len(ids) else ()):
+        own: NDArray[np.uint64] = np.load(path, mmap_mode="r")
+        for row in np.flatnonzero(np.isin(own, wanted)).tolist():
+            firsts.setdefault(int(own[row]), shard << schemas.SHARD_BITS | row)
+    return {doc: firsts[int(own)] for doc, own in zip(doc_ids, wanted.tolist(), strict=True)}
+
+
+def _near(looks: Looks) -> list[LeftOut]:
+    if looks.near is None:
+        return []
+    starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in looks.keep)])
+    gone, stays = ([_doc_id(pair[side], starts) for pair in looks.near.examples] for side in (0, 1))
+    notes = [f"nearly equal to {name}" for name in _names(looks, stays)]
+    reason = "nearly equal to another document"
+    return [LeftOut(reason, "documents", looks.near.near_duplicates, _spread(_examples(looks, gone, notes)))]
+
+
+def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
+    """Return the id of a row of the corpus, whose shards begin at `starts`."""
+    shard = int(np.searchsorted(starts, row, side="right")) - 1
+    return shard << schemas.SHARD_BITS | int(row - starts[shard])
+
+
+def _contaminated(looks: Looks) -> list[LeftOut]:
+    found = [
+        (shard << schemas.SHARD_BITS | part.example_doc_row, part.example)
+        for shard, part in enumerate(looks.contaminated)
+        if part.example_doc_row >= 0
+    ]
+    count = sum(part.contaminated for part in looks.contaminated)
+    some = _spread(found)
+    examples = _examples(looks, [doc for doc, _ in some], [f"shares with {told}" for _, told in some])
+    return [LeftOut("shares words with an evaluation text", "chunks", count, tuple(examples))]
+
+
+def _examples(looks: Looks, doc_ids: Sequence[int], notes: Sequence[str]) -> list[Example]:
+    """Return documents as examples, with what there is to say of each."""
+    chosen = _spread(list(zip(doc_ids, notes, strict=True)))
+    if not chosen:
+        return []
+    ids = np.array([doc for doc, _ in chosen])
+    names, sources, texts = lookup.document_columns(ids, looks.documents, ("source_id", "source", "text"))
+    rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
+    return [Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows]
+
+
+def _names(looks: Looks, doc_ids: Sequence[int]) -> list[str]:
+    if not doc_ids:
+        return []
+    found: list[str] = lookup.source_ids(np.array(doc_ids), looks.documents).tolist()
+    return found
+
+
+def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a few of the items, evenly spread over them."""
+    step = max(1, len(items) // _EXAMPLES)
+    return tuple(items[::step][:_EXAMPLES])

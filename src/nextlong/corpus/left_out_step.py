@@ -1,0 +1,37 @@
+"""Left out, as a step: beside the corpus, for people to look at; no other step reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from nextlong.corpus.left_out import Looks, gather_left_out
+from nextlong.corpus.steps import Splits
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.recipe import Recipe
+from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
+
+
+def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
+    """What every filter left out, with examples; `others` are the steps that leave out nearly equal and contaminated text."""
+    reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
+    labels = [source.label for source, own in zip(recipe.ingest.sources, splits, strict=True) for _ in own]
+
+    def tasks(done: Finished) -> list[Task]:
+        ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)
+        looks = Looks(
+            documents=tuple(ingest_done.files(".documents.arrow")),
+            hashes=tuple(ingest_done.files(".hashes.npy")),
+            rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
+            keep=tuple(done["select"].files(".keep.npy")),
+            ingested=parts,
+            labels=labels,
+            selected=done["select"].result(SelectResult),
+            near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
+            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
+        )
+        return [partial(gather_left_out, looks=looks)]
+
+    estimate = Estimate(work=lambda amounts: amounts.documents, seconds=1e-8)
+    return Step("left_out", 1, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)

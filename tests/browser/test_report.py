@@ -1,0 +1,113 @@
+"""The report from disk in a real browser: pointed at, walked through, printed, for every reader."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+import nextlong
+from nextlong.report.page import write
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def one(run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("one") / "report.html"
+    path.write_text(write.page([nextlong.open(run)]), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def both(run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("both") / "report.html"
+    path.write_text(write.page([nextlong.open(f"{run}@{name}") for name in ("extended", "standard")]), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def spans(run):
+    return nextlong.open(run).sequence(0).spans
+
+
+def middle(page, spans, place):
+    """Return where on the screen the middle of a chunk is."""
+    box = page.locator(".sequence .strip").first.bounding_box()
+    tokens = spans[-1].token_end
+    share = (spans[place].token_start + spans[place].token_end) / 2 / tokens
+    return box["x"] + share * box["width"], box["y"] + box["height"] * 0.7
+
+
+def test_pointing_at_a_chunk_tells_its_source_and_cosine(open_page, one, spans):
+    page = open_page(one)
+    page.locator(".sequence").first.scroll_into_view_if_needed()
+    place = max(n for n, span in enumerate(spans) if span.role == "negative" and span.token_end - span.token_start > 40)
+    page.mouse.move(*middle(page, spans, place))
+    told = page.locator(".told").first
+    expect(told).to_contain_text(f"cosine {spans[place].score:.3f}")
+    expect(told).to_contain_text(spans[place].source_id[-6:])
+    expect(told).to_contain_text(f"tokens {spans[place].token_start:,} to {spans[place].token_end:,}")
+
+
+def test_a_click_shows_the_text_beside_its_meta_chunk_with_shared_words_marked(open_page, one, run, spans):
+    page = open_page(one)
+    page.locator(".sequence").first.scroll_into_view_if_needed()
+    texts = nextlong.open(run).sequence(0).texts
+    place = max(n for n, span in enumerate(spans) if span.role == "negative" and span.token_end - span.token_start > 40)
+    page.mouse.click(*middle(page, spans, place))
+    cards = page.locator(".sequence").first.locator("article")
+    expect(cards).to_have_count(2)
+    group = spans[place].group
+    meta = next(n for n, span in enumerate(spans) if span.role == "meta" and span.group == group)
+    for card, shown in zip((cards.nth(0), cards.nth(1)), (place, meta), strict=True):
+        words = re.findall(r"[a-z]{4,}", texts[shown].lower())
+        assert re.findall(r"[a-z]{4,}", card.locator(".words").inner_text().lower()) == words
+    marks = [{mark.lower() for mark in card.locator("mark").all_inner_texts()} for card in (cards.nth(0), cards.nth(1))]
+    assert marks[0] == marks[1]
+
+
+def test_the_keyboard_walks_along_the_sequence(open_page, one, spans):
+    page = open_page(one)
+    slider = page.get_by_role("slider").first
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(f"tokens 0 to {spans[0].token_end}"))
+    page.keyboard.press("ArrowRight")
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(f"tokens {spans[1].token_start:,} to"))
+    page.keyboard.press("End")
+    expect(page.locator(".told").first).to_contain_text(f"to {spans[-1].token_end:,}")
+
+
+def test_states_stand_side_by_side_and_open_when_chosen(open_page, both):
+    page = open_page(both)
+    strips = page.locator(".sequence")
+    expect(strips).to_have_count(2)
+    expect(page.locator("article.is-own, article.is-other")).to_have_count(0)
+    strips.nth(1).get_by_role("button", name="The chunk behind").click()
+    expect(strips.nth(1).locator("article").first).to_be_visible()
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 360])
+def test_the_page_is_for_every_reader(open_page, one, both, width, colours):
+    for url in (one, both):
+        page = open_page(url, width=width, colours=colours)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(page).response["violations"]
+        assert [(own["id"], own["nodes"][0]["html"]) for own in found] == []
+
+
+def test_hostile_texts_neither_run_nor_break_the_page(open_page, one):
+    page = open_page(one)
+    assert page.locator("img, iframe, object, a[href^=javascript]").count() == 0
+    assert page.locator("main").count() == page.locator("h1").count() == 1
+    expect(page.locator(".words").first).to_contain_text("<svg onload=alert(3)>")
+
+
+def test_it_prints_on_paper_of_its_own_colours(open_page, one):
+    page = open_page(one, colours="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    expect(page.locator(".walk").first).to_be_hidden()
+    assert page.pdf().startswith(b"%PDF")

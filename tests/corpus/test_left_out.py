@@ -1,0 +1,105 @@
+"""What filters left out: counts by reason, and examples that say which document, and why."""
+
+import json
+
+import pytest
+
+import nextlong
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from nextlong.recipe import Recipe
+from nextlong.results import ChunkResult, IngestResult
+from nextlong.runs.stats import measure
+
+WORDS = ("harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck")
+
+
+def text_of(number, length=60):
+    """A text that shares few runs of words with those of other numbers."""
+    return " ".join(
+        WORDS[(number * 7 + place * (number % 11 + 1)) % len(WORDS)] + str(number) for place in range(length)
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run over 80 documents of which some are wrong, left out by `where`, copies, near-copies, contaminated or too many."""
+    rows = [{"id": f"d{n}", "text": text_of(n), "lang": "en"} for n in range(80)]
+    rows.insert(9, {"id": "copy", "text": f"  {text_of(3).upper()}", "lang": "en"})
+    rows.insert(20, {"id": "near", "text": f"{text_of(8)} more", "lang": "en"})
+    rows += [{"id": f"foreign{n}", "text": text_of(900 + n), "lang": "de"} for n in range(4)]
+    rows += [{"id": "blank", "text": " ", "lang": "en"}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "{\n")
+    (tmp_path / "q.json").write_text(json.dumps({"question": text_of(40, 14)}))
+    source = {"path": str(tmp_path / "a.jsonl"), "name": "a", "where": "lang = 'en'", "max_documents": 78}
+    plain = {
+        "run_dir": str(tmp_path / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [source], "shard_mb": 0.01, "max_reject_share": 0.1, "dedup": "minhash"},
+        "chunk": {"max_chars": 120},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 300},
+        "decontaminate": [str(tmp_path / "q.json")],
+        "compose": {"sequences": 2, "target_tokens": 1024},
+    }
+    pipeline.run(Recipe.from_dict(plain))
+    return nextlong.open(tmp_path / "run")
+
+
+def test_every_reason_has_its_count_and_examples(run):
+    found = {one.reason: one for one in measure(run).left_out}
+    assert {reason: (one.unit, one.count) for reason, one in found.items() if not reason.startswith("shares")} == {
+        "rejected: broken JSON": ("records", 1),
+        "rejected: empty": ("records", 1),
+        "where does not hold": ("documents", 4),
+        "equal to an earlier document": ("documents", 1),
+        "over max_documents, max_chars or weight": ("documents", 3),
+        "nearly equal to another document": ("documents", found["nearly equal to another document"].count),
+    }
+    (duplicate,) = found["equal to an earlier document"].examples
+    assert (duplicate.source_id, duplicate.source, duplicate.note) == ("copy", "a", "equals d3")
+    assert duplicate.head.strip() == duplicate.head.strip().upper()
+    assert found["where does not hold"].examples[0].source_id.startswith("foreign")
+    near = found["nearly equal to another document"]
+    assert {(one.source_id, one.note) for one in near.examples} <= {
+        ("d8", "nearly equal to near"),
+        ("near", "nearly equal to d8"),
+    }
+    shares = found["shares words with an evaluation text"]
+    assert [one.source_id for one in shares.examples] == ["d40"]
+    assert shares.examples[0].note.startswith(f"shares with {run.path.parent / 'q.json'}: ")
+    assert found["rejected: broken JSON"].examples[0].source_id == "a.jsonl:88"
+
+
+def _documents(run, step, kind):
+    return sum(part.documents for part in run.steps[step].results(kind))
+
+
+def test_counts_add_up_to_what_is_missing(run):
+    left = {one.reason: one.count for one in measure(run).left_out if one.unit == "documents"}
+    missing = _documents(run, "ingest", IngestResult) - _documents(run, "chunk", ChunkResult)
+    assert sum(left.values()) - left["where does not hold"] == missing
+
+
+def test_examples_over_a_cap_are_none_that_were_kept(run):
+    (over,) = [one for one in measure(run).left_out if one.reason.startswith("over")]
+    kept = {span.source_id for sequence in run.sequences() for span in sequence.spans}
+    assert 0 < len(over.examples) <= 5
+    assert not kept & {one.source_id for one in over.examples}
+
+
+def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
+    capfd.readouterr()
+    assert cli_main.main(["stats", str(run.path)]) == 0
+    out = capfd.readouterr().out
+    assert "1 documents: equal to an earlier document" in out
+    assert "copy · equals d3" in out
+    assert cli_main.main(["stats", str(run.path), "--json"]) == 0
+    reasons = json.loads(capfd.readouterr().out)
+    reasons = reasons[0] if isinstance(reasons, list) else reasons
+    assert reasons["left_out"] == json.loads(run.steps["left_out"].file(".left_out.json").read_text())
+    assert cli_main.main(["verify", str(run.path)]) == 0
+
+
+def test_where_nothing_is_left_out_nothing_is_said(shared_run):
+    assert measure(nextlong.open(shared_run)).left_out == ()

@@ -1,0 +1,42 @@
+"""Done: what a finished step tells, checked where it is read."""
+
+import pytest
+from pydantic import Field
+
+from nextlong.engine.step import Done
+from nextlong.errors import RunError
+from nextlong.results import Result
+
+
+class Sum(Result):
+    total: int
+    by_letter: dict[str, int] = Field(default_factory=dict)
+
+
+def done(folder, *counts, closing=None):
+    parts = [{"counts": one, "files": {}} for one in counts]
+    if closing is not None:
+        parts.append({"counts": closing, "files": {}, "closes": True})
+    return Done("sum", folder, {"parts": parts, "versions": {"nextlong": "0.0.1"}})
+
+
+def test_results_are_in_task_order_without_that_of_the_task_that_closed_the_step(tmp_path):
+    finished = done(tmp_path, {"total": 2}, {"total": 1, "by_letter": {"a": 1}}, closing={"parts": 2})
+    assert finished.results(Sum) == [Sum(total=2), Sum(total=1, by_letter={"a": 1})]
+
+
+def test_a_step_of_one_task_has_one_result(tmp_path):
+    assert done(tmp_path, {"total": 2}).result(Sum) == Sum(total=2)
+    with pytest.raises(ValueError, match="unpack"):
+        done(tmp_path, {"total": 2}, {"total": 1}).result(Sum)
+
+
+@pytest.mark.parametrize(
+    ("counts", "lacks"),
+    [({}, "total"), ({"total": "many"}, "total"), ({"total": 1, "by_letter": {"a": "x"}}, r"by_letter\.a")],
+)
+def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lacks):
+    with pytest.raises(
+        RunError, match=rf"has no count of {lacks}: its step sum is of an earlier version \(.* 0\.0\.1\)"
+    ):
+        done(tmp_path, {"total": 1}, counts).results(Sum)

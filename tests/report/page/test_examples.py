@@ -1,0 +1,50 @@
+"""Near-copies beside what they repeat: the marked stretches are those that both hold."""
+
+import re
+
+import pytest
+
+import nextlong
+from nextlong.report.page import examples
+from nextlong.report.page.examples import Pair
+from nextlong.results import DraftResult
+
+
+def marked(pair):
+    return [[mark.text for mark in article.iter("mark")] for article in examples._shown(pair).iter("article")]
+
+
+def test_what_both_hold_is_marked_and_nothing_else():
+    one = "Before it all. The harbour holds a rope, and more. Gull"
+    other = "Other words. the HARBOUR holds a rope: gull"
+    assert marked(Pair(("a", one), ("b", other))) == [["The harbour holds a rope"], ["the HARBOUR holds a rope"]]
+
+
+def test_a_long_text_begins_a_little_before_the_first_mark():
+    one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
+    shown = [
+        own for own in examples._shown(Pair(("a", one), ("b", "the harbour holds a rope"))).iter("p") if own.get("role")
+    ]
+    text = "".join(shown[0].itertext())
+    assert text.startswith("…")
+    assert text.endswith("…")
+    assert text.index("the harbour") < 200
+    assert len(text) < 1000
+
+
+def test_two_texts_with_nothing_in_common_have_no_mark():
+    assert marked(Pair(("a", "one two three four"), ("b", "five six seven eight"))) == [[], []]
+
+
+@pytest.fixture(scope="module")
+def run(shared_run):
+    return nextlong.open(shared_run)
+
+
+def test_examples_of_a_run_share_runs_of_words(run):
+    remembered = [own for part in run.steps["draft"].results(DraftResult) for own in part.near_copy_examples]
+    pairs = list(examples.near_copy_pairs(run, most=3))
+    assert len(pairs) == min(3, len(remembered))
+    for pair in pairs:
+        words = [re.findall(r"\w+", text.lower()) for _, text in pair]
+        assert set(words[0]) & set(words[1])

@@ -1,0 +1,41 @@
+"""What a notebook shows of a run and a sequence: whole, escaped, and no script."""
+
+import json
+from html.parser import HTMLParser
+
+import nextlong
+from hand_made_spans import HOSTILE
+from nextlong import pipeline
+from nextlong.runs import notebook
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_run_and_its_sequences_show_themselves(small_corpus, recipe_for, tmp_path):
+    source = json.dumps([{"path": str(small_corpus), "name": HOSTILE}])
+    pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}"))
+    run = nextlong.open(tmp_path / "run")
+    shown = Tags(run._repr_html_())
+    assert set(shown.tags) == {"p", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
+    assert "sequences: 12 of exactly 2,048 tokens" in shown.texts
+    assert shown.tags.count("tr") == 6
+    assert any("<script>" in text for text in shown.texts)
+    sequence = run.sequence(2)
+    drawn = Tags(sequence._repr_html_())
+    assert drawn.tags.count("title") == 1 + len(sequence.spans) + sum(span.role == "meta" for span in sequence.spans)
+
+
+def test_a_data_set_says_what_its_rows_hold():
+    shown = "".join(Tags(notebook.data_set_html("x", 1234, ("input_ids", "labels"), 0.987)).texts)
+    assert shown == "xrows: 1,234columns: input_ids, labelsfilled: 98.7%"

@@ -1,0 +1,58 @@
+"""Results: what tasks tell stands in manifests as JSON and comes back as it was, also of versions that told less."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from nextlong import results
+from nextlong.results import DraftResult, IngestResult, Result, RowsResult, SplitResult, TokenizerResult
+
+KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, Result)]
+NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
+
+
+def of_field(annotation):
+    return NUMBERS.get(annotation, st.from_type(annotation))
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_every_result_comes_back_from_a_manifest_as_it_was(data, kind):
+    fields = {name: of_field(field.annotation) for name, field in kind.model_fields.items()}
+    told = data.draw(st.builds(kind, **fields))
+    assert kind.model_validate(json.loads(json.dumps(told.model_dump(mode="json")))) == told
+
+
+def test_results_cannot_be_changed():
+    told = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
+    with pytest.raises(ValidationError, match="frozen"):
+        told.rows = 2
+
+
+def test_counts_of_earlier_versions_are_read():
+    tokenizer = {"chars_per_token": 4.5, "measured_chunks": 0, "vocab_size": 300, "bos_id": None, "eos_id": 0}
+    assert TokenizerResult.model_validate(tokenizer | {"joint_ids": [7]}).lost_share == 0
+    drafted = DraftResult.model_validate({"drafts": 3, "dropped": {}})
+    assert (drafted.starved, drafted.near_copies, drafted.dropped_examples) == (0, None, {})
+    ingested = {
+        "documents": 1,
+        "text_bytes": 2,
+        "chars": 2,
+        "rejects": 0,
+        "reject_reasons": {},
+        "example": "",
+        "shards": 1,
+    }
+    assert IngestResult.model_validate(ingested).input_hashes == ()
+
+
+def test_what_a_later_version_adds_is_passed_over():
+    assert DraftResult.model_validate({"drafts": 3, "dropped": {}, "moods": [1]}) == DraftResult(drafts=3, dropped={})
+
+
+def test_the_splits_of_rows_are_those_that_there_are():
+    split = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
+    assert RowsResult(left_out=0, train=split).splits == {"train": split}
+    assert [*RowsResult(left_out=0, train=split, validation=split).splits] == ["train", "validation"]
