@@ -11,7 +11,7 @@ import nextlong
 from nextlong.pipeline import usable_cpus
 from nextlong.report import installation
 
-DEVELOPERS = {"bench", "dev", "docs", "heavy"}
+DEVELOPERS = {"bench", "browser", "dev", "docs", "heavy"}
 
 
 def test_every_extra_of_the_package_has_a_purpose():
