@@ -19,8 +19,9 @@ from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part, can_be_parted, split_inputs
+from nextlong.inputs.files import InputFile, Part, can_be_parted, format_of, split_inputs
 from nextlong.inputs.json_lines import count_lines
+from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
@@ -133,6 +134,7 @@ def ingest_step(
             # Names below the source: a moved corpus is the same.
             {key: getattr(source, key) for key in sorted(reading)}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
+            | ({"extractor": extractor()} if any(format_of(file.name, source) in PAGES for file in own) else {})
             | {"files": [[file.name, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)
         ],

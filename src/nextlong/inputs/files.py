@@ -31,13 +31,19 @@ _FORMATS: Final = {
     ".arrow": "arrow",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".warc": "warc",
+    ".wet": "warc",
+    ".html": "html",
+    ".htm": "html",
     ".txt": "text",
     ".md": "text",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _PARTED: Final = 2  # a file is parted if it holds more parts
-_COMPRESSED: Final = ("jsonl", "csv", "tsv", "text")
-_KNOWN: Final = f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, csv, tsv, txt, md)"
+_COMPRESSED: Final = ("jsonl", "csv", "tsv", "text", "warc", "html")
+_KNOWN: Final = (
+    f"{', '.join(_FORMATS)} (.gz or .zst after any of jsonl, ndjson, json, csv, tsv, warc, wet, html, htm, txt, md)"
+)
 
 # What `datasets` and the hub put beside data: about the documents, none of them.
 _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
@@ -162,7 +168,7 @@ def _format_by_name(name: str) -> str:
 
 
 def format_of(name: str, source: Source) -> str:
-    """Return jsonl, parquet, arrow, csv, tsv or text; "" where neither the recipe nor the file name says."""
+    """Return jsonl, parquet, arrow, csv, tsv, warc, html or text; "" where neither the recipe nor the file name says."""
     return _format_by_name(name) if source.format == "auto" else source.format
 
 

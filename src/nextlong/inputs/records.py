@@ -1,6 +1,6 @@
 """Records: one file of any known format → a stream of documents as the user gave them.
 
-In:  JSON lines, Parquet, Arrow, CSV, TSV or plain text, from any fsspec file system, compressed or not.
+In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
 Out: a `Record` (text, the user's own id, what `keep` asks for) for each line or row, or a `Reject`, or `LeftOut` where the
 source's `where` does not hold; in file order.
 A line that cannot be read costs one line. A file that cannot be read to its end stops the run: half a file must never
@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any
 
 from nextlong.errors import CorpusError
-from nextlong.inputs import delimited, json_lines, tables
+from nextlong.inputs import delimited, json_lines, pages, tables
 from nextlong.inputs.files import Part, check_unchanged, format_of, open_file
 from nextlong.inputs.json_lines import BOM
 from nextlong.inputs.record import Record, Reject, RejectKind, explained
@@ -50,6 +50,9 @@ def _read(part: Part, source: Source, max_document_chars: int, where: Where | No
             elif kind in ("parquet", "arrow"):
                 read = tables.read_parquet if kind == "parquet" else tables.read_arrow
                 yield from read(stream, part, source, wanted)
+            elif kind in pages.PAGES:
+                read_pages = pages.read_warc if kind == "warc" else pages.read_html
+                yield from read_pages(stream, part, source, max_document_chars, wanted)
             else:
                 lines = json_lines.read_json_lines if kind == "jsonl" else delimited.read_delimited
                 yield from lines(stream, part, source, max_document_chars, wanted)

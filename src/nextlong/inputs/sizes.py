@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, lookup, parquet_text_bytes, resolve
 from nextlong.inputs.delimited import DELIMITERS, rows_of
-from nextlong.inputs.files import InputFile, compression_of, format_of, open_file
+from nextlong.inputs.files import InputFile, Part, compression_of, format_of, open_file
+from nextlong.inputs.pages import PAGES, read_html, read_warc
+from nextlong.inputs.record import Record
 from nextlong.inputs.retries import open_binary
 from nextlong.recipe import Source
 
@@ -71,6 +73,8 @@ def _measure_head(file: InputFile, source: Source, head_bytes: int) -> tuple[int
     head, raw_bytes = _head(file, head_bytes)
     if kind == "text":
         return len(head), raw_bytes
+    if kind in PAGES:
+        return _pages_text_bytes(head, kind, file, source), raw_bytes
     if kind in DELIMITERS:
         return _delimited_text_bytes(head, kind, file, source), raw_bytes
     lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
@@ -91,6 +95,16 @@ def _head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
         while piece := decompressed.read(_PIECE_BYTES):
             pieces.append(piece)
     return b"".join(pieces), len(raw)
+
+
+def _pages_text_bytes(head: bytes, kind: str, file: InputFile, source: Source) -> int:
+    """Return the bytes of text in the head of an archive or of a page."""
+    text_bytes = 0
+    read = read_warc if kind == "warc" else read_html
+    with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
+        for item in read(pa.BufferReader(head), Part(file), source, len(head), ()):
+            text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
+    return text_bytes or len(head)
 
 
 def _delimited_text_bytes(head: bytes, kind: str, file: InputFile, source: Source) -> int:

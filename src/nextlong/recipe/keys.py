@@ -63,12 +63,12 @@ class Source(Section):
 
     path: Named = Field(
         description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
-        "Arrow/HF dataset folders, .csv, .tsv, .txt/.md"
+        "Arrow/HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt/.md"
     )
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
-    format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "text"] = Field(
+    format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "warc", "html", "text"] = Field(
         "auto", description="by the file name, if auto"
     )
     where: Named | None = Field(

@@ -21,7 +21,7 @@ _TITLES: Final = {
     "position": "Position of the meta-chunk",
     "negatives": "Choice of negatives",
 }
-_OURS: Final = {"methods": "nextlong", "position": "head", "negatives": "top"}  # what the paper found best
+_OURS: Final = {"methods": "nextlong", "position": "head", "negatives": "top"}
 _BY_LENGTH: Final = ("key_values", "copying", "needle", "json_kv", "ruler")
 
 
@@ -30,8 +30,8 @@ def all_tables(done: Replicated) -> Iterator[Table]:
     for experiment in done.recipe.experiments:
         found = rows(done, experiment)
         title = _TITLES[experiment]
-        yield _scores(done, title, found)
-        yield from _differences(experiment, title, found)
+        yield _scores(done, experiment, found)
+        yield from _differences(done, experiment, found)
         yield from _by_length(done, title, found)
         yield from _by_distance(title, found)
         yield _data(done, title, found)
@@ -41,7 +41,7 @@ def _table(title: str, about: str, columns: Sequence[str], cells: Sequence[tuple
     return Table(title, about, tuple(columns), tuple(cells), rows_are="parts")  # no bold: a lead may be noise
 
 
-def _scores(done: Replicated, title: str, found: Sequence[Row]) -> Table:
+def _scores(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Table:
     columns = measured_columns(found)
     cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in found]
     lengths = ", ".join(map(short, done.recipe.measure.lengths))
@@ -53,16 +53,24 @@ def _scores(done: Replicated, title: str, found: Sequence[Row]) -> Table:
     )
     if preset := PRESETS.get(done.recipe.preset or ""):
         about += f" These numbers can show {preset.shows} They cannot show {preset.cannot}"
-    return _table(f"{title}: scores", about, [column.title for column in columns], cells)
+    if experiment not in published.TABLES:
+        about += f" The {published.SOURCES[experiment]}."
+    return _table(f"{_TITLES[experiment]}: scores", about, [column.title for column in columns], cells)
 
 
-def _differences(experiment: Experiment, title: str, found: Sequence[Row]) -> Iterator[Table]:
-    """Yield the paper's claim: what it found best, minus each other, here and there."""
-    best = _OURS.get(experiment)
-    ours = next((row for row in found if row.arm is not None and row.arm.value == best), None)
+def _ours(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Row | None:
+    """Return the row of nextlong as it comes; None if it is not compared."""
+    best = done.recipe.data.max_chars if experiment == "granularity" else _OURS[experiment]
+    return next((row for row in found if row.arm is not None and row.arm.value == best), None)
+
+
+def _differences(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Iterator[Table]:
+    """Yield the paper's claim: nextlong as it comes, minus each other, here and there."""
+    title, ours = _TITLES[experiment], _ours(done, experiment, found)
     theirs = published.TABLES.get(experiment, {})
     if ours is None:
         return
+    best = ours.arm.value if ours.arm else None
     columns = [column for column in measured_columns(found) if column.better]
     said = ("Avg.", "Recall", "RULER")
     places = [published.COLUMNS.index(name) for name in said] if theirs else []
@@ -75,10 +83,9 @@ def _differences(experiment: Experiment, title: str, found: Sequence[Row]) -> It
         beside = [None if there is None else theirs[str(best)][place] - there[place] for place in places]
         cells.append((f"{ours.name} − {row.name}", (*here, *beside)))
     titles = [f"{column.title} ({'+' if column.better == 'higher' else '−'} is better)" for column in columns]
-    about = (
-        f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}. Last "
-        f"columns, where there are any: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
-    )
+    about = f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}."
+    if theirs:
+        about += f" Last columns: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
     yield _table(
         f"{title}: {ours.name} against the others",
         about,
@@ -147,11 +154,10 @@ def _seeds(found: Sequence[Row]) -> str:
 
 
 def verdicts(done: Replicated) -> Iterator[str]:
-    """Yield what the numbers of each experiment say of what the paper found best, in words, whatever that is."""
+    """Yield what the numbers of each experiment say of nextlong as it comes, in words, whatever that is."""
     for experiment in done.recipe.experiments:
         found = rows(done, experiment)
-        best = _OURS.get(experiment)
-        ours = next((row for row in found if row.arm is not None and row.arm.value == best), None)
+        ours = _ours(done, experiment, found)
         if ours is not None:
             yield (
                 f"{_TITLES[experiment]}: "
