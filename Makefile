@@ -2,6 +2,7 @@
 # make test   environment + linters, types, layers, tests
 # make train-demo      a tiny Llama from scratch on the demo's data
 # make evaluate-demo   a tiny model through the benchmarks
+# make docs   the site, in docs/_build; any broken link ends it
 # make bench  CORPUS="a.jsonl.zst b.jsonl.zst" TOKENIZER=tokenizer.json   nextlong against bench/handwritten.py
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo train-demo evaluate-demo test lint bench clean
+.PHONY: demo train-demo evaluate-demo test lint docs bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -34,6 +35,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build
+	@echo 'open docs/_build/index.html'
+
 bench: $(VENV)/.bench
 	@test -n "$(CORPUS)" -a -n "$(TOKENIZER)" || { echo 'say: make bench CORPUS="FILES" TOKENIZER=tokenizer.json'; exit 2; }
 	$(BIN)/python bench/pipeline.py --corpus $(CORPUS) --tokenizer $(TOKENIZER) --out .bench $(BENCH)
@@ -56,9 +61,13 @@ $(VENV)/.models: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[evaluate,train]'
 	@touch $@ $(VENV)/.core
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .bench nextlong-demo nextlong-evaluate-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench dist docs/_build nextlong-demo nextlong-evaluate-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,13 +1,13 @@
 """Corpora that nobody has seen, through the whole pipeline: verify passes every run, without a margin, and finds what is planted.
 
-bench/invented_corpora.py runs a thousand.
+CI runs ninety more by bench/invented_corpora.py, which runs as many as one asks for.
 """
 
 import pytest
 
 from invented import breaches, recipe_of, run_and_verify, write_tokenizer
 
-CORPORA = 30
+CORPORA = 10
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +15,13 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("invented") / "tokenizer.json")
 
 
-@pytest.mark.parametrize("first", range(0, CORPORA, 10))
+@pytest.mark.parametrize("first", range(0, CORPORA, 5))
 def test_invented_corpora_pass(first, tokenizer, tmp_path):
     found, negatives = {}, 0
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         outcomes = run_and_verify(recipe_of(seed, tmp_path / str(seed), tokenizer))
         negatives += sum(own.checked for own in outcomes if own.check == "near-copies among negatives")
         if wrong := breaches(outcomes):
             found[seed] = wrong
     assert found == {}
-    assert negatives > 50
+    assert negatives > 25

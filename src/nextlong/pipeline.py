@@ -166,8 +166,11 @@ def capacity_here(recipe: Recipe) -> Capacity:
 
 def worker_count(recipe: Recipe) -> int:
     """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
-    if recipe.workers != "auto":
-        return recipe.workers
+    return usable_cpus() if recipe.workers == "auto" else recipe.workers
+
+
+def usable_cpus() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -192,7 +192,7 @@ def test_run_says_why_there_are_fewer_sequences(call, folder, own_run):
 def test_plan_prints_a_table(call, folder):
     code, out, err = call("plan", folder / "r.yaml")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].split() == ["step", "state", "time", "disk", "memory"]
+    assert out.splitlines()[0].split() == ["step", "state"]  # no costs of what is done
     assert out.count(" done, ") == len(nextlong.open(folder / "run").steps.keys() - {"statistics"})
 
 
@@ -244,6 +244,20 @@ def test_peek_lists_shows_and_reads(call, folder):
     assert out.startswith(f"{opened.sequence(4).id}  512 tokens\n")
     code, out, _ = call("peek", folder / "run", 4, "--text")
     assert (code, out) == (0, opened.sequence(4).text)
+
+
+def test_text_on_a_terminal_goes_through_the_pager(folder, tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text('#!/bin/sh\necho "LESS is $LESS" > "$SEEN"\ncat >> "$SEEN"\n')
+    pager.chmod(0o755)
+    environment = os.environ | {"PAGER": str(pager), "SEEN": str(tmp_path / "seen"), "TERM": "xterm", "COLUMNS": "80"}
+    environment.pop("LESS", None)
+    command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text"
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    seen = (tmp_path / "seen").read_text("utf-8")
+    assert seen.startswith("LESS is -R\n")
+    assert "meta-chunk of " in seen
 
 
 def test_peek_lists_the_first(call, folder):

@@ -131,10 +131,24 @@ def test_terminals_get_colours_and_no_control_characters_of_the_text(run, show):
 
 def test_a_terminal_shows_the_sequence_as_a_strip(run):
     lines = printed(peek.show_sequence, run.sequence(0), terminal=True, width=160).splitlines()
-    cells = re.findall(r"\x1b\[([0-9;]+)m( +)\x1b\[0m", lines[1])
-    assert sum(len(blanks) for _, blanks in cells) == 96
-    assert len({style for style, _ in cells}) == 2
-    assert "meta-chunk" in lines[2]
+    cells = re.findall(r"\x1b\[([0-9;]+)m([█░]+)\x1b\[0m", lines[1])
+    assert sum(len(marks) for _, marks in cells) == 96
+    assert len({style for style, _ in cells}) == len({marks[0] for _, marks in cells}) == 2
+    assert re.sub(r"\x1b\[[0-9;]*m", "", lines[2]).split() == ["█", "meta-chunk", "░", "negative"]
+
+
+def test_a_terminal_without_colours_says_in_words_what_each_part_of_the_text_is(run):
+    sequence = run.sequence(0)
+    file = io.StringIO()
+    peek.show_text(sequence, Console(file=file, width=200, force_terminal=True, no_color=True))
+    assert "\x1b[3" not in file.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+    said = [line for line in plain.splitlines() if line.startswith(("█ meta-chunk of ", "░ negative of "))]
+    spans = [span for span in sequence.spans if span.role in ("meta", "negative")]
+    assert len(said) == len(spans)
+    for line, span in zip(said, spans, strict=True):
+        assert f"tokens {span.token_start:,}–{span.token_end:,}" in line
+        assert ("negative of" in line) == line.endswith(f", cosine {span.score:.3f}") == (span.role == "negative")
 
 
 def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, tmp_path):
@@ -186,7 +200,7 @@ def test_a_sequence_of_whole_documents_has_no_numbers_of_meta_chunks(run, tmp_pa
         str(len({span.doc_id for span in opened.sequence(0).spans} - {-1})),
     ]
     legend = printed(peek.show_sequence, opened.sequence(0), terminal=True).splitlines()[2]
-    assert re.sub(r"\x1b\[[0-9;]*m", "", legend).split() == ["document"]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", legend).split() == ["▒", "document"]
 
 
 def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run):

@@ -193,7 +193,7 @@ def test_a_family_of_texts_that_share_most_of_their_words_is_judged_by_the_rule(
     against_the_rule(texts, [text_of(stock[:30])], np.array([1024, 30, 200, 5], np.uint16), 0.8)
 
 
-def against_the_rule(texts, chunks, weights, threshold, *, few_holders=32, cells=1 << 26):
+def against_the_rule(texts, chunks, weights, threshold, *, few_holders=16, cells=1 << 26):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_copies, "_FEW_HOLDERS", few_holders)
         patch.setattr(near_copies, "_CELLS", cells)
@@ -208,7 +208,7 @@ def against_the_rule(texts, chunks, weights, threshold, *, few_holders=32, cells
     st.lists(st.lists(st.sampled_from("abc"), max_size=24), max_size=3),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
     st.integers(0, 3),
-    st.sampled_from([0, 2, 32]),
+    st.sampled_from([0, 2, 16]),
     st.sampled_from([1, 20, 1 << 26]),
 )
 def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, few_holders, cells):
@@ -236,7 +236,7 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     text = draw.choice(texts)
     chunks = [text[first : first + size] for first in range(0, len(text), size)]
     sample = draw.sample(pieces, min(len(pieces), 12))
-    few_holders, cells = draw.choice([0, 1, 4, 32]), draw.choice([1, 500, 1 << 26])
+    few_holders, cells = draw.choice([0, 1, 4, 16]), draw.choice([1, 500, 1 << 26])
     threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
     against_the_rule(sample, chunks, weights, threshold, few_holders=few_holders, cells=cells)
 

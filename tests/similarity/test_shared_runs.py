@@ -4,14 +4,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.similarity.shared_runs import shared_runs
+from nextlong.similarity.shared_runs import equal_runs, shared_runs
 
 TEXTS = st.lists(st.lists(st.sampled_from([3, 5, 7, 11, 1 << 63, (1 << 63) + 1]), max_size=12), max_size=6)
 
 
-def of(texts):
+def of(texts, among=None):
     hashes = np.array([run for text in texts for run in text], np.uint64)
-    return hashes, shared_runs(hashes, np.repeat(np.arange(len(texts), dtype=np.int32), [len(text) for text in texts]))
+    owners = np.repeat(np.arange(len(texts), dtype=np.int32), [len(text) for text in texts])
+    among = np.ones(len(texts), np.bool_) if among is None else np.isin(np.arange(len(texts)), among)
+    return hashes, shared_runs(equal_runs(hashes, owners), owners, among=among)
 
 
 @settings(deadline=None)
@@ -62,3 +64,9 @@ def test_numbers_that_differ_in_their_lowest_bits_alone_are_not_equal():
     high = 1 << 60
     assert not of([[high, 7], [high + 1, 8]])[1].is_shared.any()
     assert of([[high, 7], [high + 1, 7]])[1].is_shared.tolist() == [False, True, False, True]
+
+
+def test_what_none_of_the_texts_asked_for_has_is_left_out():
+    shared = of([[1, 2, 3], [1, 2, 9], [3, 9]], among=[0])[1]
+    assert shared.is_shared.tolist() == [True, True, True, True, True, False, True, False]
+    assert (shared.starts.tolist(), shared.runs.tolist()) == ([0, 2, 3, 6], [2, 1, 2, 1])

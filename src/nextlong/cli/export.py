@@ -33,6 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     export.add_argument(
         "--replace", action="store_true", help="delete what another push put there and this one does not"
     )
+    export.add_argument("--json", action="store_true", help="print JSON")
     export.set_defaults(command=_export)
 
 
@@ -42,7 +43,7 @@ def _words(listed: str) -> list[str]:
 
 def _export(asked: argparse.Namespace) -> None:
     from nextlong.engine.progress import reporter_for
-    from nextlong.report import summary
+    from nextlong.report import as_json, summary
     from nextlong.runs import export as runs_export
 
     if asked.into == "":
@@ -51,7 +52,7 @@ def _export(asked: argparse.Namespace) -> None:
         raise NextlongError(
             f"--by {asked.by} without --mix: there are no proportions to count; say --mix 1,2 or leave it out"
         )
-    console = Console()
+    console = Console(stderr=asked.json)
     written = runs_export.export(
         asked.runs,
         formats=asked.to,
@@ -61,6 +62,9 @@ def _export(asked: argparse.Namespace) -> None:
         stale="replace" if asked.replace else "refuse",
         reporter=reporter_for(console),
     )
+    if asked.json:
+        print(json.dumps(as_json.export_of(written), indent=1, ensure_ascii=False))
+        return
     summary.tell(summary.exported(written.recipe, written.done, longest=written.longest), console)
 
 

@@ -12,14 +12,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import nextlong
+from nextlong.cli import completion, doctor, reports, share, states, sweep
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import plan as cli_plan
 from nextlong.cli import replicate as cli_replicate
 from nextlong.cli import report as cli_report
-from nextlong.cli import reports, share, states, sweep
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli import view as cli_view
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=meaning)
         add_recipe(sub, needed="a preset will do" if name == "plan" else "always")
         sub.set_defaults(command=command)
+        sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "plan":
             cli_plan.add(sub)
         if name == "run":
@@ -125,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     cli_replicate.add(commands)
 
     cli_verify.add(commands)
+    doctor.add(commands)
+    completion.add(commands, _parser)
     return parser
 
 
@@ -176,7 +180,8 @@ def _run(asked: argparse.Namespace) -> None:
     if share.is_asked(asked):
         share.run(recipe, asked, Console())
         return
-    run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse")
+    form: Literal["text", "json"] = "json" if asked.json else "text"
+    run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse", form=form)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import sys
 
 from rich.console import Console
 
@@ -39,7 +41,12 @@ def show(asked: argparse.Namespace) -> None:
         chunks=asked.chunks,
         gpu_tflops=asked.gpu_tflops or GPU_TFLOP_PER_S,
     )
-    page.show(Recipe.load(path, overrides=asked.overrides), Console(), elsewhere)
+    recipe = Recipe.load(path, overrides=asked.overrides)
+    if asked.json:
+        plan = page.planned(recipe, elsewhere, tell=lambda told: print(told, file=sys.stderr))
+        print(json.dumps(plan.as_json(), indent=1, ensure_ascii=False))
+    else:
+        page.show(recipe, Console(), elsewhere)
 
 
 def _count(text: str) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nextlong
 from nextlong.artefacts import record
@@ -29,6 +32,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     peek.add_argument("--text", action="store_true", help="print its text")
     peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; as PNG if FILE ends in .png")
+    peek.add_argument(
+        "--json", action="store_true", help="print JSON: the list, or one sequence with its spans and texts"
+    )
     peek.set_defaults(command=_peek)
 
     stats = commands.add_parser("stats", help="what is in a data set, in numbers")
@@ -47,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _peek(asked: argparse.Namespace) -> None:
-    from nextlong.report import peek
+    from nextlong.report import as_json, peek
 
     run = nextlong.open(asked.run)
     console = Console()
@@ -56,7 +62,10 @@ def _peek(asked: argparse.Namespace) -> None:
             raise NextlongError(f"--text and --svg need to know which sequence: nextlong peek {asked.run} 0 --text")
         if asked.first < 0:
             raise NextlongError(f"--first {asked.first} is negative; give how many to list, 0 for all")
-        peek.show_run(run, console, first=asked.first)
+        if asked.json:
+            _print_json(as_json.sequences_of(run, first=asked.first))
+        else:
+            peek.show_run(run, console, first=asked.first)
         return
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
@@ -64,8 +73,29 @@ def _peek(asked: argparse.Namespace) -> None:
         _draw(run.sequence(asked.number), asked.svg)
         console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
         return
-    show = peek.show_text if asked.text else peek.show_sequence
-    show(run.sequence(asked.number), console)
+    sequence = run.sequence(asked.number)
+    if asked.json:
+        _print_json(as_json.sequence_of(asked.number, sequence))
+    elif asked.text:
+        with _paged(console):
+            peek.show_text(sequence, console)
+    else:
+        peek.show_sequence(sequence, console)
+
+
+def _print_json(plain: Any) -> None:
+    print(json.dumps(plain, indent=1, ensure_ascii=False))
+
+
+@contextmanager
+def _paged(console: Console) -> Iterator[None]:
+    """Show what is printed in the user's pager, with colours where less is it; nothing but printing where no terminal is."""
+    if not (console.is_terminal and sys.stdin.isatty()):
+        yield
+        return
+    os.environ.setdefault("LESS", "-R")
+    with console.pager(styles=True):
+        yield
 
 
 def _draw(sequence: Sequence, path: Path) -> None:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from rich.console import Console
 
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
-from nextlong.report import summary
+from nextlong.report import as_json, summary
 from nextlong.report.page import at_end
 from nextlong.runs.export import run
 
 
-def run_and_tell(recipe: Recipe, console: Console, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
-    """Carry out a recipe with progress on the console, then print what it made and where, the page among it."""
-    written = run(recipe, reporter=reporter_for(console), changed_inputs=changed_inputs)
+def run_and_tell(
+    recipe: Recipe,
+    console: Console,
+    *,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+    form: Literal["text", "json"] = "text",
+) -> None:
+    """Carry out a recipe, then print what it made and where; as JSON, progress goes to standard error."""
+    progress = console if form == "text" else Console(stderr=True)
+    written = run(recipe, reporter=reporter_for(progress), changed_inputs=changed_inputs)
+    (made,) = written.runs
+    if form == "json":
+        at_end.leave([made])
+        print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
+        return
     told = summary.lines(recipe, written.done)
     summary.tell(told, console)
-    (made,) = written.runs
     summary.tell([("report", at_end.leave([made]))], console, beside=told)
     if others := made.other_states():
         summary.tell(

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
 from nextlong.artefacts.names import word
+from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
@@ -39,6 +40,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all states but these")
     which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these states")
     pruning.add_argument("--yes", action="store_true", help="remove without asking")
+    pruning.add_argument("--json", action="store_true", help="print JSON; without --yes nothing is removed")
     pruning.set_defaults(command=_prune)
 
 
@@ -176,6 +178,11 @@ def _prune(asked: argparse.Namespace) -> None:
     with store.locked(run_dir):
         kept, dropped = prune.choose(run_dir, keep=asked.keep, drop=asked.drop)
         waste = prune.find_waste(run_dir, kept, dropped)
+        if asked.json:
+            if asked.yes:
+                prune.remove(run_dir, kept, dropped, waste)
+            print(json.dumps(_as_json(kept, dropped, waste, removed=asked.yes), indent=1, ensure_ascii=False))
+            return
         if not waste and not dropped:
             console.print(
                 f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False, soft_wrap=True
@@ -192,6 +199,17 @@ def _prune(asked: argparse.Namespace) -> None:
             return
         prune.remove(run_dir, kept, dropped, waste)
     console.print("removed")
+
+
+def _as_json(
+    kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool
+) -> dict[str, Any]:
+    return {
+        "kept": [state.name for state in kept],
+        "dropped": [state.name for state in dropped],
+        "folders": [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in waste],
+        "removed": removed,
+    }
 
 
 def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:

@@ -17,6 +17,9 @@ from nextlong.runs.opened import Run, Sequence, Span
 from nextlong.schemas import Layout
 
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
+_BARS = {"meta": "gold3", "negative": "dodger_blue3", "document": "dark_green"}
+_MARKS = {"meta": "█", "negative": "░", "document": "▒"}  # told apart without colour, too
+_NAMES = {"meta": "meta-chunk", "negative": "negative", "document": "document"}
 _OTHER = "dim"
 _STRIP_CELLS = 96
 _SOURCE_CELLS = 44
@@ -31,7 +34,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
     title = f"{len(run)} sequences by {described(run.recipe)} in {run}"
-    tables.show_line(Text(tables.visible(title), style="italic"), console)
+    tables.show_line(Text(tables.visible(title), style="bold"), console)
     extends = method_of(run.recipe).layout == Layout.EXTENDED
     last = "meta-document" if extends else "first document"
     heading = tables.line((*_HEADINGS, last), widths)
@@ -101,13 +104,23 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
 
 
 def show_text(sequence: Sequence, console: Console) -> None:
-    """Print the text of one sequence: coloured by role on a terminal, elsewhere as it is, to the character."""
+    """Print the text of one sequence: on a terminal each part under a line that says what it is, elsewhere to the character."""
     if not console.is_terminal:
         console.file.write(sequence.text)
         return
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
-        console.print(Text(tables.visible(text), style=STYLES.get(span.role, _OTHER)), end="", soft_wrap=True)
-    console.print()
+        style = STYLES.get(span.role, _OTHER)
+        if span.role in _MARKS:
+            console.print(Text(f"{_MARKS[span.role]} {_said(span)}", style="bold"), soft_wrap=True)
+        shown = tables.visible(text)
+        console.print(Text(shown, style=style), end="" if shown.endswith("\n") else "\n", soft_wrap=True)
+
+
+def _said(span: Span) -> str:
+    """Say in words what a span is, where it comes from and where it stands."""
+    cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
+    source = " ".join(tables.visible(span.source_id).split())
+    return f"{_NAMES[span.role]} of {source}, tokens {span.token_start:,}–{span.token_end:,}{cosine}"
 
 
 def _of(sequence: Sequence, role: str) -> list[Span]:
@@ -115,18 +128,18 @@ def _of(sequence: Sequence, role: str) -> list[Span]:
 
 
 def _legend(sequence: Sequence) -> Text:
-    names = {"meta": "meta-chunk", "negative": "negative", "document": "document"}
     present = {span.role for span in sequence.spans}
-    return Text(" ").join(Text(f" {name} ", style=STYLES[role]) for role, name in names.items() if role in present)
+    parts = [Text(f"{_MARKS[role]} {name}", style=_BARS[role]) for role, name in _NAMES.items() if role in present]
+    return Text("  ").join(parts)
 
 
 def _strip(sequence: Sequence, cells: int) -> Text:
-    """Draw the tokens as one line of so many cells; a cell with any meta-chunk in it has the meta-chunk's colour."""
+    """Draw the tokens as one line of so many cells; a cell with any meta-chunk in it is marked and coloured as one."""
     cell_tokens = len(sequence.input_ids) / cells
     strip = Text()
     for cell in range(cells):
         first, last = cell * cell_tokens, (cell + 1) * cell_tokens
         roles = {span.role for span in sequence.spans if span.token_start < last and span.token_end > first}
-        role = next((role for role in STYLES if role in roles), "")
-        strip.append(" ", STYLES.get(role, _OTHER))
+        role = next((role for role in _MARKS if role in roles), "")
+        strip.append(_MARKS.get(role, "·"), _BARS.get(role, _OTHER))
     return strip

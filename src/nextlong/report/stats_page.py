@@ -34,21 +34,10 @@ def show(stats: Stats, console: Console) -> None:
         ("Leaks, which must be 0", _leaks(stats)),
         ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),
         ("Tokens by role", _shares(stats.tokens_by_role, stats.tokens)),
+        ("Look before you train", [(warned.name, warned.message) for warned in stats.warnings]),
     ):
         if rows:
-            _show_block(title, rows, console)
-
-
-def _show_block(title: str, rows: Rows, console: Console) -> None:
-    console.print(f"[bold]{tables.cell(title)}[/]", highlight=False, soft_wrap=True)
-    table = tables.table()
-    table.show_header = False
-    width = 24 if console.is_terminal else None  # one column edge for all blocks of the page
-    table.add_column(no_wrap=True, min_width=width)
-    table.add_column(overflow="ellipsis", no_wrap=True)
-    for name, value in rows:
-        table.add_row(f"  {tables.cell(name)}", tables.cell(value))
-    tables.show(table, console)
+            tables.show_pairs(title, rows, console)
 
 
 def spread_rows(spread: Spread | None, form: str) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -27,13 +28,24 @@ from nextlong.runs import statistics
 from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
 
+_COMMANDS = ("look",)  # to be copied
+_LEAST_CELLS = 20
+
 
 def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
-    """Print (name, value), one a line; the values stand below those `beside` which were printed before."""
+    """Print (name, value), one a line; the values stand below those `beside` which were printed before.
+
+    On a terminal what is said in words goes on below itself; commands stay whole.
+    """
     width = max(len(name) for name, _ in (*told, *beside)) + 2
     for name, value in told:
         style = "yellow" if name == "warning" else ""
-        console.print(f"{name + ':':<{width}}{value}", highlight=False, markup=False, soft_wrap=True, style=style)
+        parts = [value]
+        if console.is_terminal and name not in _COMMANDS:
+            room = max(_LEAST_CELLS, console.width - width)
+            parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+        shown = f"\n{'':<{width}}".join(parts)
+        console.print(f"{name + ':':<{width}}{shown}", highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:

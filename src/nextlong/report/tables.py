@@ -18,6 +18,7 @@ from rich.text import Text
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
 _GAP_CELLS = 2  # between two columns
 _HEADING_CELLS = 24  # of a heading; what is longer goes on below
+_NAME_CELLS = 24  # of a name before its value
 _LEAST_CELLS = 8  # of a column that gives way
 _PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
 
@@ -33,6 +34,24 @@ class PipeConsole(Console):
 def table(title: str = "") -> Table:
     """Return an empty table without lines."""
     return Table(title=escape(title) or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+
+
+def show_title(title: str, console: Console) -> None:
+    """Print the line above a table or a block."""
+    console.print(f"[bold]{cell(title)}[/]", highlight=False, soft_wrap=True)
+
+
+def show_pairs(title: str, rows: Sequence[tuple[str, str]], console: Console) -> None:
+    """Print names and values under a title; on a terminal a long value goes on below itself."""
+    show_title(title, console)
+    block = table()
+    block.show_header = False
+    width = _NAME_CELLS if console.is_terminal else None  # one column edge for all blocks of a page
+    block.add_column(no_wrap=True, min_width=width)
+    block.add_column(overflow="fold")
+    for name, value in rows:
+        block.add_row(f"  {cell(name)}", cell(value))
+    show(block, console)
 
 
 def cell(text: str) -> str:

@@ -22,14 +22,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nextlong.similarity.distinct import distinct_texts
-from nextlong.similarity.passages import repeated_passages
-from nextlong.similarity.shared_runs import Bools, Ints, SharedRuns, shared_runs
+from nextlong.similarity.passages import repeated_passages, with_passages
+from nextlong.similarity.shared_runs import Bools, Ints, SharedRuns, equal_runs, shared_runs
 from nextlong.similarity.shingles import SHINGLE_WORDS, Document, Shingles, Weights
 from nextlong.similarity.texts import Texts, covered
 
-_FEW_HOLDERS: Final = (
-    32  # of a segment; what more texts have counts as shared with all until it is looked at more closely
-)
+_FEW_HOLDERS: Final = 16  # of a segment; what more texts have counts as shared with all until it is counted
 _CELLS: Final = 1 << 26  # segments times texts, of which it is held who has which
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 
@@ -50,8 +48,11 @@ def find(candidates: Shingles, *, document: Document, weights: Weights, threshol
     distinct = distinct_texts(candidates)
     count, repeated = len(distinct.texts.offsets) - 1, np.bincount(distinct.kinds) > 1
     texts = Texts.of(_with(distinct.texts, document), weights, threshold)
-    shared = shared_runs(texts.hashes, texts.owners)
-    pairs = _repeating(texts, shared)
+    equal = equal_runs(texts.hashes, texts.owners)
+    suspects = texts.suspects(equal.is_shared)
+    suspects[-1] = False  # the document
+    shared = shared_runs(equal, texts.owners, among=suspects | with_passages(texts, equal.is_shared))
+    pairs = _repeating(texts, shared, suspects)
     by_words = np.zeros(count, np.bool_)
     by_words[pairs[pairs[:, 1] == count, 0]] = True
     is_short = distinct.texts.is_short
@@ -92,10 +93,8 @@ def _with(texts: Shingles, document: Document) -> Shingles:
     return Shingles(hashes, np.append(texts.offsets, len(hashes)))
 
 
-def _repeating(texts: Texts, shared: SharedRuns) -> Ints:
-    """Return the pairs (a, b) of which a shares enough of its words with b, (n, 2); a is not the document, the last text."""
-    suspects = texts.enough(_covered(texts, shared, np.ones(len(shared.starts), np.bool_)))
-    suspects[-1] = False
+def _repeating(texts: Texts, shared: SharedRuns, suspects: Bools) -> Ints:
+    """Return the pairs (a, b) of which a, one of the suspects, shares enough of its words with b, (n, 2)."""
     if not suspects.any():
         return _NO_PAIRS
     common = shared.holders[shared.segments] > _FEW_HOLDERS

@@ -21,6 +21,19 @@ PASSAGE_WORDS: Final = 100
 _RUNS: Final = PASSAGE_WORDS - SHINGLE_WORDS + 1
 
 
+def with_passages(texts: Texts, is_shared: Bools) -> Bools:
+    """Return which texts may have a passage that consists of shared runs, (n,)."""
+    whole, length = is_shared, 1
+    while 2 * length <= _RUNS:
+        whole = whole[:-length] & whole[length:]
+        length *= 2
+    rest = _RUNS - length  # two of `length` that overlap
+    whole = whole[:-rest] & whole[rest:]
+    found = np.zeros(len(texts.whole), np.bool_)
+    found[texts.owners[np.flatnonzero(whole)]] = True
+    return found
+
+
 def repeated_passages(texts: Texts, shared: SharedRuns, *, left_out: Bools) -> Ints:
     """Return the pairs a < b of texts that share a passage, (n, 2); not of those `left_out`, (n,)."""
     firsts = _passages(shared)

@@ -21,7 +21,7 @@ Owners = NDArray[np.int32]
 
 
 class SharedRuns(NamedTuple):
-    """The runs of s that more than one text has; g distinct segments of them.
+    """Runs that more than one text has; g distinct segments of them.
 
     A *part* is a segment as it stands in one text: p of them, in reading order.
     """
@@ -34,16 +34,32 @@ class SharedRuns(NamedTuple):
     holders: Ints  # (g,) how often each segment stands anywhere
 
 
-def shared_runs(hashes: U64, owners: Owners) -> SharedRuns:
+class EqualRuns(NamedTuple):
+    """Which of s runs are equal and stand in more than one text; e of them, g distinct ones."""
+
+    places: Ints  # (e,) equal ones together, each kind's ascending
+    sizes: Ints  # (g,) how many there are of each kind
+    is_shared: Bools  # (s,)
+
+
+def equal_runs(hashes: U64, owners: Owners) -> EqualRuns:
     """Return what texts share; `owners`, (s,) ascending, says whose each of the runs `hashes`, (s,), is."""
     places, starts = _equal(hashes)
     sizes = np.diff(starts, append=len(places))
     several = owners[places[starts]] != owners[places[starts + sizes - 1]] if len(starts) else sizes > 0
-    places, sizes = places[np.repeat(several, sizes)], sizes[several]
-    firsts = np.cumsum(sizes) - sizes
-    group_of = np.full(len(hashes) + 1, -1, np.int32)  # the last one is before the first
+    places = places[np.repeat(several, sizes)]
+    is_shared = np.zeros(len(hashes), np.bool_)
+    is_shared[places] = True
+    return EqualRuns(places, sizes[several], is_shared)
+
+
+def shared_runs(equal: EqualRuns, owners: Owners, *, among: Bools) -> SharedRuns:
+    """Return the segments of what some texts, (n,), share with each other or with any other."""
+    held = np.add.reduceat(among[owners[equal.places]], _firsts(equal.sizes)) if len(equal.sizes) else equal.sizes
+    places, sizes = equal.places[np.repeat(held > 0, equal.sizes)], equal.sizes[held > 0]
+    group_of = np.full(len(owners) + 1, -1, np.int32)  # the last one is before the first
     group_of[places] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    goes_on = _goes_on(group_of, places, firsts, sizes, owners)
+    goes_on = _goes_on(group_of, places, sizes, owners)
     shared = np.flatnonzero(group_of[:-1] >= 0)
     heads = ~goes_on[group_of[shared]]
     starts = shared[heads]
@@ -56,6 +72,11 @@ def shared_runs(hashes: U64, owners: Owners) -> SharedRuns:
         np.diff(np.flatnonzero(heads), append=len(shared)),
         sizes[~goes_on],
     )
+
+
+def _firsts(sizes: Ints) -> Ints:
+    firsts: Ints = np.cumsum(sizes) - sizes
+    return firsts
 
 
 def _equal(hashes: U64) -> tuple[Ints, Ints]:
@@ -81,9 +102,9 @@ def _repeated(order: Ints, repeats: Bools) -> tuple[Ints, Bools]:
     return order[several], begins[several]
 
 
-def _goes_on(group_of: NDArray[np.int32], places: Ints, firsts: Ints, sizes: Ints, owners: Owners) -> Bools:
+def _goes_on(group_of: NDArray[np.int32], places: Ints, sizes: Ints, owners: Owners) -> Bools:
     """Return which groups of equal runs stand right behind those of one other group, each in the same text, (g,)."""
-    before = group_of[places - 1]
+    firsts, before = _firsts(sizes), group_of[places - 1]
     before[owners[places] != owners[places - 1]] = -1
     first_before = before[firsts]
     goes_on: Bools = (first_before >= 0) & (sizes[first_before] == sizes)

@@ -23,6 +23,7 @@ class Texts(NamedTuple):
     hashes: U64  # (s,)
     offsets: Ints  # (n + 1,)
     owners: Owners  # (s,) the text that the shingle belongs to
+    words: NDArray[np.uint16]  # (s,) the weight of the shingle's last word
     weights: Ints  # (s + 1,) of all words before the shingle's last one
     whole: Ints  # (n,) the weight of all words of a text
     millionths: int
@@ -30,16 +31,25 @@ class Texts(NamedTuple):
     @classmethod
     def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
         """Weigh the words of texts."""
-        sums = np.zeros(len(texts.hashes) + 1, np.int64)
-        np.cumsum(_word_weights(texts, weights), out=sums[1:])
+        words, sums = _word_weights(texts, weights), np.zeros(len(texts.hashes) + 1, np.int64)
+        np.cumsum(words, out=sums[1:])
         owners = np.repeat(np.arange(len(texts.offsets) - 1, dtype=np.int32), np.diff(texts.offsets))
-        return cls(texts.hashes, texts.offsets, owners, sums, np.diff(sums[texts.offsets]), millionths_of(threshold))
+        whole = np.diff(sums[texts.offsets])
+        return cls(texts.hashes, texts.offsets, owners, words, sums, whole, millionths_of(threshold))
 
     def enough(self, shared: Ints, texts: Ints | slice = slice(None)) -> Bools:
         """Return whether `shared`, of the weights of some texts, reaches the threshold; no words reach none."""
         whole = self.whole[texts]
         reached: Bools = (whole > 0) & (shared * _MILLION >= self.millionths * whole)
         return reached
+
+    def suspects(self, is_shared: Bools) -> Bools:
+        """Return which texts have enough of their words in the shingles, (s,), that they share with any others, (n,)."""
+        shared = np.zeros(len(self.whole), np.int64)
+        filled = np.diff(self.offsets) > 0
+        if filled.any():
+            shared[filled] = np.add.reduceat(self.words * covered(is_shared), self.offsets[:-1][filled], dtype=np.int64)
+        return self.enough(shared)
 
     def covered(self, starts: Ints, ends: Ints, groups: Ints, *, count: int) -> Ints:
         """Return the weight of the words that stand in runs [starts[i], ends[i]), by the group of each i, (count,).

@@ -22,7 +22,8 @@ def passed(outcomes: Sequence[Outcome]) -> bool:
 
 def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
     """Print one line a check, then the first breaches of each."""
-    table = tables.table(f"verify {run_dir}")
+    tables.show_title(f"verify {run_dir}", console)
+    table = tables.table()
     table.add_column("check", no_wrap=True)
     table.add_column("checked", justify="right", no_wrap=True)
     for heading in ("of", "result", ""):

@@ -24,8 +24,8 @@ from nextlong.report.plan.trial import Tried
 _WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
 _TELLING_SECONDS = 0.01  # by which a larger sample must take longer, for the difference to say anything
 _TELLING_GROWTH = 1.3
-HEAD_S = 0.004  # handing a task over, taking it back and its marker's way to the disk, measured (docs/scale.md)
-RAY_HEAD_S = 0.01  # the same through Ray
+HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
+RAY_HEAD_S = 0.01  # through Ray 3.6 ms
 
 
 class Rate(NamedTuple):

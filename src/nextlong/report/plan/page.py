@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -50,36 +50,109 @@ class Plan(NamedTuple):
     on: list[tuple[Machines, dict[str, Cost]]]  # this machine first
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
-    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+class Planned(NamedTuple):
+    """A plan as it is shown; `plan` is None where everything is done and nothing else was asked for."""
+
+    recipe: Recipe
+    steps: Sequence[Step]
+    states: Sequence[str]
+    plan: Plan | None
+    columns: Sequence[tuple[Machines, Mapping[str, Cost]]]  # of what is to do
+    notes: Sequence[str]
+    warnings: Sequence[str]
+    loses: str
+    missing: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists; costs are those of this machine first."""
+        corpus = self.plan and self.plan.corpus
+        told = (self.loses, *self.warnings, self.missing)
+        return {
+            "run_dir": self.recipe.run_dir,
+            "method": described(self.recipe),
+            "workers": pipeline.worker_count(self.recipe),
+            "documents": corpus and corpus.documents,
+            "kept_documents": corpus and corpus.kept_documents,
+            "chunks": corpus and corpus.chunks,
+            "text_bytes": corpus and corpus.text_bytes,
+            "chars_per_token": self.plan and self.plan.measured.tokenizing.chars_per_token,
+            "steps": [
+                {
+                    "step": step.name,
+                    "state": state,
+                    "costs": [
+                        _plain(costs[step.name], machines) for machines, costs in self.columns if step.name in costs
+                    ],
+                }
+                for step, state in zip(self.steps, self.states, strict=True)
+            ],
+            "all_to_do": [
+                machines._asdict() | plan_costs.total(self.steps, costs, machines)._asdict()
+                for machines, costs in self.columns
+            ],
+            "assumed": list(self.notes),
+            "warnings": [one for one in told if one],
+        }
+
+
+def _plain(cost: Cost, machines: Machines) -> dict[str, Any]:
+    return {
+        "seconds": cost.wall(machines),
+        "disk_bytes": cost.disk_bytes,
+        "memory_bytes": plan_costs.memory_of(cost, machines),
+        "unknown": cost.unknown if cost.seconds is None else None,
+    }
+
+
+def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Planned:
+    """Return the plan of a recipe; `tell` hears of inputs. Raises the user's errors that `run` would raise first."""
     missing = _missing_package(recipe)
     pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
     run_dir = run_dir_of(recipe)
     check_apart(recipe, run_dir)
-    told = partial(console.print, highlight=False, soft_wrap=True)
-    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=told)
+    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir, store_of(recipe)) for step in steps]
     if all(state.startswith("done") for state in states) and not asked.is_elsewhere and asked.chunks is None:
-        _print(steps, states, [], console)
-        return
+        return Planned(recipe, steps, states, None, (), (), (), "", "")
     _check_writable(run_dir)
     if asked.chunks is not None:
         states = ["" for _ in steps]  # of another corpus
     plan = make(recipe, files, steps, asked)
-    console.print(_summary(recipe, plan), highlight=False, soft_wrap=True)
-    if loses := lost.warning(plan.measured.tokenizing.lost_share):
-        console.print(f"the tokenizer {loses}", style="yellow", highlight=False, soft_wrap=True)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
     columns = [(machines, {name: cost for name, cost in told.items() if name in todo}) for machines, told in plan.on]
-    _print(steps, states, columns, console)
-    for line in assumed.lines(recipe, plan.amounts, columns, plan.measured, asked):
-        told(line, markup=False)
     total = plan_costs.total(steps, columns[0][1], columns[0][0])
-    for line in warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere):
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
-    if missing:
-        told(f"before `nextlong run`: {missing}", markup=False)
+    loses = lost.warning(plan.measured.tokenizing.lost_share)
+    return Planned(
+        recipe,
+        steps,
+        states,
+        plan,
+        columns,
+        [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
+        [*warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere)],
+        f"the tokenizer {loses}" if loses else "",
+        missing,
+    )
+
+
+def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
+    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+    told = partial(console.print, highlight=False, soft_wrap=not console.is_terminal)
+    found = planned(recipe, asked, tell=told)
+    if found.plan is None:
+        _print(found.steps, found.states, [], console)
+        return
+    told(_summary(recipe, found.plan))
+    if found.loses:
+        told(found.loses, style="yellow")
+    _print(found.steps, found.states, found.columns, console)
+    for line in found.notes:
+        told(line, markup=False)
+    for line in found.warnings:
+        told(line, style="bold red", markup=False)
+    if found.missing:
+        told(f"before `nextlong run`: {found.missing}", markup=False)
 
 
 def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008

@@ -1,0 +1,84 @@
+"""As JSON: what commands print with --json, as plain dictionaries and lists; docs/reference/json.md names every key.
+
+In:  finished runs, their sequences, what was written of them. Out: what `json.dumps` takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+from nextlong.export import steps as export_steps
+from nextlong.results import RowsResult, SplitResult
+from nextlong.runs.export import Exported, measured
+from nextlong.runs.opened import Run, Sequence
+from nextlong.runs.warnings import empty_rows
+
+
+def sequences_of(run: Run, *, first: int) -> list[dict[str, Any]]:
+    """Return what the `first` sequences (0: all) of a run are made of."""
+    shown = islice(run.sequences(), first or None)
+    return [_outline(number, sequence) for number, sequence in enumerate(shown)]
+
+
+def _outline(number: int, sequence: Sequence) -> dict[str, Any]:
+    by_role = {
+        role: [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
+    }
+    metas, negatives, documents = by_role.values()
+    owner = next(iter(metas or documents or negatives), None)
+    return {
+        "number": number,
+        "id": sequence.id,
+        "method": sequence.method,
+        "tokens": len(sequence.input_ids),
+        "meta_chunks": len(metas),
+        "negatives": len(negatives),
+        "meta_tokens": sum(span.token_end - span.token_start for span in metas),
+        "cosine_mean": sum(span.score for span in negatives) / len(negatives) if negatives else None,
+        "documents": len({span.doc_id for span in sequence.spans if span.doc_id >= 0}),
+        "source_id": owner and owner.source_id,
+    }
+
+
+def sequence_of(number: int, sequence: Sequence) -> dict[str, Any]:
+    """Return one sequence with its spans and their texts; a score that nobody measured is None."""
+    spans = [
+        asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
+        for span, text in zip(sequence.spans, sequence.texts, strict=True)
+    ]
+    return _outline(number, sequence) | {"spans": spans}
+
+
+def run_of(written: Exported) -> dict[str, Any]:
+    """Return what a run made, and where."""
+    (run,) = written.runs
+    return {
+        "run": str(run.path),
+        "state": run.state.name,
+        "method": run.recipe.compose.method,
+        "sequences": len(run),
+        "target_tokens": run.recipe.sequence_tokens,
+    } | export_of(written)
+
+
+def export_of(written: Exported) -> dict[str, Any]:
+    """Return what was exported, and where."""
+    recipe, done = written.recipe, written.done
+    rows = done["rows"].result(RowsResult)
+    room = recipe.export.pack or written.longest
+    steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
+    empty = [own for name, split in rows.splits.items() for own in empty_rows(name, split, room=room)]
+    return {
+        "rows": {name: _plain(split) for name, split in rows.splits.items()},
+        "left_out": rows.left_out,
+        "exports": {step: str(done[step].folder) for step in steps},
+        "pushed_to": recipe.export.push,
+        "warnings": [asdict(own) for own in (*measured(written).warnings, *empty)],
+    }
+
+
+def _plain(split: SplitResult) -> dict[str, int]:
+    return {"rows": split.rows, "sequences": split.sequences, "documents": split.documents, "tokens": split.tokens}

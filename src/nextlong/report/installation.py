@@ -1,0 +1,199 @@
+"""Installation: what of nextlong is installed, and what hardware it finds.
+
+In:  the metadata of installed packages, and this machine. Out: `Installation`, and a page of it.
+The extras and what they need are read from the package's own metadata, so that they cannot go stale.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from rich.console import Console
+
+import nextlong
+from nextlong.pipeline import usable_cpus
+from nextlong.report import tables
+
+FEATURES: Final = {
+    "sentence-transformers": "encoder.model: sentence-transformers:…",
+    "quest": "quest's queries by a doc2query model",
+    "dedup": "ingest.dedup: minhash",
+    "where": "ingest.sources[].where",
+    "s3": "s3:// inputs and exports",
+    "gcs": "gs:// inputs and exports",
+    "ray": "executor: ray",
+    "report": "nextlong report",
+    "view": "nextlong view",
+    "torch": "nextlong.torch; search on a GPU",
+    "train": "nextlong train",
+    "evaluate": "nextlong evaluate",
+    "short-text": "nextlong evaluate --suite short",
+}
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that something needs; `installed` is its version, None if it is not there."""
+
+    name: str
+    needed: str
+    installed: str | None
+    is_enough: bool
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What an extra is for, and what of it is missing or too old; `cure` is the command that adds it, None if nothing is."""
+
+    extra: str
+    purpose: str
+    missing: tuple[str, ...]
+    cure: str | None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What runs use. `gpus` is None where torch, which is asked for them, is not installed."""
+
+    cpus: int
+    memory_bytes: int
+    free_disk_bytes: int
+    gpus: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What `nextlong doctor` says. `core` is empty where nextlong runs from its sources and nothing says what it needs."""
+
+    nextlong: str
+    python: str
+    platform: str
+    hardware: Hardware
+    core: tuple[Package, ...]
+    features: tuple[Feature, ...]
+    is_whole: bool
+
+
+def examine() -> Installation:
+    """Look at the installed packages and this machine."""
+    core = tuple(_packages(""))
+    return Installation(
+        nextlong=nextlong.__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        hardware=_hardware(),
+        core=core,
+        features=tuple(_feature(extra) for extra in _extras()),
+        is_whole=all(package.is_enough for package in core),
+    )
+
+
+def _extras() -> list[str]:
+    """Return the extras that are features, in order; those for developing nextlong are none."""
+    known = set(_metadata().get_all("Provides-Extra") or ()) if _is_installed() else set()
+    return [extra for extra in FEATURES if extra in known]
+
+
+def _is_installed() -> bool:
+    return bool(list(metadata.distributions(name="nextlong")))
+
+
+def _metadata() -> metadata.PackageMetadata:
+    return metadata.metadata("nextlong")
+
+
+def _packages(extra: str) -> Iterator[Package]:
+    """Yield what the package, or one of its extras, needs."""
+    for line in (metadata.requires("nextlong") or ()) if _is_installed() else ():
+        needed = Requirement(line)
+        is_core = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if is_core != (not extra) or (needed.marker and not needed.marker.evaluate({"extra": extra})):
+            continue
+        if needed.name == "nextlong":
+            for other in needed.extras:
+                yield from _packages(other)
+        else:
+            yield _package(needed)
+
+
+def _package(needed: Requirement) -> Package:
+    try:
+        installed = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        return Package(needed.name, str(needed.specifier), None, is_enough=False)
+    is_enough = needed.specifier.contains(installed, prereleases=True)
+    return Package(needed.name, str(needed.specifier), installed, is_enough=is_enough)
+
+
+def _feature(extra: str) -> Feature:
+    missing = tuple(
+        package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
+        for package in _packages(extra)
+        if not package.is_enough
+    )
+    return Feature(extra, FEATURES[extra], missing, f"pip install 'nextlong[{extra}]'" if missing else None)
+
+
+def _hardware() -> Hardware:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Hardware(usable_cpus(), memory, shutil.disk_usage(Path.cwd()).free, _gpus())
+
+
+def _gpus() -> tuple[str, ...] | None:
+    if util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+
+
+def show(found: Installation, console: Console) -> None:
+    """Print what is there, and for each feature that is not, the command that adds it."""
+    hardware = found.hardware
+    tables.show_pairs(
+        f"nextlong {found.nextlong}",
+        [
+            ("python", f"{found.python}, {found.platform}"),
+            ("processors", f"{hardware.cpus}, as many workers as `workers: auto` starts"),
+            ("memory", f"{hardware.memory_bytes / _GB:,.1f} GB"),
+            ("free disk", f"{hardware.free_disk_bytes / _GB:,.1f} GB in {Path.cwd()}"),
+            ("GPU", _gpu_in_words(hardware.gpus)),
+            ("core", _core_in_words(found)),
+        ],
+        console,
+    )
+    table = tables.table()
+    for heading in ("feature", "for", "state"):
+        table.add_column(heading, overflow="fold")
+    for own in found.features:
+        state = "[green]ready[/]" if not own.missing else f"[yellow]missing[/] {tables.cell(', '.join(own.missing))}"
+        table.add_row(own.extra, tables.cell(own.purpose), state)
+    if found.features:
+        tables.show(table, console)
+    for own in found.features:
+        if own.cure:
+            console.print(f"for {own.purpose}:  {own.cure}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:
+    if gpus is None:
+        return "unknown without torch; everything runs on processors"
+    return ", ".join(gpus) or "none that torch sees; everything runs on processors"
+
+
+def _core_in_words(found: Installation) -> str:
+    if not found.core:
+        return "runs from its sources, so what it needs is not known; say pip install -e ."
+    wrong = [f"{own.name}{own.needed} ({own.installed or 'missing'})" for own in found.core if not own.is_enough]
+    if wrong:
+        return f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
+    return f"all {len(found.core)} packages are there"
