@@ -27,6 +27,7 @@ FEATURES: Final = {
     "quest": "quest's queries by a doc2query model",
     "dedup": "ingest.dedup: minhash",
     "where": "ingest.sources[].where",
+    "web": "WARC and HTML inputs",
     "s3": "s3:// inputs and exports",
     "gcs": "gs:// inputs and exports",
     "ray": "executor: ray",
