@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
-from nextlong.corpus.steps import whole_files
+from nextlong.corpus.parts import whole_files
 from nextlong.inputs.files import Part, list_files, split_inputs
 from nextlong.inputs.records import read_records
 from nextlong.recipe import Recipe, Source

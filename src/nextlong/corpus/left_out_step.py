@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from nextlong.corpus.left_out import Looks, gather_left_out
-from nextlong.corpus.steps import Splits
+from nextlong.corpus.parts import Splits
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Finished, Step, Task
 from nextlong.recipe import Recipe

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,12 @@ from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
+from nextlong.corpus.parts import Splits, numbered, row_groups
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part, can_be_parted, compression_of, format_of, split_inputs
+from nextlong.inputs.files import InputFile, Part, can_be_parted, format_of, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
@@ -51,9 +51,6 @@ def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
     if recipe.ingest.shard_mb != "auto":
         return int(recipe.ingest.shard_mb * 1_000_000)
     return auto_shard_bytes(int(text_bytes))
-
-
-Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 
 def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
@@ -108,7 +105,7 @@ def ingest_step(
                 max_document_chars=recipe.ingest.max_document_chars,
             )
             for source, own in zip(sources, splits, strict=True)
-            for parts in _numbered(own, ended)
+            for parts in numbered(own, ended)
         ]
 
     def check(done: Done) -> None:
@@ -140,7 +137,7 @@ def ingest_step(
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
-        **_row_groups(splits),
+        **row_groups(splits),
     }
     estimate = Estimate(
         work=lambda amounts: amounts.text_bytes,
@@ -150,35 +147,6 @@ def ingest_step(
         tasks=per_shard,
     )
     return Step("ingest", 2, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
-
-
-def _row_groups(splits: Splits) -> dict[str, Any]:
-    """Return how large Parquet files are parted; nothing where none is."""
-    parts = [part for own in splits for split in own for part in split if part.row_groups is not None]
-    return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
-
-
-def whole_files(files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:
-    """Say of each compressed file that holds several shards that one task reads it."""
-    large = [file for own in files for file in own if compression_of(file.name) and file.bytes > 2 * shard_bytes]
-    return [
-        f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so one task reads it; several smaller files, plain "
-        "JSON lines or Parquet are read by as many tasks as there are workers"
-        for file in large
-    ]
-
-
-def _numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
-    """Tell each part of a file how many lines end above it; `ended` are those that end in each such part."""
-    above = 0
-    for parts in splits:
-        if parts[0].stop is None:
-            yield parts
-            continue
-        (part,) = parts
-        above = above if part.start else 0
-        yield (replace(part, lines_before=above),)
-        above += next(ended)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
