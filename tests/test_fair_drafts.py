@@ -11,6 +11,7 @@ from rich.console import Console
 
 import nextlong
 from nextlong.engine.progress import Lines
+from nextlong.results import ComposeResult
 
 WORDS = "the river of stone and winter was in a candle market by the bridge with garden letter window and silver"
 NOUNS = [f"{one}{other}" for one in ("sal", "mor", "tin", "bel", "cor") for other in ("den", "ver", "lock", "may")]
@@ -70,7 +71,7 @@ def mixed(tmp_path_factory, warm_workers):
 def test_both_languages_have_their_share(mixed, method, overrides):
     made = mixed(method, *overrides)
     assert len(made) == 20
-    assert made.steps["compose"].total_by_reason("dropped") == {}, "a draft of counted tokens cannot fall short"
+    assert made.steps["compose"].result(ComposeResult).dropped == {}, "a draft of counted tokens cannot fall short"
     chars, tokens = Counter(), Counter()
     for sequence in made.sequences():
         for span in sequence.spans:
