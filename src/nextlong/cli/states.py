@@ -153,9 +153,15 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
     console = PipeConsole()
     with store.locked(path):
         waste = prune.find_unshared(path)
+        if asked.json:
+            if asked.yes:
+                prune.remove_unshared(path, waste)
+            print(json.dumps(_as_json([], [], waste, removed=asked.yes), indent=1, ensure_ascii=False))
+            return
         gone = [str(run_dir) for run_dir in shared.users(path) if not run_dir.is_dir()]
         if gone:
-            console.print(f"not there any more: {', '.join(gone)}", markup=False, highlight=False, soft_wrap=True)
+            told = f"not there any more: {', '.join(gone)}; of one that was moved, run its recipe before this"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
         if not waste:
             told = f"{path}: there is nothing that no run directory needs"
             console.print(told, markup=False, highlight=False, soft_wrap=True)
