@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,15 @@ def documented(command):
 
 
 @pytest.fixture(scope="module")
-def recipe_file(shared_run, recipe_for, tmp_path_factory):
-    path = tmp_path_factory.mktemp("json") / "r.yaml"
-    path.write_text(recipe_for(shared_run).dump())
+def ran(shared_run, tmp_path_factory):
+    """A finished run that commands may complete."""
+    return Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("json") / "run"))
+
+
+@pytest.fixture(scope="module")
+def recipe_file(ran, recipe_for):
+    path = ran.with_name("r.yaml")
+    path.write_text(recipe_for(ran).dump())
     return path
 
 
@@ -38,10 +45,10 @@ def printed(capsys):
     return call
 
 
-def test_a_finished_plan_has_no_costs(printed, recipe_file, shared_run):
+def test_a_finished_plan_has_no_costs(printed, recipe_file, ran):
     told = printed("plan", recipe_file)
     assert list(told) == documented("plan")
-    assert told["run_dir"] == str(shared_run)
+    assert told["run_dir"] == str(ran)
     assert [step for step in told["steps"] if step["costs"]] == told["all_to_do"] == []
     assert all(step["state"].startswith("done") for step in told["steps"])
 
@@ -55,11 +62,11 @@ def test_a_plan_of_what_is_to_do_adds_up(printed, recipe_file):
     assert total["disk_bytes"] > 0
 
 
-def test_run_and_export(printed, recipe_file, shared_run, own_run):
-    run = nextlong.open(shared_run)
+def test_run_and_export(printed, recipe_file, ran, own_run):
+    run = nextlong.open(ran)
     told = printed("run", recipe_file)
     assert list(told) == documented("run")
-    assert (told["run"], told["sequences"], told["target_tokens"]) == (str(shared_run), 12, 2048)
+    assert (told["run"], told["sequences"], told["target_tokens"]) == (str(ran), 12, 2048)
     assert told["rows"]["train"]["tokens"] == 12 * 2048
     assert told["exports"]["parquet"] == str(run.exported("parquet")[0].parent)
     exported = printed("export", own_run, "--to", "jsonl", "--set", "export.pack=3000")
@@ -89,5 +96,5 @@ def test_stats_list_prune_verify_doctor(printed, shared_run, own_run):
     assert list(printed("doctor")) == documented("doctor")
 
 
-def test_the_recipe_of_the_fixture_is_that_of_the_run(recipe_file, shared_run):
-    assert Recipe.load(recipe_file) == nextlong.open(shared_run).recipe
+def test_the_recipe_of_the_fixture_is_that_of_the_run(recipe_file, ran, shared_run):
+    assert Recipe.load(recipe_file) == nextlong.open(shared_run).recipe.model_copy(update={"run_dir": str(ran)})

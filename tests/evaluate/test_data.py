@@ -77,8 +77,8 @@ def without(record, *path, put=None):
     return record
 
 
-def damaged(task, file, *path, put=None):
-    return pytest.param(task, file, path, put, id=f"{task}-{'.'.join(map(str, path))}-{put}")
+def damaged(task, file, *path, put=None, marks=()):
+    return pytest.param(task, file, path, put, id=f"{task}-{'.'.join(map(str, path))}-{put}", marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def damaged(task, file, *path, put=None):
         damaged("clinc150", "icl/clinc150/data_full.json", "train", 0, put=["no intent"]),
         damaged("clinc150", "icl/clinc150/data_full.json", "oos_val"),
         damaged("longbench_v2", "longbench-v2/data.json", 0, "answer", put="E"),
-        damaged("cwe", "ruler/english_words.json", put=["word"]),
+        damaged("cwe", "ruler/english_words.json", put=["word"], marks=pytest.mark.heavy),
         damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=5),
         damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=" "),
     ],

@@ -15,6 +15,8 @@ from nextlong.evaluate.report import paper
 from nextlong.evaluate.run import Asked, evaluate
 from nextlong.evaluate.task import all_tasks
 
+pytestmark = pytest.mark.heavy  # ROUGE is in the extra
+
 
 class Reader(Oracle):
     """Knows one answer of two."""
