@@ -153,6 +153,11 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
     console = PipeConsole()
     with store.locked(path):
         waste = prune.find_unshared(path)
+        if asked.json:
+            if asked.yes:
+                prune.remove_unshared(path, waste)
+            print(json.dumps(_as_json([], [], waste, removed=asked.yes), indent=1, ensure_ascii=False))
+            return
         gone = [str(run_dir) for run_dir in shared.users(path) if not run_dir.is_dir()]
         if gone:
             console.print(f"not there any more: {', '.join(gone)}", markup=False, highlight=False, soft_wrap=True)

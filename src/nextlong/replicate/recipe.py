@@ -17,6 +17,7 @@ from nextlong.recipe.text import explain, merge
 from nextlong.train.recipe import Scratch
 
 Experiment = Literal["methods", "granularity", "position", "negatives"]
+PresetName = Literal["smoke", "cpu-night", "one-gpu", "paper"]
 # What an experiment changes of the data recipe.
 KEYS: Final[Mapping[Experiment, str]] = {
     "methods": "compose.method",
@@ -119,7 +120,7 @@ class Replication(Section):
     """The whole request. `Replication.load(path)` reads YAML; `dump()` writes it."""
 
     out: Named = Field(description="where everything goes")
-    preset: str | None = Field(
+    preset: PresetName | None = Field(
         None, description="the preset that this was made from; the report says what that can show"
     )
     seeds: tuple[int, ...] = Field(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nextlong.errors import RunError
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
+from nextlong.verify.locate import locate
 from nextlong.verify.step import Step, open_step
 
 if TYPE_CHECKING:
@@ -31,28 +32,12 @@ Columns = dict[str, NDArray[Any]]
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 
 
-def _locate(named: Path) -> tuple[Path, Path]:
-    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not."""
-    head, at, state = str(named).rpartition("@")
-    record = Path(head) / "states" / f"{state}.json"
-    if at and record.is_file():
-        return Path(head), record
-    index = named / "run.json"
-    try:
-        state = json.loads(index.read_text(encoding="utf-8"))["state"]
-    except FileNotFoundError:
-        return named, index
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
-    return named, named / "states" / f"{state}.json"
-
-
 class Artefacts:
     """A run as its files have it."""
 
     def __init__(self, named: Path) -> None:
         """Read the record and the manifests. Raises RunError if there is no finished run."""
-        self.path, index = _locate(named.expanduser())
+        self.path, index = locate(named.expanduser())
         self.record = index
         if not index.is_file():
             raise RunError(
