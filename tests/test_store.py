@@ -196,8 +196,15 @@ def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(
     assert code == 0
     assert f"a link; its files stay in {store}" in out
     assert {path.name for path in store.glob("[0-9][0-9]-*")} == before
+    code, out, _ = call(capfd, "prune", store, "--json")
+    waste = json.loads(out)
+    assert not waste["removed"]
+    assert {path.name for path in store.glob("[0-9][0-9]-*")} == before
     code, out, _ = call(capfd, "prune", store, "--yes")
     assert (code, out.splitlines()[-1]) == (0, "removed")
+    assert {one["path"] for one in waste["folders"]} == {str(store / name) for name in before} - {
+        str(path) for path in store.glob("[0-9][0-9]-*")
+    }
     left = {path.name for path in store.glob("[0-9][0-9]-*")}
     assert left == {path.name for path in shared.links(run)} < before
     assert call(capfd, "verify", run)[0] == 0

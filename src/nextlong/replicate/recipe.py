@@ -106,15 +106,6 @@ class Measure(Section):
     sequences: Positive = Field(16, description="held-out sequences of the dependency probe")
     batch_tokens: Positive = Field(16_384, description="answered together at most")
 
-    @model_validator(mode="after")
-    def _no_lengthless(self) -> Self:
-        for name in self.tasks:
-            if name in ("dependency", "short"):
-                raise ValueError(
-                    f"tasks: {name} has no length; dependency is always measured, short is no matter of length"
-                )
-        return self
-
 
 class Replication(Section):
     """The whole request. `Replication.load(path)` reads YAML; `dump()` writes it."""

@@ -12,7 +12,7 @@ from nextlong.errors import RunError
 
 
 def locate(named: Path) -> tuple[Path, Path]:
-    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not; raise RunError if it is damaged."""
+    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not. Raises RunError."""
     head, at, state = str(named).rpartition("@")
     record = Path(head) / "states" / f"{state}.json"
     if at and record.is_file():
