@@ -10,7 +10,9 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from nextlong import pipeline
 from nextlong.errors import CorpusError
 from nextlong.inputs import retries
+from nextlong.inputs.files import list_files
 from nextlong.inputs.retries import again, open_binary
+from nextlong.recipe import Source
 
 
 class FlakyFile(MemoryFile):
@@ -112,5 +114,22 @@ def test_what_will_not_pass_is_not_asked_again():
     for error, times in ((FileNotFoundError("gone"), 1), (PermissionError("no"), 1), (ValueError("bug"), 1)):
         calls.clear()
         with pytest.raises(type(error)):
-            again(lambda error=error: refuse(error))
+            again(lambda error=error: refuse(error), fs=fsspec.filesystem("memory"))
         assert len(calls) == times
+
+
+def test_a_disk_of_this_machine_is_asked_once(tmp_path, monkeypatch):
+    paused = []
+    monkeypatch.setattr(retries.time, "sleep", paused.append)
+    with pytest.raises(CorpusError, match="cannot be listed"):
+        list_files(Source(path=str(tmp_path / ("x" * 300 + ".jsonl"))), where="ingest.sources[0].path")
+    assert not paused
+
+
+def test_a_listing_that_fails_is_tried_so_often_and_no_more(flaky, monkeypatch):
+    paused = []
+    monkeypatch.setattr(retries.time, "sleep", paused.append)
+    monkeypatch.setattr(Flaky, "share", 1.0)
+    with pytest.raises(CorpusError, match="cannot be listed"):
+        list_files(Source(path="flaky:///corpus"), where="ingest.sources[0].path")
+    assert len(paused) == retries._TRIES - 1

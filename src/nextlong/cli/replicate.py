@@ -107,7 +107,12 @@ def _with_corpus(recipe: Replication, console: Console) -> Replication:
     path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
     if not path.exists():
         write_demo_corpus(path)
-    console.print(f"corpus: {path}, Python's own documentation (--corpus FILE: yours)", highlight=False, soft_wrap=True)
+    console.print(
+        f"corpus: {path}, Python's own documentation (--corpus FILE: yours)",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     corpus = recipe.corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": corpus})
 
@@ -130,4 +135,6 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
     recipe = _with_ablations(recipe, asked.ablate)
     write(path, template.commented(recipe, sources={}, heading=heading))
-    Console().print(f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, soft_wrap=True)
+    Console().print(
+        f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, markup=False, soft_wrap=True
+    )

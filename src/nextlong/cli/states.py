@@ -160,7 +160,8 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
             return
         gone = [str(run_dir) for run_dir in shared.users(path) if not run_dir.is_dir()]
         if gone:
-            console.print(f"not there any more: {', '.join(gone)}", markup=False, highlight=False, soft_wrap=True)
+            told = f"not there any more: {', '.join(gone)}; of one that was moved, run its recipe before this"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
         if not waste:
             told = f"{path}: there is nothing that no run directory needs"
             console.print(told, markup=False, highlight=False, soft_wrap=True)

@@ -37,14 +37,14 @@ class Shared:
         return self.until not in (step.name, *(before.name for before in step.inputs))
 
     def link(self, step: Step, place: int) -> None:
-        """Let the run directory have the step's folder, by a link into the store; one that it made itself stays."""
+        """Let the run directory have the step's folder, by a link into the store; one of its own, or that is done, stays."""
         there = next(iter(sorted(self.run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
-        if there is not None and not there.is_symlink():
+        if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
             return
         made = next(iter(sorted(self.store.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
         target = made or self.store / f"{place:02d}-{step.folder_suffix}"
         target.mkdir(exist_ok=True)
-        if there is not None and there.name == target.name and there.exists():
+        if there is not None and there.name == target.name and there.resolve() == target.resolve():
             return
         if there is not None:
             there.unlink()

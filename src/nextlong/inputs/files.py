@@ -86,7 +86,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     """
     fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
     try:
-        base, found, asked_for = again(lambda: match(fs, root))
+        base, found, asked_for = again(lambda: match(fs, root), fs=fs)
     except (CorpusError, MemoryError):
         raise
     except Exception as error:  # each file system has errors of its own, many of them no OSError
@@ -241,7 +241,7 @@ def check_unchanged(file: InputFile) -> None:
     fs, path = fsspec.core.url_to_fs(file.path)
     fs.invalidate_cache()
     try:
-        version = _version(again(lambda: fs.info(path)))
+        version = _version(again(lambda: fs.info(path), fs=fs))
     except OSError as error:
         version = f"gone: {error}"
     if version != file.version:

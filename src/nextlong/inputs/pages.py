@@ -72,6 +72,8 @@ def read_warc(
             yield Record(text, source_id(own_id, file.name, number), number, _values(columns, wanted))
     if archive.error is not None:
         raise archive.error
+    if archive.ends_early:
+        raise OSError("its last record is cut short")
 
 
 class _Readable:
@@ -80,7 +82,13 @@ class _Readable:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._at = 0
+        self._last = b""
         self.error: OSError | None = None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether what was read does not end as every record does, in two newlines; FastWARC takes any end for one."""
+        return bool(self._last) and not self._last.replace(b"\r", b"").endswith(b"\n\n")
 
     def read(self, size: int) -> bytes:
         try:
@@ -88,6 +96,7 @@ class _Readable:
         except OSError as error:
             self.error, piece = error, b""
         self._at += len(piece)
+        self._last = (self._last + piece)[-4:] if len(piece) < 4 else piece[-4:]
         return piece
 
     def tell(self) -> int:

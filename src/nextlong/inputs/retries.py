@@ -24,9 +24,12 @@ _FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADire
 T = TypeVar("T")
 
 
-def again(call: Callable[[], T]) -> T:
-    """Return what a call returns, tried again where it raises an OSError that may pass; the last error is raised."""
-    for attempt in range(_TRIES - 1):
+def again(call: Callable[[], T], *, fs: Any) -> T:
+    """Return what a call to a file system returns, tried again where that lies elsewhere and raises an OSError that may pass.
+
+    The last error is raised.
+    """
+    for attempt in range(0 if file_systems.is_local(fs) else _TRIES - 1):
         try:
             return call()
         except _FINAL:
@@ -49,7 +52,7 @@ class RetriedFile(io.RawIOBase):
         self._fs, self._path = fs, path
         self._file: Any = None
         self._at = 0
-        self._size: int = again(lambda: fs.info(path))["size"]
+        self._size: int = again(lambda: fs.info(path), fs=fs)["size"]
 
     def readable(self) -> bool:
         """Return True."""
@@ -70,7 +73,7 @@ class RetriedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, or its beginning; return with how many bytes."""
-        piece = again(lambda: self._read(len(buffer)))
+        piece = again(lambda: self._read(len(buffer)), fs=self._fs)
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)

@@ -18,7 +18,6 @@ from fsspec.utils import glob_translate
 
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
-from nextlong.inputs.retries import again
 from nextlong.recipe import Source
 
 _WRITTEN: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of what a run directory holds
@@ -53,7 +52,7 @@ def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
 def _info(fs: Any, path: str) -> Mapping[str, Any]:
     """Return what a file system says of a path, type "" if there is nothing; fsspec's `exists` takes any error for that."""
     try:
-        info: Mapping[str, Any] = again(lambda: fs.info(path))
+        info: Mapping[str, Any] = fs.info(path)
     except FileNotFoundError:
         return {"type": ""}
     return info

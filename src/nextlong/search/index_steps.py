@@ -147,7 +147,7 @@ def _tune_step(
         path, target = _queries_of(done), recipe.search.recall
         return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
 
-    return Step("tune", 1, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
+    return Step("tune", 2, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
 
 
 def is_exact(done: Finished) -> bool:

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from nextlong.errors import RunError
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
-from nextlong.verify.locate import locate
-from nextlong.verify.step import Step, open_step
+from nextlong.verify.step import Step, locate, open_step
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,4 +1,4 @@
-"""Step: the folder of a step of a run, and what its manifest says of the files in it."""
+"""Step: the folder of a step of a run, and what its manifest says of the files in it; and the record that names the steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nextlong.errors import RunError
 
 _NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
@@ -36,3 +38,19 @@ def open_step(name: str, folder: Path) -> Step:
         return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
+
+
+def locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not."""
+    head, at, state = str(named).rpartition("@")
+    record = Path(head) / "states" / f"{state}.json"
+    if at and record.is_file():
+        return Path(head), record
+    index = named / "run.json"
+    try:
+        state = json.loads(index.read_text(encoding="utf-8"))["state"]
+    except FileNotFoundError:
+        return named, index
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
+    return named, named / "states" / f"{state}.json"
