@@ -95,9 +95,17 @@ def test_rejects_stand_where_they_stood(tmp_path):
     assert kinds == [Record, Reject, LeftOut, Record]
 
 
-def test_values_of_several_kinds_are_text(tmp_path):
+def test_values_of_several_kinds_are_each_decided_by_what_they_are(tmp_path):
     path = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "many"}, {"text": "c", "n": [2]}])
     assert [type(item) for item in read(path, where="TRY_CAST(n AS INT) = 1")] == [Record, LeftOut, LeftOut]
+
+
+@pytest.mark.parametrize("beside", [[], ["b"], ["b", ["b"]]])
+def test_a_row_is_decided_alike_whatever_is_read_with_it(tmp_path, beside):
+    rows = [{"text": "t", "tags": tags} for tags in (["a"], *beside, None)]
+    first, *others = read(written(tmp_path, "jsonl", rows), where="tags[1] = 'a'")
+    assert isinstance(first, Record)
+    assert all(isinstance(item, LeftOut) for item in others)
 
 
 def test_dates_of_parquet_are_dates(tmp_path):
@@ -139,6 +147,7 @@ def test_plain_text_has_no_columns(tmp_path):
         ("true) UNION SELECT (1", "is more than one condition"),
         ("true); DROP TABLE x; SELECT (1", "SELECT statements"),
         ("1 = 1", "names no column"),
+        ("Lang = 'a' OR lang = 'b'", "names 'Lang' and 'lang', which SQL takes for one column"),
         ("row_number() OVER () > x", "holds a window"),
     ],
 )

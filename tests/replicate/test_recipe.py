@@ -1,12 +1,24 @@
 """A replication's recipe: presets that load, mistakes that are told, what is compared."""
 
+from typing import get_args
+
 import pytest
 import yaml
 
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError
 from nextlong.replicate import presets, published
-from nextlong.replicate.recipe import Replication
+from nextlong.replicate.recipe import PresetName, Replication
+
+
+def test_a_recipe_may_name_every_preset_and_no_other():
+    assert get_args(PresetName) == tuple(presets.PRESETS)
+
+
+def test_init_writes_the_ablations_that_are_asked_for(tmp_path):
+    path = tmp_path / "r.yaml"
+    assert main(["replicate", "init", str(path), "--preset", "smoke", "--ablate", "position"]) == 0
+    assert Replication.load(path).experiments == ("methods", "position")
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -44,7 +56,7 @@ def test_the_papers_averages_follow_from_its_columns(rows):
         ({"seeds": [1, 1]}, "seeds=[1, 1] is empty or names one twice; name each once"),
         ({"seeds": []}, "seeds=[] is empty"),
         ({"measure": {"lengths": [4096]}}, "measure.lengths holds 4096, longer than extend.tokens=2048; leave it out"),
-        ({"measure": {"tasks": ["dependency"]}}, "dependency has no length"),
+        ({"preset": "none"}, "preset"),
         (
             {"corpus": {"sources": [{"path": "x", "weight": 2}]}},
             "x has weight, but all its documents are taken; leave it out",
@@ -88,6 +100,9 @@ def test_a_corpus_that_is_not_there_and_a_task_that_is_none_end_with_2(capsys, t
     assert "corpus.sources[0].path='no.jsonl'" in capsys.readouterr().err
     assert main(["replicate", "--preset", "smoke", "--set", "measure.tasks=[needles]", *out]) == 2
     assert "measure.tasks: needles: there is no such task; choose from" in capsys.readouterr().err.replace("\n", " ")
+    for more in ([], ["--dry-run"]):
+        assert main(["replicate", "--preset", "smoke", "--set", "measure.tasks=[dependency]", *out, *more]) == 2
+        assert "dependency is not measured at lengths; leave it out" in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.heavy

@@ -14,15 +14,16 @@ from nextlong.view import left_out
 
 @pytest.fixture(scope="module")
 def run(recipe_for, tmp_path_factory):
-    """A run of a corpus with a copy, a broken line, a text that an evaluation holds and a document that is too long."""
+    """A run of a corpus with a copy, a broken line, a text that an evaluation holds, a document too long, one not wanted."""
     folder = tmp_path_factory.mktemp("left-out")
     write_corpus(folder / "corpus")
     first = (folder / "corpus" / "0.jsonl").read_text().splitlines()[0]
     words = " ".join(f"word{n}" for n in range(400))
     lines = [first, json.dumps({"id": "long", "text": "\n".join(words for _ in range(9))}), '{"id": "broken"']
+    lines.append(json.dumps({"id": "unwanted", "text": words}))
     (folder / "corpus" / "4.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "eval.jsonl").write_text(json.dumps({"text": json.loads(first)["text"]}) + "\n")
-    sources = json.dumps([{"path": str(folder / "corpus"), "name": "small"}])
+    sources = json.dumps([{"path": str(folder / "corpus"), "name": "small", "where": "id <> 'unwanted'"}])
     changes = (
         f"ingest.sources={sources}",
         "ingest.max_reject_share=0.5",
@@ -43,6 +44,12 @@ def test_records_that_are_no_documents(kinds):
     assert entry.name.endswith("4.jsonl:3")
     assert entry.detail
     assert go_on is None
+
+
+def test_documents_for_which_where_does_not_hold(kinds):
+    assert kinds["where"].count == 1
+    ((entry,), _) = kinds["where"].page(0, 10)
+    assert (entry.name, entry.detail[:11]) == ("unwanted", "word0 word1")
 
 
 def test_copies(run, kinds):

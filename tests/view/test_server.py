@@ -105,6 +105,11 @@ def test_filters_and_searches_answer(address, run):
     assert "about it" in text or "<svg" in text
 
 
+def test_a_filter_of_chunks_still_offers_the_other_roles(address):
+    page = Page(ask(address, "/first/sequence/3?role=meta")[1])
+    assert {own["value"] for tag, own in page.tags if tag == "option"} == {"", "meta", "negative"}
+
+
 def test_a_pair_holds_both_texts_and_the_words_they_share(address, run):
     sequence = nextlong.open(f"{run}@first").sequence(3)
     place = next(n for n, span in enumerate(sequence.spans) if span.role == "negative")
@@ -169,6 +174,7 @@ def test_the_policy_lets_nothing_inline_run(address):
         ("/first/sequences?after=-1", 400),
         ("/first/documents?after=1.2.3.4", 400),
         ("/first/sequence?number=x", 400),
+        (f"/first/sequence?number={'9' * 5000}", 400),
         ("/first/sequence/-1", 404),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "replicate",
         help="the paper in small: five methods, a small model each, its tables and figures",
         usage="nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--ablate NAME]… [--out DIR] [--dry-run]\n"
-        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]",
+        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--ablate NAME]… [--force]",
     )
     sub.add_argument("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE")
     sub.add_argument("--preset", metavar="NAME", help="smoke, cpu-night, one-gpu, or paper (prints the plan)")
@@ -89,8 +90,12 @@ def _recipe(asked: argparse.Namespace) -> Replication:
     else:
         out = asked.out or f"nextlong-replicate-{asked.preset}"
         recipe = presets.recipe_from(asked.preset, out=out, sources=asked.corpus, overrides=asked.overrides)
-    experiments = tuple(dict.fromkeys([*recipe.experiments, *asked.ablate]))
-    return Replication.from_dict({**recipe.model_dump(mode="json"), "experiments": experiments})
+    return _with_ablations(recipe, asked.ablate)
+
+
+def _with_ablations(recipe: Replication, ablations: Sequence[str]) -> Replication:
+    experiments = tuple(dict.fromkeys([*recipe.experiments, *ablations]))
+    return recipe.from_dict({**recipe.model_dump(mode="json"), "experiments": experiments})
 
 
 def _with_corpus(recipe: Replication, console: Console) -> Replication:
@@ -102,7 +107,12 @@ def _with_corpus(recipe: Replication, console: Console) -> Replication:
     path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
     if not path.exists():
         write_demo_corpus(path)
-    console.print(f"corpus: {path}, Python's own documentation (--corpus FILE: yours)", highlight=False, soft_wrap=True)
+    console.print(
+        f"corpus: {path}, Python's own documentation (--corpus FILE: yours)",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     corpus = recipe.corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": corpus})
 
@@ -123,5 +133,8 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     recipe = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
     heading = f"A replication recipe of nextlong, preset {name}.\n"
     heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
+    recipe = _with_ablations(recipe, asked.ablate)
     write(path, template.commented(recipe, sources={}, heading=heading))
-    Console().print(f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, soft_wrap=True)
+    Console().print(
+        f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, markup=False, soft_wrap=True
+    )

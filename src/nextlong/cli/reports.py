@@ -71,7 +71,7 @@ def _peek(asked: argparse.Namespace) -> None:
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
         _draw(run.sequence(asked.number), asked.svg)
-        console.print(f"wrote {asked.svg}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {asked.svg}", highlight=False, markup=False, soft_wrap=True)
         return
     sequence = run.sequence(asked.number)
     if asked.json:

@@ -111,7 +111,9 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     heading += f"`nextlong train {path} --dry-run` says what it will take, `nextlong train {path}` does it."
     with store.explained(path):
         path.write_text(template.commented(recipe, sources=sources, heading=heading), encoding="utf-8")
-    Console().print(f"wrote {path}; next: nextlong train {path} --dry-run", highlight=False, soft_wrap=True)
+    Console().print(
+        f"wrote {path}; next: nextlong train {path} --dry-run", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _check_runs(recipe: TrainRecipe) -> None:

@@ -21,13 +21,6 @@ from nextlong.inputs import file_systems
 from nextlong.recipe import Source
 
 _WRITTEN: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of what a run directory holds
-_KINDS: Final = {
-    stat.S_IFLNK: "a link to nothing",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:

@@ -9,7 +9,7 @@ random numbers and the present time are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -95,17 +95,21 @@ class Where:
             return frozenset()
         import duckdb
 
-        columns = {name: _array([_nested(row, own) for row in values]) for name, own in self._of_names().items()}
-        self._connection.register("record", pa.table({_ROW: pa.array(range(len(values))), **columns}))
         try:
-            query = f'SELECT "{_ROW}" FROM record WHERE ({self.expression}\n)'
-            return frozenset(row for (row,) in self._connection.execute(query).fetchall())
+            return frozenset(row for rows in _alike(values) for row in self._holding(rows, values))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             raise CorpusError(
                 f"{self._key} cannot be evaluated on {lines}: {_first_line(error)}; compare like with like: CAST(x AS DOUBLE), or "
                 "TRY_CAST where some values are of another kind"
             ) from None
+
+    def _holding(self, rows: Sequence[int], values: Sequence[tuple[Any, ...]]) -> list[int]:
+        columns = {name: _array([_nested(values[row], own) for row in rows]) for name, own in self._of_names().items()}
+        self._connection.register("record", pa.table({_ROW: pa.array(rows), **columns}))
+        try:
+            query = f'SELECT "{_ROW}" FROM record WHERE ({self.expression}\n)'
+            return [row for (row,) in self._connection.execute(query).fetchall()]
         finally:
             self._connection.unregister("record")
 
@@ -142,7 +146,17 @@ class Where:
             raise RecipeError(
                 f"{self._key} names no column, so it is the same for every document; name one, such as language = 'en'"
             )
+        self._check_case(paths)
         return list(paths)
+
+    def _check_case(self, paths: Iterable[tuple[str, ...]]) -> None:
+        known: dict[str, str] = {}
+        for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
+            if (other := known.setdefault(name.lower(), name)) != name:
+                raise RecipeError(
+                    f"{self._key} names {other!r} and {name!r}, which SQL takes for one column; write it as your files "
+                    "do, or rename one of two columns"
+                )
 
     def _check_function(self, name: str) -> None:
         query = "SELECT coalesce(max(stability), '') FROM duckdb_functions() WHERE stability <> 'CONSISTENT' AND function_name = ?"
@@ -199,6 +213,23 @@ def _nested(row: tuple[Any, ...], places: Sequence[tuple[int, tuple[str, ...]]])
             below = below.setdefault(part, {})
         below[path[-1]] = row[place]
     return struct
+
+
+def _alike(values: Sequence[tuple[Any, ...]]) -> Iterable[list[int]]:
+    """Return the places of rows, those together whose values are of the same kinds.
+
+    A column of several kinds would be compared as JSON, and a row decided by those that happen to be read with it.
+    """
+    kinds = [[_kind(value) for value in column] for column in zip(*values, strict=True)]
+    mixed = [own for own in kinds if len({*own} - {type(None)}) > 1]
+    alike: dict[tuple[type, ...], list[int]] = {}
+    for row in range(len(values)):
+        alike.setdefault(tuple(own[row] for own in mixed), []).append(row)
+    return alike.values()
+
+
+def _kind(value: Any) -> type:
+    return float if type(value) is int else type(value)
 
 
 def _array(values: list[Any]) -> pa.Array:

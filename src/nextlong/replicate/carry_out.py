@@ -50,7 +50,9 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
         if not documents.is_finished:
             corpus.part(recipe.corpus, documents)
         counts = documents.record["documents"]
-        told(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out")
+        rejected = documents.record.get("rejected")  # stages of earlier versions did not count them
+        beside = f"; rejected: {corpus.rejects_in_words(rejected)}" if rejected else ""
+        told(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out{beside}")
         began = time.monotonic()
         runs = data.make(recipe, documents, out)
         told(

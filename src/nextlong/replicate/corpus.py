@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ from nextlong.corpus.ingest import content_hash
 from nextlong.engine import store
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files
-from nextlong.inputs.record import Record
+from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
+from nextlong.inputs.where import LeftOut
 from nextlong.recipe.keys import Source
 from nextlong.replicate.recipe import Corpus
 from nextlong.replicate.stage import Stage
@@ -47,13 +49,14 @@ def part(corpus: Corpus, stage: Stage) -> None:
     """Write both sides and the haystack; raise CorpusError if a side is empty."""
     counts = dict.fromkeys(_SIDES, 0)
     bound, held_chars = threshold_for(corpus.held_out), 0
+    rejected: Counter[str] = Counter()
     haystack, essays = (stage.folder / "data" / name for name in ("needle/haystack.txt", "ruler/essays.txt"))
     with store.explained(stage.folder):
         for path in (haystack, essays):
             path.parent.mkdir(parents=True, exist_ok=True)
         files = {side: (stage.folder / f"{side}.jsonl").open("w", encoding="utf-8") for side in _SIDES}
         with files["train"], files["held-out"], haystack.open("w", encoding="utf-8") as straw:
-            for row in _rows(corpus):
+            for row in _rows(corpus, rejected):
                 side = _SIDES[int(_place(row["text"]) < bound)]
                 if side == "held-out":
                     if held_chars >= corpus.held_out_chars:
@@ -67,11 +70,19 @@ def part(corpus: Corpus, stage: Stage) -> None:
                 os.fsync(file.fileno())
         shutil.copyfile(haystack, essays)
     if empty := [side for side in _SIDES if not counts[side]]:
+        told = f"; rejected were {rejects_in_words(rejected)}" if rejected else ""
         raise CorpusError(
-            f"corpus: of {sum(counts.values())} documents none fell to the {empty[0]} side (corpus.held_out={corpus.held_out:g}); "
-            "add documents, or change the share"
+            f"corpus: of {sum(counts.values())} documents none fell to the {empty[0]} side (corpus.held_out={corpus.held_out:g})"
+            f"{told}; add documents, correct corpus.sources, or change the share"
         )
-    stage.finish({"documents": counts, "held_out_chars": held_chars})
+    stage.finish({"documents": counts, "held_out_chars": held_chars, "rejected": dict(rejected)})
+
+
+def rejects_in_words(rejected: Mapping[str, int]) -> str:
+    """Return how many records hold no document, and why."""
+    return ", ".join(
+        f"{count:,} × {kind}" for kind, count in sorted(rejected.items(), key=lambda own: (-own[1], own[0]))
+    )
 
 
 def _place(text: str) -> np.uint64:
@@ -79,12 +90,24 @@ def _place(text: str) -> np.uint64:
     return np.uint64(keyed_hash(hashes, seed=0, stage="held-out")[0])
 
 
-def _rows(corpus: Corpus) -> Iterator[dict[str, Any]]:
+def _rows(corpus: Corpus, rejected: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the documents; count in `rejected` the records that hold none, by reason."""
     for place, source in enumerate(corpus.sources):
         for file in list_files(source, where=f"corpus.sources[{place}].path"):
             for item in read_records(Part(file), source, max_document_chars=_MOST_CHARS):
-                if isinstance(item, Record) and item.text.strip() and len(item.text) <= _MOST_CHARS:
+                if isinstance(item, LeftOut):
+                    continue
+                fault = item.kind if isinstance(item, Reject) else _fault(item.text)
+                if fault is not None:
+                    rejected[fault.value] += 1
+                elif isinstance(item, Record):
                     yield {"id": item.source_id, "text": item.text, "source": source.label}
+
+
+def _fault(text: str) -> RejectKind | None:
+    if not text.strip():
+        return RejectKind.EMPTY
+    return RejectKind.TOO_LONG if len(text) > _MOST_CHARS else None
 
 
 def source_of(stage: Stage, side: str) -> Source:

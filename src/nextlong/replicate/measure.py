@@ -19,6 +19,7 @@ from nextlong.evaluate.command import chosen
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.results import Results, read_results
 from nextlong.evaluate.run import Asked, evaluate
@@ -45,11 +46,15 @@ class Measured:
 
 
 def check(recipe: Replication) -> None:
-    """Raise RecipeError for a task that is none, before anything is made."""
+    """Raise RecipeError for a task that is none or has no lengths, before anything is made."""
     try:
-        chosen([], recipe.measure.tasks)
+        found = chosen([], recipe.measure.tasks)
     except EvaluateError as error:
         raise RecipeError(f"measure.tasks: {str(error).removeprefix('--tasks ')}") from None
+    if lengthless := [task.name for task in found if isinstance(task, Probe) and task.lengths == "none"]:
+        raise RecipeError(
+            f"measure.tasks: {lengthless[0]} is not measured at lengths; leave it out ({_PROBE} is always measured)"
+        )
 
 
 def check_samples(recipe: Replication, documents: Stage, tokenizer: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from rich.console import Console
 
+from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import PRESETS
 from nextlong.replicate.recipe import Phase, Replication
@@ -43,7 +44,8 @@ class _Plan:
 
 
 def show(recipe: Replication, console: Console) -> None:
-    """Print the plan; for the preset `paper`, also the commands that carry it out."""
+    """Print the plan; for the preset `paper`, also the commands that carry it out. Raises RecipeError for a task that is none."""
+    measure.check(recipe)
     lines = _paper(recipe) if recipe.preset == "paper" else _small(recipe)
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

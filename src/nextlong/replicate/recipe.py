@@ -17,6 +17,7 @@ from nextlong.recipe.text import explain, merge
 from nextlong.train.recipe import Scratch
 
 Experiment = Literal["methods", "granularity", "position", "negatives"]
+PresetName = Literal["smoke", "cpu-night", "one-gpu", "paper"]
 # What an experiment changes of the data recipe.
 KEYS: Final[Mapping[Experiment, str]] = {
     "methods": "compose.method",
@@ -105,21 +106,12 @@ class Measure(Section):
     sequences: Positive = Field(16, description="held-out sequences of the dependency probe")
     batch_tokens: Positive = Field(16_384, description="answered together at most")
 
-    @model_validator(mode="after")
-    def _no_lengthless(self) -> Self:
-        for name in self.tasks:
-            if name in ("dependency", "short"):
-                raise ValueError(
-                    f"tasks: {name} has no length; dependency is always measured, short is no matter of length"
-                )
-        return self
-
 
 class Replication(Section):
     """The whole request. `Replication.load(path)` reads YAML; `dump()` writes it."""
 
     out: Named = Field(description="where everything goes")
-    preset: str | None = Field(
+    preset: PresetName | None = Field(
         None, description="the preset that this was made from; the report says what that can show"
     )
     seeds: tuple[int, ...] = Field(

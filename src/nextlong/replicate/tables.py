@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
 from typing import Final
 
 from nextlong.evaluate.lengths import short
@@ -142,7 +141,7 @@ def _data(done: Replicated, title: str, found: Sequence[Row]) -> Table:
             )
     about = (
         f"Every model is extended by {done.recipe.extend.trained_tokens:,} tokens, "
-        f"{ceil(done.recipe.extend.steps)} steps; a method that "
+        f"{done.recipe.extend.steps:,} steps; a method that "
         "gives fewer sequences has them read more often. Cosine: median over the negatives, or the documents behind the first."
     )
     return _table(f"{title}: data", about, columns, cells)

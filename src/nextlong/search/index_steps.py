@@ -27,8 +27,6 @@ from nextlong.search.mine import chunk_queries, document_queries
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
-QueriesOf = Callable[[Finished], Path]  # the file of the queries: METAS, or ids of documents
-
 
 def index_steps(
     recipe: Recipe, vectors: Step, queries: Step, *, k_of: Callable[[Finished], int], wanted: Mapping[str, float]

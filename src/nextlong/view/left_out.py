@@ -74,7 +74,9 @@ def _records(run: Run) -> Iterator[Kind]:
         "rejected", "records", f"cannot be read as a document ({told})", reasons.total(), partial(_rejects, paths)
     )
     without = sum(part.left_out_by_where for part in ingested)
-    yield Kind("where", "documents", "the source's `where` does not hold for them", without, lambda: iter(()))
+    examples = [Entry(name, detail=head) for part in ingested for name, head in part.where_examples]
+    reason = "the source's `where` does not hold for them"
+    yield Kind("where", "documents", reason, without, lambda: iter(examples), is_sampled=True)
 
 
 def _rejects(paths: Sequence[Path]) -> Iterator[Entry]:

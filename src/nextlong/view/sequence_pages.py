@@ -149,16 +149,12 @@ def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen:
         (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
     ]
     shown = [(place, span) for place, span in fitting if place >= first]
+    roles = list(dict.fromkeys(span.role for span in spans if span.role in pieces.CHUNK_ROLES))
     rows = [_chunk_row(name, place, span) for place, span in shown[:_SPANS]]
     action = url(name, "sequence", number)
     search = pages.form(
         action,
-        pages.choice(
-            "What",
-            "role",
-            chosen["role"],
-            list(dict.fromkeys(span.role for _, span in fitting) or ["meta", "negative"]),
-        ),
+        pages.choice("What", "role", chosen["role"], roles),
         pages.field("Document's name holds", "name", chosen["name"], type="search"),
         pages.field("Cosine at least", "least", _shown(chosen["least"]), type="number", step="any", min="-1", max="1"),
         pages.field("Cosine at most", "most", _shown(chosen["most"]), type="number", step="any", min="-1", max="1"),

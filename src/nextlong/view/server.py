@@ -96,10 +96,11 @@ def _style() -> str:
 
 
 def _jump(request: Request) -> Response:
-    number = request.query_params.get("number", "")
-    if not number.isdecimal():
-        return PlainTextResponse("number: give that of a sequence, counted from 0\n", 400)
-    return RedirectResponse(pages.url(request.path_params["state"], "sequence", int(number)))
+    try:
+        number = _number("number", request.query_params.get("number", ""))
+    except ValueError as error:
+        return PlainTextResponse(f"{error}\n", 400)
+    return RedirectResponse(pages.url(request.path_params["state"], "sequence", number))
 
 
 def _sequences(states: States, request: Request) -> str:

@@ -64,5 +64,5 @@ def shape_of(encoder: Encoder) -> Shape | None:
     try:
         told = json.loads(config.read_text(encoding="utf-8"))
         return Shape(int(told["num_hidden_layers"]), int(told["hidden_size"]), int(told["intermediate_size"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return _KNOWN.get(encoder.name)

@@ -138,7 +138,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
 
 def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    told = partial(console.print, highlight=False, soft_wrap=not console.is_terminal)
+    told = partial(console.print, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     found = planned(recipe, asked, tell=told)
     if found.plan is None:
         _print(found.steps, found.states, [], console)
@@ -148,11 +148,11 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # n
         told(found.loses, style="yellow")
     _print(found.steps, found.states, found.columns, console)
     for line in found.notes:
-        told(line, markup=False)
+        told(line)
     for line in found.warnings:
-        told(line, style="bold red", markup=False)
+        told(line, style="bold red")
     if found.missing:
-        told(f"before `nextlong run`: {found.missing}", markup=False)
+        told(f"before `nextlong run`: {found.missing}")
 
 
 def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
