@@ -468,3 +468,15 @@ def test_what_is_done_beside_a_step_that_fails_is_kept(log, run_dir):
     assert ran(log) == ["beside 0", "beside 1", "beside 2", "numbers 0"]
     run([beside, numbers_step(log)], run_dir)
     assert ran(log) == ["numbers 1", "numbers 2"]
+
+
+def test_workers_start_anew_between_steps_and_never_within_one(run_dir, log):
+    noted = []
+
+    class Noting(SerialExecutor):
+        def settle(self):
+            noted.append(ran(log))
+
+    numbers = numbers_step(log)
+    runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=Noting())
+    assert noted == [["numbers 0", "numbers 1", "numbers 2"], ["sum 0"]]

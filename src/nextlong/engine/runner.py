@@ -92,7 +92,7 @@ class _Route:
                     self._running[place].add(part)
                     if self._running[place].is_done:
                         self._end(place)
-                if not any(running.in_flight for running in self._running.values()):
+                if not self._running:  # workers in the middle of a step keep what they loaded for it
                     self._executor.settle()
         return self._finished
 
