@@ -150,6 +150,6 @@ def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
     options = recipe.SentenceTransformers(device="cpu", dtype="float32")
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}", sentence_transformers=options)
     found = slices.try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
-    assert (found["dimensions"], found["dtype"]) == (384, "float32")
-    assert found["chunks_per_second"] > 0
+    assert (found.dimensions, found.dtype) == (384, "float32")
+    assert found.chunks_per_second > 0
     assert list(tmp_path.glob("out*")) == []

@@ -64,6 +64,11 @@ def test_what_cannot_be_read_is_named_with_its_cure(exported, tmp_path):
     (tmp_path / "index.json").write_text('{"shards": [1]}')
     with pytest.raises(RecipeError, match=r"it is no index of MDS shards"):
         rows_of(tmp_path)
+    index["shards"][0]["column_names"].append("more")
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(RecipeError, match=r"it is no index of MDS shards"):
+        rows_of(tmp_path)
+    index["shards"][0]["column_names"].pop()
     for shard in index["shards"]:
         shard["column_encodings"] = ["pkl" for _ in shard["column_encodings"]]
     (tmp_path / "index.json").write_text(json.dumps(index))

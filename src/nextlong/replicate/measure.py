@@ -82,7 +82,7 @@ def planned(
     data = _data(documents)
     about = {"model": model.stage.fingerprint, "documents": documents.fingerprint}
     tasks = {
-        "tasks": list(recipe.measure.tasks),
+        "tasks": {task.name: task.version for task in chosen([], recipe.measure.tasks)},
         "lengths": list(recipe.measure.lengths),
         "samples": recipe.measure.samples,
     }

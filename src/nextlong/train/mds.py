@@ -12,12 +12,12 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.train.parquet import side_of
@@ -43,6 +43,12 @@ class _Shard(BaseModel):
     column_names: list[str]
     column_encodings: list[str]
     column_sizes: list[int | None]
+
+    @model_validator(mode="after")
+    def _describes_each_column(self) -> Self:
+        if not len(self.column_names) == len(self.column_encodings) == len(self.column_sizes):
+            raise ValueError("column_names, column_encodings and column_sizes differ in length")
+        return self
 
 
 class MdsRows:
