@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import nextlong
-from counted import counts_of
+from nextlong.results import RowsResult
 
 
 def rows_of(run, split):
@@ -32,8 +32,7 @@ def rows_of(run, split):
 
 def write_references(run, into):
     """Write one file a split."""
-    (counts,) = counts_of(run.steps["rows"])
-    for split in counts.keys() - {"left_out"}:
+    for split in run.steps["rows"].result(RowsResult).splits:
         (into / f"{split}.json").write_text(json.dumps(list(rows_of(run, split))), encoding="utf-8")
 
 
