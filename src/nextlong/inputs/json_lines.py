@@ -18,7 +18,7 @@ from nextlong.recipe import Source
 BOM: Final = b"\xef\xbb\xbf"
 BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
-# The longest line read: each character as two \uXXXX escapes, and room for the other columns.
+# The longest line read: JSON may write a character as two escapes of six bytes; and room for the other columns.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
 
