@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, Section, Source
 from nextlong.recipe.lengths import PositiveLength
-from nextlong.recipe.read import read_file
-from nextlong.recipe.text import explain, merge
-from nextlong.train.recipe import Scratch
+from nextlong.train.recipe import RecipeFile, Scratch
 
 Experiment = Literal["methods", "granularity", "position", "negatives"]
 PresetName = Literal["smoke", "cpu-night", "one-gpu", "paper"]
@@ -107,8 +102,10 @@ class Measure(Section):
     batch_tokens: Positive = Field(16_384, description="answered together at most")
 
 
-class Replication(Section):
-    """The whole request. `Replication.load(path)` reads YAML; `dump()` writes it."""
+class Replication(RecipeFile):
+    """What to compare, on what, how."""
+
+    INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
     out: Named = Field(description="where everything goes")
     preset: PresetName | None = Field(
@@ -133,26 +130,6 @@ class Replication(Section):
     extend: Phase = Phase(tokens=2048, rope_base=200_000.0)
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of computing; weights and optimiser stay float32")
     measure: Measure = Measure()
-
-    @classmethod
-    def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Replication:
-        """Read a YAML recipe and apply overrides such as `extend.steps=50`. Raises RecipeError."""
-        found = read_file(Path(path), init="nextlong replicate init {} --preset smoke")
-        return cls.from_dict(found, overrides=overrides, origin=str(path))
-
-    @classmethod
-    def from_dict(
-        cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe"
-    ) -> Replication:
-        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
-        try:
-            return cls.model_validate(merge(data, overrides))
-        except ValidationError as error:
-            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls, methods=tuple))) from None
-
-    def dump(self) -> str:
-        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
 
     def values(self, experiment: Experiment) -> tuple[Any, ...]:
         """Return what an experiment compares."""

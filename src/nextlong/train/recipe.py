@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -191,8 +191,33 @@ class Hardware(Section):
     )
 
 
-class TrainRecipe(Section):
-    """The whole request. `TrainRecipe.load(path)` reads YAML; `dump()` writes it."""
+class RecipeFile(Section):
+    """A whole request: `load(path)` reads YAML, `dump()` writes it; `INIT` is the command that makes such a file."""
+
+    INIT: ClassVar[str]
+
+    @classmethod
+    def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Self:
+        """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
+        return cls.from_dict(read_file(Path(path), init=cls.INIT), overrides=overrides, origin=str(path))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Self:
+        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
+        try:
+            return cls.model_validate(merge(data, overrides))
+        except ValidationError as error:
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls, methods=tuple))) from None
+
+    def dump(self) -> str:
+        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+
+
+class TrainRecipe(RecipeFile):
+    """What to train, on what, how."""
+
+    INIT: ClassVar[str] = "nextlong train init {} --data RUN --model PATH"
 
     out: Annotated[str, Field(min_length=1)] = Field(description="where checkpoints, metrics and pictures go")
     seed: int = Field(0, description="of initial weights and of the order of rows")
@@ -210,29 +235,6 @@ class TrainRecipe(Section):
     held_out: HeldOut = HeldOut()
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
-
-    @classmethod
-    def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> TrainRecipe:
-        """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
-        return cls.from_dict(
-            read_file(Path(path), init="nextlong train init {} --data RUN --model PATH"),
-            overrides=overrides,
-            origin=str(path),
-        )
-
-    @classmethod
-    def from_dict(
-        cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe"
-    ) -> TrainRecipe:
-        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
-        try:
-            return cls.model_validate(merge(data, overrides))
-        except ValidationError as error:
-            raise RecipeError("\n".join(f"{origin}: {line}" for line in explain(error, cls, methods=tuple))) from None
-
-    def dump(self) -> str:
-        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
 
     def trained_keys(self) -> dict[str, Any]:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
