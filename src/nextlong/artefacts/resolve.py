@@ -77,9 +77,9 @@ class SpecialIds:
     ) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
         for role, ids in self.by_role().items():
-            own = np.flatnonzero(roles == role)
+            spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
-                target[at[own[lengths[own] > number]] + number] = token
+                target[at[spans[lengths[spans] > number]] + number] = token
 
 
 class Cutting(NamedTuple):
@@ -216,8 +216,8 @@ def _locate(
             texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
             tokenizer=cutting.tokenizer,
         )
-    for column, own in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
-        column[is_chunk] = own
+    for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
+        column[is_chunk] = chunk_places
 
 
 def domains_of(
@@ -240,6 +240,6 @@ def _leading_spans(
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
     leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
     if len(leading):
-        found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
-        leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
+        nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
+        leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
     return leaders

@@ -155,10 +155,10 @@ class _Taking(NamedTuple):
 
 def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[list[Piece]] | Dropped:
     """Return the negatives of each group that, with the meta-chunks and joints, make `room` tokens exactly."""
-    own = sum(_cost(group.meta, taking.joint_tokens) for group in groups)
-    left = room - own
+    meta_tokens = sum(_cost(group.meta, taking.joint_tokens) for group in groups)
+    left = room - meta_tokens
     if left < len(groups):  # not one token of a negative for each meta-chunk
-        return Dropped(DropReason.TOO_LONG, own)
+        return Dropped(DropReason.TOO_LONG, meta_tokens)
     walkers = [_Walker(group.candidates, taking) for group in groups]
     for place, walker in enumerate(walkers):
         share = left // (len(groups) - place)  # an even share of what is left carries over what others did not use
@@ -237,13 +237,13 @@ def _arrange(
 ) -> list[tuple[Piece, int, int]]:
     """Return (piece, role, group) in reading order."""
     ordered = []
-    for number, (group, own) in enumerate(zip(groups, negatives, strict=True)):
-        placed = [(piece, schemas.NEGATIVE, number) for piece in own]
+    for number, (group, group_negatives) in enumerate(zip(groups, negatives, strict=True)):
+        placed = [(piece, schemas.NEGATIVE, number) for piece in group_negatives]
         if position == "random":
             assert rng is not None
-            at = int(rng.integers(len(own) + 1))
+            at = int(rng.integers(len(group_negatives) + 1))
         else:
-            at = 0 if position == "head" else len(own)
+            at = 0 if position == "head" else len(group_negatives)
         placed.insert(at, (group.meta, schemas.META, number))
         ordered += placed
     return ordered

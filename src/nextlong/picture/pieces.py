@@ -66,19 +66,19 @@ def partners(pieces: Pieces) -> list[int]:
     of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
     metas = sorted(of_group.values(), key=lambda place: pieces[place].group)
     behind = dict(pairwise(metas)) | ({metas[-1]: metas[-2]} if len(metas) > 1 else {})
-    found, before = [], -1
+    partner_of, before = [], -1
     for place, piece in enumerate(pieces):
         if piece.role == "negative":
-            found.append(of_group.get(piece.group, -1))
+            partner_of.append(of_group.get(piece.group, -1))
         else:
-            found.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
+            partner_of.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
         if piece.role in CHUNK_ROLES:
             before = place
-    return found
+    return partner_of
 
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
-    own = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
-    chunks = list({piece.chunk_id: piece for piece in own}.values())
+    document_pieces = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
+    chunks = list({piece.chunk_id: piece for piece in document_pieces}.values())
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _JOINT_TOKENS]

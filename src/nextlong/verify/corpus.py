@@ -55,8 +55,8 @@ def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
     for first, batch in run.documents(shard, "source", *(["kept"] if has_column else [])):
         sources = batch.column("source").to_pylist()
         kept = batch.column("kept").to_pylist() if has_column else ["{}"] * len(sources)
-        for row, (source, own) in enumerate(zip(sources, kept, strict=True), first):
-            if (names := _keys(own)) != wanted.get(source, []):
+        for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
+            if (names := _keys(source_kept)) != wanted.get(source, []):
                 outcome.breach(
                     f"document {shard << SHARD_BITS | row} keeps {names} of {source}, the recipe asks for {wanted.get(source)}"
                 )
@@ -80,8 +80,8 @@ def _cleaning_problem(cut: Columns, used: Columns) -> str:
 
 def _keep_files(run: Artefacts) -> list[Path]:
     """Return the .keep.npy that the chunks were made from: which documents stay is settled by one step or another."""
-    found = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
-    return found[-1]
+    keep_files = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
+    return keep_files[-1]
 
 
 def _tiling_problem(text: str, row: int, table: Columns, *, is_kept: bool) -> str:

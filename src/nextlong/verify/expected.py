@@ -27,7 +27,7 @@ class Expected:
         """Look up what the block refers to."""
         self._run = run
         self._parts = frozenset(parts)
-        chunks, docs = (np.concatenate([getattr(own, name) for own in block]) for name in ("chunk", "doc"))
+        chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
         self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
         self._kept = run.names_of(docs, "kept") if "spans" in self._parts else {}
         self._sources = run.names_of(docs, "source")
@@ -43,7 +43,7 @@ class Expected:
     def row(self, sequences: Sequence[Composed]) -> Row:
         """Return the row that holds these sequences, with everything that any format says."""
         ids = [self.input_ids(sequence) for sequence in sequences]
-        lengths = [len(own) for own in ids]
+        lengths = [len(document_ids) for document_ids in ids]
         bounds = [0, *accumulate(lengths)]
         joined = np.concatenate(ids)
         labels = joined.copy()
@@ -63,7 +63,7 @@ class Expected:
             np.ones(len(joined), np.int8),
             labels,
             "".join(map(self.text, sequences)) if "text" in self._parts else None,
-            {key: [value for own in spans for value in own[key]] for key in SPAN_KEYS}
+            {key: [value for sequence_spans in spans for value in sequence_spans[key]] for key in SPAN_KEYS}
             if "spans" in self._parts
             else None,
         )

@@ -142,14 +142,14 @@ def _draw(run: Artefacts, *, sample: int, seed: int) -> list[MetaChunk]:
     """Return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
-    found, number = [], 0
+    meta_chunks, number = [], 0
     for block in run.blocks():
         for sequence in block:
             for span in np.flatnonzero(sequence.role == META).tolist():
                 if number in drawn and sequence.doc[span] != UNKNOWN:
-                    found.append(_meta_chunk(sequence, span))
+                    meta_chunks.append(_meta_chunk(sequence, span))
                 number += 1
-    return found
+    return meta_chunks
 
 
 def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
@@ -166,7 +166,7 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
 
 def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Scores]]:
     """Return the stored neighbours and scores of the given meta-chunks."""
-    found = {}
+    candidates = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
@@ -174,8 +174,8 @@ def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Sc
                 names = batch.column("chunk_id").to_numpy()
                 for row in np.flatnonzero(np.isin(names, chunks)).tolist():
                     lists = [batch.column(name)[row].values.to_numpy() for name in ("neighbour_ids", "scores")]
-                    found[int(names[row])] = (lists[0].copy(), lists[1].copy())
-    return found
+                    candidates[int(names[row])] = (lists[0].copy(), lists[1].copy())
+    return candidates
 
 
 def _brute_force(run: Artefacts, metas: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
@@ -219,9 +219,9 @@ def _candidate_problems(
     ids, said = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
-    own = (ids >= meta.own_first) & (ids < meta.own_stop)
-    if own.any():
-        yield f"{where} has candidate {ids[own][0]}, of its own document"
+    of_own_document = (ids >= meta.own_first) & (ids < meta.own_stop)
+    if of_own_document.any():
+        yield f"{where} has candidate {ids[of_own_document][0]}, of its own document"
     cosines = run.vectors_of(ids) @ run.vectors_of(np.array([meta.chunk]))[0]
     for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
         yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
@@ -248,11 +248,11 @@ def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
 
 def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
     """Yield for each meta-chunk the first chunk that was passed over though it repeats nothing of its sequence."""
-    passed_over = [found for found in passed_over if len(found.chunks)]
+    passed_over = [chosen for chosen in passed_over if len(chosen.chunks)]
     by_sequence: dict[int, Ids] = {}
-    for found in passed_over:
-        number = found.meta.sequence
-        by_sequence[number] = np.union1d(by_sequence.get(number, found.chunks), found.chunks)
+    for chosen in passed_over:
+        number = chosen.meta.sequence
+        by_sequence[number] = np.union1d(by_sequence.get(number, chosen.chunks), chosen.chunks)
     if run.setting("mine", "near_copies") is not None:
         by_sequence = without_cause(run, by_sequence)
     for meta, farthest, chunks, scores in passed_over:

@@ -34,24 +34,24 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
     spans, joints = Outcome("spans tile the sequence", "spans"), Outcome("joints, bos, eos", "sequences")
     order = Outcome("order and completeness", "sequences")
     repeats = Outcome("no chunk twice", "sequences")
-    own = Outcome("negatives of other documents", "negatives")
+    negatives_outcome = Outcome("negatives of other documents", "negatives")
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:
             spans.checked += len(sequence.chunk)
             for outcome in (joints, order, repeats):
                 outcome.checked += 1
-            own.checked += int((sequence.role == NEGATIVE).sum())
+            negatives_outcome.checked += int((sequence.role == NEGATIVE).sum())
             _collect(spans, span_problems(run, sequence))
             _collect(joints, joint_problems(run, sequence))
             _collect(order, order_problems(run, sequence))
             _collect(repeats, repeat_problems(run, sequence))
-            _collect(own, own_document_problems(run, sequence))
+            _collect(negatives_outcome, own_document_problems(run, sequence))
             across.add(sequence)
         across.check_keys(block)
     outcomes = [spans, joints, order, repeats, *across.outcomes()]
-    if own.checked:
-        outcomes.insert(4, own)
+    if negatives_outcome.checked:
+        outcomes.insert(4, negatives_outcome)
     return outcomes
 
 
@@ -87,9 +87,9 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     lengths = sequence.end - sequence.start
     last = len(lengths) - 1
     for role, place in ((BOS, 0), (EOS, last)):
-        found = np.flatnonzero(sequence.role == role).tolist()
-        if found != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in found):
-            yield f"sequence {sequence.number} has {ROLES[role]} at spans {found}, the tokenizer's is {special[role]}"
+        spans = np.flatnonzero(sequence.role == role).tolist()
+        if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
+            yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
     for span in np.flatnonzero(sequence.role == JOINT).tolist():
         if lengths[span] != len(special[JOINT]) and not (span == end and lengths[span] < len(special[JOINT])):
@@ -284,5 +284,5 @@ class _Across:
                 self._uses.breach(
                     f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences"
                 )
-        found = [self._keys, self._documents]
-        return [*found, self._uses] if self._uses.checked else found
+        outcomes = [self._keys, self._documents]
+        return [*outcomes, self._uses] if self._uses.checked else outcomes

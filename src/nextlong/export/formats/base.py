@@ -125,7 +125,7 @@ class Format:
 
 def format_of(name: str) -> Format:
     """Return a format by its name, which a recipe has checked. Raises PluginError if another package's is none."""
-    found = terms_of(name)
-    if not isinstance(found, Format):
-        raise FORMATS.broken(name, f"is no nextlong Format, but {type(found).__name__}")
-    return found
+    terms = terms_of(name)
+    if not isinstance(terms, Format):
+        raise FORMATS.broken(name, f"is no nextlong Format, but {type(terms).__name__}")
+    return terms

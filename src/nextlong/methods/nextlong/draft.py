@@ -115,11 +115,11 @@ def draft_block(
         for place, retrieved in zip(np.flatnonzero(fits).tolist(), neighbourhoods, strict=True):
             meta, first_text = drawn[place], int(firsts[place])
             own_texts = texts[first_text : first_text + int(meta["chunks"])]
-            found = _draft(meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, screening, rules)
-            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
-            near_copies += found.near_copies
-            by_passage += found.by_passage
-            examples += _examples(meta, found)[: _EXAMPLES - len(examples)]
+            drafted = _draft(meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, screening, rules)
+            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
+            near_copies += drafted.near_copies
+            by_passage += drafted.by_passage
+            examples += _examples(meta, drafted)[: _EXAMPLES - len(examples)]
     too_long = tuple(
         (int(meta["first_chunk"]), int(meta["chunks"]), int(tokens))
         for meta, tokens in zip(drawn[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
@@ -134,10 +134,10 @@ def draft_block(
     )
 
 
-def _examples(meta: NDArray[Any], found: Screened) -> list[tuple[int, int, int]]:
+def _examples(meta: NDArray[Any], drafted: Screened) -> list[tuple[int, int, int]]:
     """Return chunks that were passed over, each with the first chunk and the number of chunks of what it repeats."""
     document = int(meta["first_chunk"]), int(meta["chunks"])
-    return [(chunk, *(document if repeated is None else (repeated, 1))) for chunk, repeated in found.examples]
+    return [(chunk, *(document if repeated is None else (repeated, 1))) for chunk, repeated in drafted.examples]
 
 
 def _draft(

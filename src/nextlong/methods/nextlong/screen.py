@@ -59,10 +59,10 @@ def screen(
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
         walked = _walked(offers.ids, drafted, examined)
-        found = find(shingles.of(walked), document=document, weights=weights, threshold=threshold)
-        keep = [~np.isin(ids, walked[found.of_document]) for ids in offers.ids]
+        copies = find(shingles.of(walked), document=document, weights=weights, threshold=threshold)
+        keep = [~np.isin(ids, walked[copies.of_document]) for ids in offers.ids]
         kept = offers.picked(keep)
-        repeats = walked[_repeats(found.pairs)]
+        repeats = walked[_repeats(copies.pairs)]
         prefixes = draft(kept.emptied(repeats))
         known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
         falls_short = [length > there for length, there in zip(prefixes, known, strict=True)]
@@ -70,10 +70,10 @@ def screen(
             break
         examined = [2 * most if short else most for most, short in zip(examined, falls_short, strict=True)]
     reached = np.concatenate([ids[:length] for ids, length in zip(kept.ids, prefixes, strict=True)])
-    pairs = walked[found.pairs[np.isin(walked, reached)[found.pairs].all(axis=1)]]
+    pairs = walked[copies.pairs[np.isin(walked, reached)[copies.pairs].all(axis=1)]]
     passed_over = np.union1d(_passed_over(offers.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
-    by_passage = np.intersect1d(passed_over, walked[found.by_passage])
-    examples = tuple(_examples(passed_over, walked[found.of_document], walked[found.pairs]))
+    by_passage = np.intersect1d(passed_over, walked[copies.by_passage])
+    examples = tuple(_examples(passed_over, walked[copies.of_document], walked[copies.pairs]))
     return Screened(kept, prefixes, pairs, len(passed_over), len(by_passage), examples)
 
 
@@ -92,8 +92,8 @@ def _walked(offered: Sequence[Ids], drafted: Sequence[int], examined: Sequence[i
 
     Group by group, as offered: first what a draft of unscreened lists takes, then the others.
     """
-    parts = [own[:length] for own, length in zip(offered, drafted, strict=True)]
-    parts += [own[length:most] for own, length, most in zip(offered, drafted, examined, strict=True)]
+    parts = [ids[:length] for ids, length in zip(offered, drafted, strict=True)]
+    parts += [ids[length:most] for ids, length, most in zip(offered, drafted, examined, strict=True)]
     ids = np.concatenate(parts)
     walked: Ids = ids[np.sort(np.unique(ids, return_index=True)[1])]
     return walked
@@ -112,8 +112,8 @@ def _repeats(pairs: Ids) -> Ids:
 def _passed_over(ids: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> Ids:
     """Return the distinct chunks that would stand in the prefixes but fell out."""
     passed = []
-    for own, mask, length in zip(ids, keep, prefixes, strict=True):
+    for candidate_ids, mask, length in zip(ids, keep, prefixes, strict=True):
         places = np.flatnonzero(mask)
-        reach = places[length - 1] if length else len(own)
-        passed.append(own[:reach][~mask[:reach]])
+        reach = places[length - 1] if length else len(candidate_ids)
+        passed.append(candidate_ids[:reach][~mask[:reach]])
     return np.unique(np.concatenate(passed))
