@@ -39,6 +39,7 @@ def main() -> int:
     """Print a line a run and the counts; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE[,FILE]")
+    parser.add_argument("--only", nargs="+", metavar="FILE[,FILE]", help="carry out the rows of these corpora alone")
     parser.add_argument("--tokenizer", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--max-chars", nargs="+", type=int, default=[512, 2048, 8192])
     parser.add_argument("--target-tokens", nargs="+", type=int, default=[4096, 16_384, 32_768, 131_072])
@@ -60,7 +61,7 @@ def main() -> int:
     )
     asked.out.mkdir(parents=True, exist_ok=True)
     counts = {"runs": 0, "sequences": 0, "too small": 0, "failed": 0}
-    for corpus in asked.corpus:
+    for corpus in asked.only or asked.corpus:
         with tempfile.TemporaryDirectory(prefix="matrix-", dir=asked.out) as folder:
             for number, row in enumerate(row for row in rows if row["corpus"] == corpus):
                 outcome, told = tried(row, Path(folder) / f"run-{number}", asked)
