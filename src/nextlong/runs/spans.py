@@ -39,8 +39,8 @@ class Block(NamedTuple):
 
     def of(self, *roles: int) -> Block:
         """Return the spans of the given roles."""
-        own = np.isin(self.roles, roles)
-        kept: list[Any] = [column[own] for column in self]
+        has_role = np.isin(self.roles, roles)
+        kept: list[Any] = [column[has_role] for column in self]
         return Block(*kept)
 
     @property

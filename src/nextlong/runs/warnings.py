@@ -54,8 +54,8 @@ class Seen(NamedTuple):
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     """Return what speaks against training on a run."""
     seen = Seen(stats, run)
-    told = ((name, check(seen)) for name, check in CHECKS.items())
-    return tuple(Warned(name, message) for name, message in told if message)
+    messages = ((name, check(seen)) for name, check in CHECKS.items())
+    return tuple(Warned(name, message) for name, message in messages if message)
 
 
 def _own_document(seen: Seen) -> str:
@@ -126,7 +126,7 @@ def _one_source(seen: Seen) -> str:
     of_metas = metas.get(source, 0) / max(1, sum(metas.values()))
     if share < SOURCE_SHARE or share < SOURCE_LIFT * of_metas:
         return ""
-    named = {own.path: public_name(own.path) for own in seen.run.recipe.ingest.sources}.get(source, source)
+    named = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}.get(source, source)
     return (
         f"{share:.0%} of the negatives' tokens come from {named}, but {of_metas:.0%} of the extended documents' tokens: it "
         "serves as everybody's negatives, so its style tells a model what to skip; give it a smaller ingest.sources weight or "
@@ -151,8 +151,8 @@ def _stand_in_tokenizer(seen: Seen) -> str:
 
 
 def _lossy_tokenizer(seen: Seen) -> str:
-    told = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
-    return f"the tokenizer {told}" if told else ""
+    loss = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
+    return f"the tokenizer {loss}" if loss else ""
 
 
 def _small_tokens(seen: Seen) -> str:
@@ -187,12 +187,12 @@ def _heavy_reuse(seen: Seen) -> str:
 
 
 def _small_corpus(seen: Seen) -> str:
-    own, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
-    if own is None or own.mean <= MOST_OF_CORPUS * documents:
+    spread, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
+    if spread is None or spread.mean <= MOST_OF_CORPUS * documents:
         return ""
     return (
-        f"a sequence takes chunks from {own.mean:,.0f} of the corpus's {documents:,} documents, {own.mean / documents:.0%}: with "
-        "so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
+        f"a sequence takes chunks from {spread.mean:,.0f} of the corpus's {documents:,} documents, {spread.mean / documents:.0%}: "
+        "with so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
     )
 
 
