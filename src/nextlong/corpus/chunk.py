@@ -84,8 +84,8 @@ def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal[
 def _cut_paragraph(text: str, start: int, end: int) -> int:
     """Return where to cut within (start, end]: behind the last sentence, else the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
-        found = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
-        if cut := max((at + size for at, size in found if at >= 0), default=0):
+        marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
+        if cut := max((at + size for at, size in marks_before if at >= 0), default=0):
             return cut
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
         if not _clings(text, cut):

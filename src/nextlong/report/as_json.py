@@ -70,13 +70,13 @@ def export_of(written: Exported) -> dict[str, Any]:
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
     steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
-    empty = [own for name, split in rows.splits.items() for own in empty_rows(name, split, room=room)]
+    empty = [warning for name, split in rows.splits.items() for warning in empty_rows(name, split, room=room)]
     return {
         "rows": {name: _plain(split) for name, split in rows.splits.items()},
         "left_out": rows.left_out,
         "exports": {step: str(done[step].folder) for step in steps},
         "pushed_to": recipe.export.push,
-        "warnings": [asdict(own) for own in (*measured(written).warnings, *empty)],
+        "warnings": [asdict(warning) for warning in (*measured(written).warnings, *empty)],
     }
 
 

@@ -34,11 +34,11 @@ def draw_metas(
     drawn = np.empty(0, METAS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
-        found = metas_of(shard, chunk_path, hash_path, seed=seed)
-        documents += len(found)
-        found = found[(found["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
-        eligible += len(found)
-        drawn = np.concatenate([drawn, found])
+        documents_of = metas_of(shard, chunk_path, hash_path, seed=seed)
+        documents += len(documents_of)
+        documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
+        eligible += len(documents_of)
+        drawn = np.concatenate([drawn, documents_of])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
@@ -87,9 +87,9 @@ def list_documents(
     The queries are the documents whose neighbours are wanted, by their ids among the document vectors: `seeds` of them
     in the order in which they start sequences, or all (None).
     """
-    found = [metas_of(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))]
-    docs = np.concatenate([np.empty(0, METAS), *found])
-    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(own)) for own in found)])
+    of_shards = [metas_of(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))]
+    docs = np.concatenate([np.empty(0, METAS), *of_shards])
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
     ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
     order = draw_seeds(docs["content_hash"], seed=seed)[:seeds] if seeds is not None else np.arange(len(docs))
     np.save(f"{out}.docs.npy", docs)

@@ -49,7 +49,7 @@ def document_queries(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 
 def _mine(out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: IndexFiles, fetch: int) -> MineResult:
     opened = open_index(index)
-    found, fewest = 0, fetch if len(ids) else 0
+    candidates, fewest = 0, fetch if len(ids) else 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for first in range(0, len(ids), _BATCH):
             part = slice(first, first + _BATCH)
@@ -57,9 +57,9 @@ def _mine(out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: 
             neighbours, scores = opened.search(queries_QD, fetch, exclude=exclude[part])
             columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
-            found += sum(map(len, neighbours))
+            candidates += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return MineResult(queries=len(ids), candidates=found, fewest=fewest)
+    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest)
 
 
 def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:

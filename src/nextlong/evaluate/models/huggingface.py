@@ -261,8 +261,8 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
 def hash_of_files(folder: Path) -> str:
     """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
     paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
-    told = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
-    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
+    identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
 
 
 def _load_tokenizer(name: str, options: LoadOptions) -> Any:

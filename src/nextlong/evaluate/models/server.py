@@ -148,10 +148,10 @@ class ServerModel(Server):
 def _message(error: urllib.error.HTTPError) -> str:
     try:
         body = error.read().decode("utf-8", "replace")
-        told = json.loads(body)
+        reply = json.loads(body)
     except (OSError, http.client.HTTPException):
         return error.reason
     except ValueError:
         return " ".join(body.split())[:300] or error.reason
-    told = told.get("error", told) if isinstance(told, dict) else told
-    return str(told.get("message", told) if isinstance(told, dict) else told)[:300]
+    reply = reply.get("error", reply) if isinstance(reply, dict) else reply
+    return str(reply.get("message", reply) if isinstance(reply, dict) else reply)[:300]

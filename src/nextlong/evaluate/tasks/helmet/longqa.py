@@ -39,8 +39,8 @@ Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
     examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN, Narrative)), seed=seed)[:SHOTS]
-    told = [_told(one) for one in examples]
-    shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in told)
+    shots = [_told(one) for one in examples]
+    shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in shots)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
     for row in shuffled(list(data.json_lines(_NARRATIVE, Narrative)), seed=seed)[:QUESTIONS]:
         yield {"context": row["document"]["text"], **_told(row)}, demo
@@ -81,8 +81,8 @@ def _shown(item: Item) -> str:
 def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield HELMET's 100 questions, each story cut to what the length leaves."""
     for item, demo in read(request.data, request.seed):
-        told = {key: value for key, value in item.items() if key in ("question", "options")}
-        before, behind = (part.format(demo=demo, **told) for part in prompt.split("{context}"))
+        fields = {key: value for key, value in item.items() if key in ("question", "options")}
+        before, behind = (part.format(demo=demo, **fields) for part in prompt.split("{context}"))
         around = request.tokenizer.count(before + behind + prefix)
         context, is_cut = _cut(request, item["context"], request.room - budget - around)
         details: dict[str, JSON] = {
