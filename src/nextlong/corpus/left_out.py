@@ -85,10 +85,10 @@ def _by_select(looks: Looks) -> list[LeftOut]:
     names = _names(looks, [first for _, first in equal])
     duplicates = _examples(looks, [doc for doc, _ in equal], [f"equals {name}" for name in names])
     over = looks.selected.capped + looks.selected.weighted_out
-    cut = _examples(looks, capped, [""] * len(capped))
+    over_caps = _examples(looks, capped, [""] * len(capped))
     return [
         LeftOut("equal to an earlier document", "documents", looks.selected.duplicates, _spread(duplicates)),
-        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(cut)),
+        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(over_caps)),
     ]
 
 

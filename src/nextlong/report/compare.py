@@ -67,7 +67,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     same = same_in_all(rows, keys)
     show_same(same, console)
     headings = _headings([str(row["run"]) for row in rows])
-    shown = {*same, *_keys_told(headings, rows)}
+    shown = {*same, *_keys_in_headings(headings, rows)}
     lines = [
         [_spoken(key), *(text_of(row[key]) for row in rows)]
         for key in keys
@@ -76,7 +76,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     tables.show_in_blocks(headings, lines, console, names=1)
 
 
-def _keys_told(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _keys_in_headings(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the keys whose values the headings hold; a swept key may only share its name with one."""
     values = [heading.split("\n") for heading in headings[1:]]
     for place, key in enumerate(headings[0].split("\n")):

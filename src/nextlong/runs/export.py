@@ -71,10 +71,10 @@ def run(
 
 def complete(recipe: Recipe, done: Finished, state: record.State, carry_out: pipeline.CarryOut) -> Exported:
     """Measure the state that a recipe has just made, and put the cards to its exports."""
-    return _told(Exported(recipe, [Run(state.named)], done), carry_out)
+    return _with_cards(Exported(recipe, [Run(state.named)], done), carry_out)
 
 
-def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
     """Put the cards to exports, with the run's statistics where it is one run; return them with that step."""
     if len(written.runs) == 1:
         (run,) = written.runs
@@ -124,7 +124,7 @@ def export(
                 _describe_mix(done["rows"], opened, mix, by)
             else:
                 record.add_steps(first.state, {step.name: done[step.name].folder.name for step in steps})
-            written = _told(Exported(recipe, opened, done), carry_out)
+            written = _with_cards(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import finished, record
-from nextlong.artefacts.resolve import Corpus, Cutting, resolve
+from nextlong.artefacts.resolve import Corpus, Truncation, resolve
 from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
@@ -186,7 +186,7 @@ class Run:
             corpus=self.corpus,
             tokens=finished.token_store(self.steps),
             special=finished.special_ids(self.steps),
-            cutting=Cutting(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
+            truncation=Truncation(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
         )
         for block in blocks:
             yield from (self._sequence(block, number) for number in range(len(block)))

@@ -118,23 +118,23 @@ def _near_identical(seen: Seen) -> str:
 
 
 def _one_source(seen: Seen) -> str:
-    negatives, metas = seen.stats.negatives_by_source, _metas_by_source(seen.stats)
-    if not negatives or len(metas | negatives) < 2:
+    negatives, meta_tokens = seen.stats.negatives_by_source, _meta_tokens_by_source(seen.stats)
+    if not negatives or len(meta_tokens | negatives) < 2:
         return ""
     source, tokens = max(negatives.items(), key=lambda item: item[1])
     share = tokens / sum(negatives.values())
-    of_metas = metas.get(source, 0) / max(1, sum(metas.values()))
-    if share < SOURCE_SHARE or share < SOURCE_LIFT * of_metas:
+    of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
+    if share < SOURCE_SHARE or share < SOURCE_LIFT * of_meta_tokens:
         return ""
     named = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}.get(source, source)
     return (
-        f"{share:.0%} of the negatives' tokens come from {named}, but {of_metas:.0%} of the extended documents' tokens: it "
+        f"{share:.0%} of the negatives' tokens come from {named}, but {of_meta_tokens:.0%} of the extended documents' tokens: it "
         "serves as everybody's negatives, so its style tells a model what to skip; give it a smaller ingest.sources weight or "
         "max_documents, or cap reuse with compose.max_uses"
     )
 
 
-def _metas_by_source(stats: Stats) -> dict[str, int]:
+def _meta_tokens_by_source(stats: Stats) -> dict[str, int]:
     negatives = stats.negatives_by_source or {}
     return {source: tokens - negatives.get(source, 0) for source, tokens in stats.tokens_by_source.items()}
 

@@ -1,7 +1,7 @@
 """Byte level: which characters the tokens of a byte-level BPE stand for.
 
 In:  a `tokenizers.Tokenizer`.
-Out: TOKEN_CHARS, from which NumPy tells how many characters a cut chunk keeps (`artefacts/cut.py`): a process that exports
+Out: TOKEN_CHARS, from which NumPy tells how many characters a chunk keeps that `artefacts/truncated.py` shortens: a process that exports
 need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
 """
 

@@ -83,14 +83,14 @@ def groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
 def _distance_groups(spans: NDArray[Any]) -> NDArray[np.int64]:
     """Return the distance group of each span: tokens between a meta-chunk and the one before; −1 where it is no meta-chunk."""
     groups = np.full(len(spans), -1)
-    metas = np.flatnonzero(spans["role"] == META)
-    meta_spans = spans[metas]
+    meta_places = np.flatnonzero(spans["role"] == META)
+    meta_spans = spans[meta_places]
     has_before = np.concatenate([[False], np.diff(meta_spans["sequence"]) == 0])[: len(meta_spans)]
     gaps = meta_spans["first"][1:] - meta_spans["last"][:-1]
     places = np.zeros(len(meta_spans), np.int64)
     far = np.floor(np.log2(np.maximum(gaps, 1) / _NEAREST)).astype(np.int64) + 2
     places[1:] = np.clip(far, 1, len(DISTANCES) - 1)
-    groups[metas] = _DISTANCE_AT + np.where(has_before, places, 0)
+    groups[meta_places] = _DISTANCE_AT + np.where(has_before, places, 0)
     return groups
 
 

@@ -45,7 +45,7 @@ def _row(name: str, document: documents.Document) -> Element:
     return pages.row(link, element("bdi", document.source), text)
 
 
-def _below(name: str, wanted: Wanted, result: documents.Found) -> Element:
+def _below(name: str, wanted: Wanted, result: documents.MatchingDocuments) -> Element:
     if result.go_on is None:
         return pages.more(None, "The whole corpus was looked at.", into="rows")
     after = ".".join(map(str, result.go_on))

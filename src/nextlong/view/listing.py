@@ -47,7 +47,7 @@ class Wanted:
         return self == Wanted()
 
 
-class Found(NamedTuple):
+class MatchingSequences(NamedTuple):
     """Sequences that fit, and the first that was not looked at; None: there are no more."""
 
     numbers: list[int]
@@ -79,11 +79,11 @@ class Listing:
         self._places = list(_places(run))
         self._summaries: dict[int, Summary] = {}
 
-    def find(self, wanted: Wanted, *, first: int, most: int, seconds: float) -> Found:
+    def find(self, wanted: Wanted, *, first: int, most: int, seconds: float) -> MatchingSequences:
         """Return at most `most` sequences from number `first` on that fit, found in about so many seconds."""
         if wanted.is_anything:
             last = min(first + most, len(self._run))
-            return Found(list(range(first, last)), last if last < len(self._run) else None)
+            return MatchingSequences(list(range(first, last)), last if last < len(self._run) else None)
         until = time.monotonic() + seconds
         numbers: list[int] = []
         for block, place in enumerate(self._places):
@@ -92,12 +92,12 @@ class Listing:
             fits = place.number + np.flatnonzero(self._fits(block, wanted))
             for number in fits[fits >= first].tolist():
                 if len(numbers) == most:
-                    return Found(numbers, number)
+                    return MatchingSequences(numbers, number)
                 numbers.append(number)
             behind = place.number + place.size
             if behind < len(self._run) and time.monotonic() > until:
-                return Found(numbers, behind)
-        return Found(numbers, None)
+                return MatchingSequences(numbers, behind)
+        return MatchingSequences(numbers, None)
 
     def summary(self, number: int) -> tuple[Summary, int]:
         """Return what is known of a sequence: the summary of its block, and its place there."""

@@ -15,7 +15,7 @@ from nextlong.picture.strip import Held
 from nextlong.report.page import words
 from nextlong.runs.opened import Span
 from nextlong.view import pages
-from nextlong.view.listing import Found, Wanted
+from nextlong.view.listing import MatchingSequences, Wanted
 from nextlong.view.pages import url
 from nextlong.view.states import State, States
 
@@ -73,7 +73,7 @@ def _jump(name: str, count: int) -> Element:
     )
 
 
-def _rows(state: State, name: str, result: Found) -> list[Element]:
+def _rows(state: State, name: str, result: MatchingSequences) -> list[Element]:
     known = [state.listing.summary(number) for number in result.numbers]
     leads = np.array([summary.leads[place] for summary, place in known], np.int64)
     names, of = (
@@ -97,7 +97,7 @@ def _rows(state: State, name: str, result: Found) -> list[Element]:
     return rows
 
 
-def _below(state: State, name: str, wanted: Wanted, result: Found) -> Element:
+def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -> Element:
     total = len(state.run)
     if result.go_on is None:
         return pages.more(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, cut_at_stop
+from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
 from nextlong.evaluate.task import JSON, Sample
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class HuggingFaceModel:
             yield self._text(answer, sample)
 
     def _text(self, ids: list[int], sample: Sample) -> str:
-        return cut_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
+        return truncate_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")

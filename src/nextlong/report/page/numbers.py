@@ -61,7 +61,7 @@ def first(plain: Plain) -> list[Row]:
         ("distance_tokens", "p50"),
         "{:,.0f}",
     )
-    return _said(
+    return _filled(
         [
             row("sequences", plain, ("sequences",)),
             row("tokens in each", plain, ("target_tokens",)),
@@ -90,10 +90,10 @@ def settings(plain: Plain) -> list[Row]:
         "tokens": "tokens in all",
         "distinct_documents": "documents that are used",
     }
-    return _said(row(name, plain, (key,)) for key, name in names.items())
+    return _filled(row(name, plain, (key,)) for key, name in names.items())
 
 
-def _said(rows: Iterable[Row]) -> list[Row]:
+def _filled(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that say something of one run at least."""
     return [row for row in rows if any(cell.path for cell in row.cells)]
 
@@ -111,7 +111,7 @@ def yields(plain: Plain) -> list[Row]:
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     reasons = dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"])
-    return _said([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
+    return _filled([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
 
 
 def _is_extended(plain: Plain) -> bool:
@@ -121,18 +121,19 @@ def _is_extended(plain: Plain) -> bool:
 def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
     """A distribution in five numbers; `of` says of what, where the table holds other numbers too."""
     names = {**_SPREAD, "max": "the largest"}
-    return _said(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
+    return _filled(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
 
 
 def by_rank(plain: Plain) -> list[Row]:
     """The mean cosine at each place."""
     ranks = sorted({one["rank"] for stats in plain for one in stats["similarity_by_rank"]})
     return [
-        Row(f"place {rank:,}", _found(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}")) for rank in ranks
+        Row(f"place {rank:,}", _cells_where(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}"))
+        for rank in ranks
     ]
 
 
-def _found(plain: Plain, key: str, where: Mapping[str, Any], part: str, form: str) -> tuple[Cell, ...]:
+def _cells_where(plain: Plain, key: str, where: Mapping[str, Any], part: str, form: str) -> tuple[Cell, ...]:
     """Return one part of that entry of a list, in each run, in which `where` holds."""
     cells = []
     for stats in plain:
@@ -147,7 +148,7 @@ def bins(plain: Plain, key: str, *, of: str) -> list[Row]:
     return [
         Row(
             f"{spoken_bin(*edge)} {of}" if of else f"from {edge[0]:.2f}",
-            _found(plain, key, {"least": edge[0], "most": edge[1]}, "count", "{:,}"),
+            _cells_where(plain, key, {"least": edge[0], "most": edge[1]}, "count", "{:,}"),
         )
         for edge in edges
     ]
@@ -168,14 +169,14 @@ def reuse(plain: Plain) -> list[Row]:
             path: Path | None = ("reuse", "histogram", there[0], "chunks") if there else None
             cells.append(_cell(stats, path, "{:,}"))
         rows.append(Row(f"chunks used {spoken_bin(*edge)} times", tuple(cells)))
-    return _said(rows)
+    return _filled(rows)
 
 
 def roles(plain: Plain) -> list[Row]:
     """What the tokens are."""
     names = dict.fromkeys(role for stats in plain for role in stats["tokens_by_role"])
     counts = [row(f"tokens: {role}", plain, ("tokens_by_role", role)) for role in names]
-    return _said([row("share of the meta-documents", plain, ("meta_share",), "{:.1%}"), *counts])
+    return _filled([row("share of the meta-documents", plain, ("meta_share",), "{:.1%}"), *counts])
 
 
 def sources(plain: Plain, names: Sequence[str]) -> list[Row]:
@@ -190,7 +191,7 @@ def sources(plain: Plain, names: Sequence[str]) -> list[Row]:
 def left_out(plain: Plain) -> list[Row]:
     """What repeats something, or stands in an evaluation."""
     files = dict.fromkeys(file for stats in plain for file in stats["contaminated"] or {})
-    return _said(
+    return _filled(
         [
             row("near-copies left out of the drafts", plain, ("near_copies",)),
             row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
@@ -204,7 +205,7 @@ def left_out(plain: Plain) -> list[Row]:
 
 def leaks(plain: Plain) -> list[Row]:
     """What must not be there."""
-    return _said(
+    return _filled(
         [
             row("negatives from the sequence's own document", plain, ("own_document_negatives",)),
             row("chunks that a sequence holds twice", plain, ("repeated_chunks",)),
@@ -215,7 +216,7 @@ def leaks(plain: Plain) -> list[Row]:
 def costs(plain: Plain, key: str, form: str, unit: float) -> list[Row]:
     """What each step took, in the order of the route; nothing where no step says."""
     names = dict.fromkeys(step["step"] for one in plain for step in one["steps"])
-    return _said(Row(name, tuple(_cost(one, name, key, form, unit) for one in plain)) for name in names)
+    return _filled(Row(name, tuple(_cost(one, name, key, form, unit) for one in plain)) for name in names)
 
 
 def _cost(plain: Mapping[str, Any], step: str, key: str, form: str, unit: float) -> Cell:

@@ -61,7 +61,7 @@ class Cost:
     at_once: int | None = None
     unknown: str = "not known"
 
-    def lanes(self, machines: Machines) -> int:
+    def parallel_tasks(self, machines: Machines) -> int:
         """Return how many of its tasks run at once."""
         most = machines.gpus if self.on_gpus else machines.workers
         return max(1, min(self.tasks, most, self.at_once or most))
@@ -70,7 +70,7 @@ class Cost:
         """Return its seconds by itself."""
         if self.seconds is None:
             return None
-        return self.start_s + self.seconds * math.ceil(self.tasks / self.lanes(machines)) / self.tasks
+        return self.start_s + self.seconds * math.ceil(self.tasks / self.parallel_tasks(machines)) / self.tasks
 
 
 class Machines(NamedTuple):
@@ -131,7 +131,7 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     """Return what the steps in `told` take together, of which those run side by side that need not wait for each other."""
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(loads(steps, cost_of), workers=machines.workers, gpus=machines.gpus, head_s=machines.head_s)
-    at_once = {name: cost.memory_bytes * cost.lanes(machines) for name, cost in cost_of.items()}
+    at_once = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
     peak = max(
         (sum(at_once[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
         default=0.0,
@@ -164,15 +164,15 @@ def loads(steps: Sequence[Step], cost_of: Mapping[str, Cost]) -> list[Load]:
 
 def memory_of(cost: Cost, machines: Machines) -> float:
     """Return the bytes that a step holds, with the workers themselves."""
-    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.lanes(machines)
+    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.parallel_tasks(machines)
 
 
-def _by_rate(rate: Rate, work: float, lanes: int, *, on_gpus: bool) -> tuple[float, float | None]:
+def _by_rate(rate: Rate, work: float, parallel_tasks: int, *, on_gpus: bool) -> tuple[float, float | None]:
     """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
     if not work:
         return 0.0, 0.0
     unit = rate.on_gpu if on_gpus else rate.seconds
-    return rate.start_s(work / lanes), None if unit is None else unit * work
+    return rate.start_s(work / parallel_tasks), None if unit is None else unit * work
 
 
 def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:
