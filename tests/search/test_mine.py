@@ -91,7 +91,12 @@ def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
     first = int(np.flatnonzero(metas["content_hash"] == 21)[0])
     counts = mine_block(
-        tmp_path / "b", metas=tmp_path / "out.meta_documents.npy", first=first, last=first + 1, index=index, fetch=3
+        tmp_path / "b",
+        meta_documents=tmp_path / "out.meta_documents.npy",
+        first=first,
+        last=first + 1,
+        index=index,
+        fetch=3,
     )
     with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
         table = reader.read_all()

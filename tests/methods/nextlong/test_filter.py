@@ -56,7 +56,7 @@ def filtered(store, offered, *, chunks=1, length=2):
     found = filter_near_copies(
         offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
     )
-    return [ids[:length].tolist() for ids, length in zip(found.offers.ids, found.prefixes, strict=True)], found
+    return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
 
 
 def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
@@ -65,7 +65,7 @@ def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
     assert drafted == [[1, 3]]
     assert found.near_copies == 1
     assert found.pairs.tolist() == []
-    assert found.offers.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
+    assert found.candidates.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
 
 
 def test_a_copy_of_another_meta_chunk_falls_out_too(stored):
