@@ -44,7 +44,7 @@ def mined(tmp_path):
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.save(str(tmp_path / "t.tokenizer.json"))
     return {
-        "metas": tmp_path / "metas.npy",
+        "meta_documents": tmp_path / "metas.npy",
         "first": 0,
         "last": 2,
         "candidates": candidates,
