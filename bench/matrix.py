@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import random
 import shutil
 import sys
 import tempfile
@@ -40,6 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE[,FILE]")
     parser.add_argument("--only", nargs="+", metavar="FILE[,FILE]", help="carry out the rows of these corpora alone")
+    parser.add_argument("--rows", type=int, help="carry out so many random rows of each corpus, instead of all")
     parser.add_argument("--tokenizer", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--max-chars", nargs="+", type=int, default=[512, 2048, 8192])
     parser.add_argument("--target-tokens", nargs="+", type=int, default=[4096, 16_384, 32_768, 131_072])
@@ -63,7 +65,9 @@ def main() -> int:
     counts = {"runs": 0, "sequences": 0, "too small": 0, "failed": 0}
     for corpus in asked.only or asked.corpus:
         with tempfile.TemporaryDirectory(prefix="matrix-", dir=asked.out) as folder:
-            for number, row in enumerate(row for row in rows if row["corpus"] == corpus):
+            of_corpus = [row for row in rows if row["corpus"] == corpus]
+            drawn = of_corpus if asked.rows is None else random.Random(corpus).sample(of_corpus, asked.rows)
+            for number, row in enumerate(drawn):
                 outcome, told = tried(row, Path(folder) / f"run-{number}", asked)
                 counts["runs"] += 1
                 counts["sequences"] += max(outcome, 0)
