@@ -74,7 +74,7 @@ def _replicate(asked: argparse.Namespace) -> None:
     from nextlong.replicate.carry_out import replicate
 
     recipe = _with_corpus(recipe, console)
-    done = replicate(recipe, told=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    done = replicate(recipe, report=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
     report.write(done, console)
 
 

@@ -166,7 +166,7 @@ def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[l
     # The last group's next candidate is cut to fill the rest. Where it has none, those of the other groups serve.
     for walker in [walkers[-1], *walkers[:-1]]:
         left = walker.take_whole(left)
-        if left == 0 or walker.take_cut(left):
+        if left == 0 or walker.take_truncated(left):
             return [walker.taken for walker in walkers]
     return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
 
@@ -202,7 +202,7 @@ class _Walker:
             left -= cost
         return left
 
-    def take_cut(self, budget: int) -> bool:
+    def take_truncated(self, budget: int) -> bool:
         """Take the next free candidate cut to fill the budget, followed by a joint if there is room for one."""
         with_joint = budget - self._joint_tokens
         while (piece := self._free()) is not None:

@@ -167,5 +167,5 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
 def _or_allow_copies(recipe: Recipe) -> str:
     if method_of(recipe).layout != Layout.EXTENDED:
         return ""
-    threshold = recipe.mine.screened(recipe.compose.negatives)
+    threshold = recipe.mine.near_copies_for(recipe.compose.negatives)
     return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"

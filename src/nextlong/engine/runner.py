@@ -93,7 +93,7 @@ class _Route:
                     if self._running[place].is_done:
                         self._end(place)
                 if not self._running:  # workers in the middle of a step keep what they loaded for it
-                    self._executor.settle()
+                    self._executor.release_memory()
         return self._finished
 
     def _open_ready(self, endings: ExitStack) -> None:

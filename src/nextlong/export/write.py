@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artefacts.resolve import Corpus, Cutting, SpecialIds, Wanted, domains_of, resolve_table
+from nextlong.artefacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
 from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
 from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
@@ -53,7 +53,7 @@ class Shard(NamedTuple):
     last: int
 
 
-def cut_into_shards(
+def divide_into_shards(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
     origins: Sequence[Origin],
@@ -62,13 +62,13 @@ def cut_into_shards(
     options: Options,
 ) -> list[Shard]:
     """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least one."""
-    cut = format_of(name).cut
+    shard_rows = format_of(name).shard_rows
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
-    if cut is None:
+    if shard_rows is None:
         return shards_of(_ID_BYTES * row_tokens, shard_bytes=options.shard_bytes)
     domains = _domains(index, origins)
     of_rows = [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())]
-    bounds = np.cumsum([0, *cut(RowSizes(row_tokens, np.diff(offsets), of_rows), options)]).tolist()
+    bounds = np.cumsum([0, *shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)]).tolist()
     return _numbered(bounds)
 
 
@@ -212,7 +212,7 @@ def _resolve(sequences: NDArray[Any], origin: Origin, *, wanted: Wanted) -> Reso
         origin.corpus,
         origin.tokens,
         origin.special,
-        Cutting(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
+        Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
         wanted=wanted,
     )
 

@@ -42,8 +42,8 @@ def read_delimited(
             yield Reject(file.name, line, RejectKind.INVALID_UTF8)
         else:
             text, own_id, *values = (None if place is None else row[place] for place in places)
-            own = tuple(value or None for value in values)
-            yield Record(text or "", source_id(own_id, file.name, line), line, own)
+            fields = tuple(value or None for value in values)
+            yield Record(text or "", source_id(own_id, file.name, line), line, fields)
 
 
 def rows_of(

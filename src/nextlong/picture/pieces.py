@@ -44,9 +44,9 @@ def length(piece: Piece) -> int:
 
 def lead_document(pieces: Pieces) -> int:
     """Return the doc_id of the meta-document, else of the first document; -1 if there is neither."""
-    metas = [piece.doc_id for piece in pieces if piece.role == "meta"]
+    meta_pieces = [piece.doc_id for piece in pieces if piece.role == "meta"]
     chunks = [piece.doc_id for piece in pieces if piece.role in CHUNK_ROLES]
-    return next(iter([*metas, *chunks]), -1)
+    return next(iter([*meta_pieces, *chunks]), -1)
 
 
 def scored(pieces: Pieces) -> list[float]:
@@ -64,8 +64,8 @@ def partners(pieces: Pieces) -> list[int]:
     what stands right before a document; -1 for none.
     """
     of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
-    metas = sorted(of_group.values(), key=lambda place: pieces[place].group)
-    behind = dict(pairwise(metas)) | ({metas[-1]: metas[-2]} if len(metas) > 1 else {})
+    meta_pieces = sorted(of_group.values(), key=lambda place: pieces[place].group)
+    behind = dict(pairwise(meta_pieces)) | ({meta_pieces[-1]: meta_pieces[-2]} if len(meta_pieces) > 1 else {})
     partner_of, before = [], -1
     for place, piece in enumerate(pieces):
         if piece.role == "negative":

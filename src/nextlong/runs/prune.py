@@ -48,18 +48,18 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
 def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
     needed = _needed(run_dir, kept, dropped)
-    found = []
+    waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
         if folder.is_symlink():
             if folder.name not in needed:
-                found.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
+                waste.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
             continue
         if folder.name not in needed:
-            found.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
+            waste.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
             continue
         left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-        found += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
-    return found
+        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
+    return waste
 
 
 def _needed(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> set[str]:

@@ -149,7 +149,7 @@ class Artefacts:
         """Return the CHUNKS of a shard as arrays, shape (rows,)."""
         return _read_chunks(self.shards[shard][1])
 
-    def cut_chunks(self, shard: int) -> Columns:
+    def chunks_before_cleaning(self, shard: int) -> Columns:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
         return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 

@@ -21,7 +21,7 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
     is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
     for shard in range(len(run.shards)):
         own_hashes, own_chars, keep = (np.load(paths[shard]) for paths in (hashes, chars, keeps))
-        table = run.cut_chunks(shard)
+        table = run.chunks_before_cleaning(shard)
         chunks.checked += len(table["start"])
         if problem := _cleaning_problem(table, run.chunks(shard)):
             chunks.breach(f"shard {shard}: {problem}")
@@ -70,12 +70,12 @@ def _keys(kept: str) -> list[str] | None:
         return None
 
 
-def _cleaning_problem(cut: Columns, used: Columns) -> str:
-    """Return what is wrong with the chunks in use if they are not some of those that were cut, in their order."""
-    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, cut))
+def _cleaning_problem(all_chunks: Columns, used: Columns) -> str:
+    """Return what is wrong with the chunks in use if they are not some of those that documents were split into, in their order."""
+    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, all_chunks))
     rest = iter(known)
     strange = next((name for name in names if name not in rest), None)  # an iterator goes on where the last was found
-    return "" if strange is None else f"the chunk {strange} in use was not cut, or stands out of order"
+    return "" if strange is None else f"the chunk {strange} in use is of no document, or stands out of order"
 
 
 def _keep_files(run: Artefacts) -> list[Path]:

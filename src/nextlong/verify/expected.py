@@ -31,7 +31,7 @@ class Expected:
         self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
         self._kept = run.names_of(docs, "kept") if "spans" in self._parts else {}
         self._sources = run.names_of(docs, "source")
-        cut = np.concatenate([sequence.chunk[sequence.is_cut] for sequence in block])
+        cut = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
         self._texts = run.texts_of(chunks if "text" in self._parts else cut if "spans" in self._parts else cut[:0])
         self._special_texts = {
             role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
@@ -91,7 +91,7 @@ class Expected:
     def char_ends(self, sequence: Composed) -> list[int]:
         """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
-        for span in np.flatnonzero(sequence.is_cut).tolist():
+        for span in np.flatnonzero(sequence.is_truncated).tolist():
             text = self._texts[int(sequence.chunk[span])]
             offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
             kept = int(sequence.end[span] - sequence.start[span])

@@ -107,11 +107,11 @@ def _negatives(sequence: Composed) -> Ids:
 
 def _own_chunks(sequence: Composed) -> Ids:
     """Return all chunks of the meta-document, whether the sequence has them or not."""
-    metas = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
+    meta_spans = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
     return (
-        np.arange(*(int(column[metas[0]]) for column in (sequence.doc_first, sequence.doc_stop)))
-        if len(metas)
-        else metas
+        np.arange(*(int(column[meta_spans[0]]) for column in (sequence.doc_first, sequence.doc_stop)))
+        if len(meta_spans)
+        else meta_spans
     )
 
 

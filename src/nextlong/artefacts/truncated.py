@@ -38,11 +38,11 @@ def kept_chars(
     the texts of the chunks at those places that `token_chars` (TOKEN_CHARS) does not tell of.
     """
     per_token = token_chars[ids]
-    first, cut, last = offsets[:-1], offsets[:-1] + tokens, offsets[1:]
+    first, stop, last = offsets[:-1], offsets[:-1] + tokens, offsets[1:]
     begun, unreadable = (
         np.concatenate([[0], np.cumsum(column)]) for column in (per_token["begun"], ~per_token["readable"])
     )
-    kept: NDArray[np.int64] = begun[cut] - begun[first] - per_token["goes_on"][cut]
+    kept: NDArray[np.int64] = begun[stop] - begun[first] - per_token["goes_on"][stop]
     is_exact = (begun[last] - begun[first] == chars) & (unreadable[last] == unreadable[first])
     places = np.flatnonzero(~is_exact)
     if len(places):

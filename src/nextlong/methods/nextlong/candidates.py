@@ -1,4 +1,4 @@
-"""Offers: which candidates each meta-chunk is offered, and in what order.
+"""Candidates: which chunks each meta-chunk may take as negatives, and in what order.
 
 In:  CANDIDATES of a block of meta-documents, and the recipe's choice of negatives (the paper's ablation, §4.4).
 Out: for each meta-document one list a meta-chunk; drafting takes a prefix of each.
@@ -21,7 +21,7 @@ from nextlong.methods.nextlong import rules
 
 
 class Candidates(NamedTuple):
-    """The candidates of one meta-document; one array a meta-chunk, in the order in which they are offered."""
+    """The candidates of one meta-document; one array a meta-chunk, in the order in which drafts take them."""
 
     ids: list[NDArray[np.int64]]
     scores: list[NDArray[np.float32]]
@@ -41,7 +41,7 @@ class Candidates(NamedTuple):
         )
 
 
-def offer(
+def ordered_candidates(
     meta: NDArray[Any],
     retrieved: Candidates,
     *,
@@ -53,7 +53,7 @@ def offer(
     vectors: Sequence[Path],
     rng: np.random.Generator,
 ) -> Candidates:
-    """Return what the meta-chunks of a METAS row are offered; none scores above `max_similarity`."""
+    """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `max_similarity`."""
     if negatives == "self-repeat":
         return _repeated(meta, chunks, drafted_chars=drafted_chars)
     if negatives == "random-corpus":
