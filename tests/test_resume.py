@@ -36,6 +36,12 @@ STEPS = [
 SEARCH = ["index", "lists", "tune", "mine"]
 
 
+@pytest.fixture(scope="session")
+def recipe_for(recipe_for):
+    """As elsewhere, but by workers: they are what is killed and counted here."""
+    return lambda run_dir, *overrides: recipe_for(run_dir, "executor=local", *overrides)
+
+
 def redone(recipe, **options):
     """Run in this process; return the names of the steps that were not kept, in route order."""
     told = io.StringIO()
