@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -17,6 +17,7 @@ from nextlong.artefacts.names import word
 from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
+from nextlong.plain_data import Json
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
@@ -207,9 +208,7 @@ def _prune(asked: argparse.Namespace) -> None:
     console.print("removed")
 
 
-def _as_json(
-    kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool
-) -> dict[str, Any]:
+def _as_json(kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool) -> Json:
     return {
         "kept": [state.name for state in kept],
         "dropped": [state.name for state in dropped],

@@ -12,7 +12,7 @@ from nextlong.artefacts.finished import chunks_of, special_ids
 from nextlong.embed.steps import document_vectors_step
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Config, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
@@ -77,7 +77,7 @@ def draft_step(
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
     compose = recipe.compose
-    config: dict[str, Any] = {
+    config: Config = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
@@ -121,7 +121,7 @@ def draft_step(
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
 
 
-def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
+def _promises(method: Method[Any], recipe: Recipe) -> Config:
     """Return what a method says of its drafts, which `verify` holds them to."""
     return {
         "method": method.name,
@@ -203,7 +203,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             for documents, chunks in shards
         ]
 
-    config: dict[str, Any] = options.model_dump(include=set(Keywords.model_fields))
+    config: Config = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -224,7 +224,7 @@ def draft_documents_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     limit = sequence_limit(recipe, attempt)
-    config: dict[str, Any] = {
+    config: Config = {
         **_promises(method, recipe),
         "version": method.version,
         "target_tokens": recipe.sequence_tokens,

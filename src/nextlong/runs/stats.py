@@ -24,6 +24,7 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
+from nextlong.plain_data import Json
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
 from nextlong.runs.costs import StepCost, step_costs
@@ -128,7 +129,7 @@ class Stats:
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
         return asdict(self)
 
