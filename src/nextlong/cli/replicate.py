@@ -126,6 +126,10 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.replicate import presets
     from nextlong.train import template
 
+    if asked.dry_run:
+        raise NextlongError(
+            f"init only writes the recipe; leave out --dry-run, then say nextlong replicate {path} --dry-run"
+        )
     if path.exists() and not asked.force:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     name = asked.preset or "smoke"

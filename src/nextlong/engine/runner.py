@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
-from nextlong.engine.shared import Shared
+from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.results import Result
 
@@ -124,6 +124,7 @@ class _Route:
         """Return what holds a shared step for this run, nothing of any other; None while another run makes it."""
         claim = ExitStack()
         if self._shared is None or not self._shared.holds(step):
+            unlink_unfinished(step, self._run_dir)
             return claim
         self._shared.link(step, place)
         if find_done(step, self._run_dir) is None:
