@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
 from nextlong.verify.step import Step, locate, open_step
@@ -45,7 +46,7 @@ class Artefacts:
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))
-            self.recipe: dict[str, Any] = record["recipe"]
+            self.recipe: Json = record["recipe"]
             self.takes: list[int] = record["sequences_per_part"]
             self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

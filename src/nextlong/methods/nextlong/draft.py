@@ -199,7 +199,7 @@ def _encoder(tokenizer: Path, engine: Literal["auto", "reference"]) -> TextEncod
     return TextEncoder.from_file(tokenizer, engine=engine)
 
 
-def _draft_row(meta: NDArray[Any], drafted: Filtered) -> dict[str, Any]:
+def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     neighbours = drafted.candidates
     ids, roles, groups, scores = [], [], [], []
