@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 import numpy as np
