@@ -14,6 +14,7 @@ from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, draws
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ComposeResult, DraftResult, DrawResult, NamedChunksResult
 from nextlong.schemas import DropReason, Layout
 
@@ -28,7 +29,7 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
         "position": compose.position,
-        "reuse": "free" if compose.negatives == "self-repeat" else "never",
+        "reuse": "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never",
         "seed": recipe.compose_seed,
     }
     max_uses = compose.max_uses if method_of(recipe).layout == Layout.EXTENDED else None

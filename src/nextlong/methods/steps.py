@@ -21,6 +21,7 @@ from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
@@ -76,16 +77,16 @@ def draft_step(
     near_copy_steps: Sequence[Step],
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
-    compose = recipe.compose
+    compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
     config: Config = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
-        "pool": recipe.mine.pool if compose.negatives in ("random-retrieved", "tail") else 0,
+        "pool": recipe.mine.pool if choice.are_reordered else 0,
         "near_copies": recipe.mine.near_copies_for(compose.negatives),
-        "max_similarity": None if compose.negatives == "self-repeat" else recipe.mine.max_similarity,
-        "seed": recipe.compose_seed if compose.negatives.startswith("random") else 0,
+        "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
+        "seed": recipe.compose_seed if choice.are_random else 0,
         "max_chars": recipe.chunk.max_chars,
     }
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import RunError
 from nextlong.plain_data import Json
+from nextlong.recipe.negatives import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
 from nextlong.verify.step import Step, locate, open_step
@@ -97,9 +98,9 @@ class Artefacts:
         return config[key]
 
     @property
-    def strategy(self) -> str:
-        """The recipe's `compose.negatives`."""
-        return str(self.setting("compose", "negatives", "top"))
+    def negatives(self) -> NegativeChoice:
+        """What the recipe's `compose.negatives` means."""
+        return NEGATIVES[self.setting("compose", "negatives", "top")]
 
     @cached_property
     def extra_tokens(self) -> int:
