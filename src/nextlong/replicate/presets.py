@@ -119,6 +119,7 @@ _ONE_GPU: Final = Preset(
     cannot="the paper's table: a model of some 30 million parameters that has read 40 million tokens has no knowledge to be asked "
     "for. It is sized for 30 minutes of one modern GPU from its count of operations, and was never run on one by those who "
     "wrote it.",
+    hardware="H100",
 )
 
 _PAPER: Final = Preset(
