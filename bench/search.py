@@ -174,7 +174,9 @@ def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Name
         for k in options.k
     }
     print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")
-    print("| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search | peak |")
+    print(
+        "| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search | peak |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k, seconds in base.items():
         print(f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | 1 | {1 / seconds:,.0f} | 1× | |", flush=True)

@@ -82,7 +82,9 @@ def run(
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
-            for told in whole_files(files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)):
+            for told in whole_files(
+                recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)
+            ):
                 reporter.tell(told)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(

@@ -4,9 +4,10 @@ In:  a random sample of all vectors → one trained template (FAISS, any factory
      Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
 Out: the k nearest among the clusters that are looked into, with the exact cosines of the stored vectors.
 
-Centres are trained and looked up by `clusters.py`; FAISS trains codes and graphs, encodes and decodes. The search goes through the clusters, not through the queries: a cluster's codes
-are decoded once and multiplied with all queries that look into it, which a processor does ten times as fast as it
-compares codes one query at a time. What is found is a little more than k, by rough scores; the exact ones order it.
+Centres are trained and looked up by `clusters.py`; FAISS trains codes and graphs, encodes and decodes. The search goes through
+the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries that look into it,
+which a processor does ten times as fast as it compares codes one query at a time. What is found is a little more than k, by
+rough scores; the exact ones order it.
 """
 
 from __future__ import annotations
