@@ -15,7 +15,7 @@ Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 def row_groups(splits: Splits) -> dict[str, Any]:
     """Return how large Parquet files are parted; nothing where none is."""
-    parts = [part for own in splits for split in own for part in split if part.row_groups is not None]
+    parts = [part for of_source in splits for split in of_source for part in split if part.row_groups is not None]
     return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
 
 
@@ -23,8 +23,8 @@ def whole_files(sources: Sequence[Source], files: Sequence[Sequence[InputFile]],
     """Say of each compressed file that holds several shards and cannot be parted that one task reads it."""
     large = [
         (file, source)
-        for source, own in zip(sources, files, strict=True)
-        for file in own
+        for source, source_files in zip(sources, files, strict=True)
+        for file in source_files
         if compression_of(file.name) and file.bytes > 2 * shard_bytes and not has_frames(file, source)
     ]
     return [
