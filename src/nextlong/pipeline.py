@@ -153,8 +153,12 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *kind_of(recipe.encoder).preload]
-    return LocalExecutor(capacity_here(recipe), preload=preload)
+    return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
+
+
+def preloaded(recipe: Recipe) -> list[str]:
+    """Return the modules that workers of this machine have imported before their first task."""
+    return [*_PRELOAD, *kind_of(recipe.encoder).preload]
 
 
 def capacity_here(recipe: Recipe) -> Capacity:
