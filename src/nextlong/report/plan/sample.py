@@ -40,20 +40,20 @@ _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 
 
 class Tokenizing(NamedTuple):
-    """What tokenizing takes: the first `chars_before` characters of each worker slowly, then loading, then all others fast."""
+    """What tokenizing takes: a corpus of fewer than `worth_chars` goes slowly, any other fast, after loading."""
 
     chars_per_token: float
     lost_share: float  # of the characters, by the tokenizer
     read_s: float  # the tokenizer's file
-    chars_before: float
+    worth_chars: float
     slow_s: float  # a character
     load_s: float
     fast_s: float  # a character
 
-    def start_s(self, chars: float) -> float:
+    def start_s(self, chars: float, *, corpus_chars: float) -> float:
         """Return what a worker that tokenizes so much takes beyond `fast_s`."""
-        slow = min(chars, self.chars_before) * (self.slow_s - self.fast_s)
-        return slow + (self.load_s if chars > self.chars_before else 0.0)
+        is_fast = corpus_chars >= self.worth_chars
+        return self.read_s + (self.load_s if is_fast else chars * (self.slow_s - self.fast_s))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
         chars_per_token=chars / max(1, len(ids)),
         lost_share=lost_share(tokenizer, few),
         read_s=read_s,
-        chars_before=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
+        worth_chars=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
         slow_s=slow / chars,
         load_s=load,
         fast_s=(fast if kind == "fastokens" else slow) / chars,
