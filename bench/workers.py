@@ -1,9 +1,10 @@
 """Workers, measured: how much sooner a step ends with two of them than with one.
 
-In:  a recipe, the steps to look at, how often. Everything else of its route is done once; then these steps are done anew, alternately by
-     one worker and by so many.
-Out: a Markdown table: medians of wall seconds from a step's first task to its last, their ratio; the ratio that the tasks' own sizes allow,
-     from seconds with one worker, scheduled in order; and the load at the end. On a busy machine only the last but one says anything.
+In:  a recipe, the steps to look at, how often. Everything else of its route is done once; then these steps are done anew,
+     alternately by one worker and by so many.
+Out: a Markdown table: medians of wall seconds from a step's first task to its last, and their ratio; the ratio that the sizes of
+     its tasks allow, by what they take with one worker, each free worker taking the next; the load at the end.
+     On a busy machine only what the sizes allow says anything.
 """
 
 from __future__ import annotations
