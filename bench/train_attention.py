@@ -100,7 +100,8 @@ def stock(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=steps + warm_up, per_device_train_batch_size=1, use_cpu=True, report_to=[], save_strategy="no",
+            output_dir=folder, max_steps=steps + warm_up, per_device_train_batch_size=1, use_cpu=True, report_to=[],
+            save_strategy="no",
             learning_rate=1e-4, max_grad_norm=1.0, disable_tqdm=True,
         )  # fmt: skip
         model = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation="sdpa")

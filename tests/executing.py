@@ -13,4 +13,4 @@ def carry_out(executor, call, arguments, *, at_once=None):
         for _, result in executor.ended():
             running -= 1
             yield result
-    executor.settle()
+    executor.release_memory()

@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -209,16 +211,65 @@ def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(
     }
 
 
-def test_a_run_directory_that_is_gone_needs_nothing(first, tmp_path, capfd):
+def test_nothing_is_pruned_while_a_run_directory_cannot_be_found(first, tmp_path, capfd):
+    store, moved = tmp_path / "store", tmp_path / "elsewhere"
+    before = sorted(path.name for path in store.iterdir())
+    (tmp_path / "a").rename(moved)
+    for form in ((), ("--json",), ("--yes",), ("--yes", "--json")):
+        code, _, err = call(capfd, "prune", store, *form)
+        assert code == 2
+        assert f"{tmp_path / 'a'} used {store} and cannot be found, so nothing was removed" in " ".join(err.split())
+    assert sorted(path.name for path in store.iterdir()) == before
+    assert call(capfd, "verify", moved)[0] == 0
+    moved.rename(tmp_path / "a")
+    assert call(capfd, "prune", store, "--yes")[0] == 0
+
+
+def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_path, capfd):
+    store = tmp_path / "store"
+    pipeline.run(stored(recipe_for, tmp_path, "b"))
     shutil.rmtree(tmp_path / "a")
-    code, out, _ = call(capfd, "prune", tmp_path / "store", "--json")
+    for named, message in ((tmp_path / "b", "it is still there"), (tmp_path / "c", "knows no such run directory")):
+        code, _, err = call(capfd, "prune", store, "--yes", "--forget", named)
+        assert code == 2
+        assert message in err
+    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "a")[0] == 0
+    shutil.rmtree(tmp_path / "b")
+    code, out, _ = call(capfd, "prune", store, "--json", "--forget", tmp_path / "b")
     told = json.loads(out)
-    folders = {str(path) for path in (tmp_path / "store").glob("[0-9][0-9]-*")}
+    folders = {str(path) for path in store.glob("[0-9][0-9]-*")}
     assert (code, told["removed"], {one["path"] for one in told["folders"]}) == (0, False, folders)
-    code, out, _ = call(capfd, "prune", tmp_path / "store", "--yes")
-    assert code == 0
-    assert f"not there any more: {tmp_path / 'a'}" in out
-    assert list((tmp_path / "store").glob("[0-9][0-9]-*")) == []
+    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "b")[0] == 0
+    assert list(store.glob("[0-9][0-9]-*")) == []
+    assert shared.users(store) == {}
+
+
+def test_a_run_that_drops_its_store_leaves_the_unfinished_steps_there_alone(first, recipe_for, tmp_path):
+    (embed,) = (tmp_path / "store").glob("*-embed-*")
+    (embed / "manifest.json").unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in embed.iterdir()}
+    told = Told()
+    pipeline.run(recipe_for(tmp_path / "a", "executor=serial"), reporter=told)
+    assert "embed" in told.ran
+    assert {path.name: path.stat().st_mtime_ns for path in embed.iterdir()} == before
+    assert not (tmp_path / "a" / embed.name).is_symlink()
+    assert (tmp_path / "a" / embed.name / "manifest.json").exists()
+
+
+def test_runs_on_other_routes_that_link_at_once_meet_in_one_folder(tmp_path):
+    (tmp_path / "store").mkdir()
+    step = Step("one", 1, {}, (), lambda _: [])
+    runs = [Shared(tmp_path / "store", tmp_path / f"run-{number}") for number in range(16)]
+    together = threading.Barrier(len(runs))
+
+    def link(number):
+        together.wait()
+        runs[number].link(step, number + 1)
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(link, range(len(runs))))
+    (folder,) = (tmp_path / "store").glob("[0-9][0-9]-*")
+    assert all((run.run_dir / folder.name).resolve() == folder for run in runs)
 
 
 def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path):

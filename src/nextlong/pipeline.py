@@ -82,8 +82,8 @@ def run(
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
-            for told in whole_files(files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)):
-                reporter.tell(told)
+            for note in whole_files(files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)):
+                reporter.tell(note)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(
             remembered.remember,
@@ -197,9 +197,9 @@ def route(
     select = corpus_steps.select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
     keep = deduplicating[-1] if deduplicating else select
-    cut = corpus_steps.chunk_step(recipe, ingest, keep)
-    cleaning = cleaning_steps(recipe, ingest, cut)
-    chunk = cleaning[-1] if cleaning else cut  # what every step below sees
+    all_chunks = corpus_steps.chunk_step(recipe, ingest, keep)
+    cleaning = cleaning_steps(recipe, ingest, all_chunks)
+    chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     left_out = left_out_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
@@ -213,7 +213,7 @@ def route(
         ingest,
         select,
         *deduplicating,
-        cut,
+        all_chunks,
         *cleaning,
         left_out,
         tokenizer,

@@ -120,7 +120,9 @@ def row_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 # One row a drawn meta-document; its chunks are first_chunk … first_chunk + chunks - 1.
-METAS = np.dtype([("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), ("chunks", "i8"), ("chars", "i8")])
+META_DOCUMENTS = np.dtype(
+    [("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), ("chunks", "i8"), ("chars", "i8")]
+)
 
 
 # Row `place` of the run's SEQUENCES file `part`; `key` is the content hash of the meta-document or first document.

@@ -12,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artefacts import finished
 from nextlong.artefacts import resolve as stage
-from nextlong.artefacts.resolve import Cutting, SpecialIds, resolve, resolve_table
+from nextlong.artefacts.resolve import SpecialIds, Truncation, resolve, resolve_table
 from nextlong.recipe import Recipe
 
 WORDS = [
@@ -117,7 +117,7 @@ def options(run):
         "corpus": run.corpus,
         "tokens": finished.token_store(run.steps),
         "special": finished.special_ids(run.steps),
-        "cutting": Cutting(run.steps["tokenizer"].file(".tokenchars.npy"), lambda: run.tokenizer),
+        "truncation": Truncation(run.steps["tokenizer"].file(".tokenchars.npy"), lambda: run.tokenizer),
     }
 
 
@@ -142,7 +142,7 @@ def test_ids_and_domains_without_the_spans(run):
     (whole,) = resolve(path, take=None, **options(run))
     with pa.ipc.open_file(str(path)) as reader:
         table = reader.read_all()
-    parts = options(run) | {"cutting": Cutting(Path("nowhere.npy"), never)}
+    parts = options(run) | {"truncation": Truncation(Path("nowhere.npy"), never)}
     for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
         block = resolve_table(table, **parts, wanted=wanted)
         assert block.input_ids.tolist() == whole.input_ids.tolist()

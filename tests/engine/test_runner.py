@@ -474,7 +474,7 @@ def test_workers_start_anew_between_steps_and_never_within_one(run_dir, log):
     noted = []
 
     class Noting(SerialExecutor):
-        def settle(self):
+        def release_memory(self):
             noted.append(ran(log))
 
     numbers = numbers_step(log)

@@ -175,10 +175,10 @@ def test_long_stories_are_cut_to_the_length_and_say_so(name, data_folder):
         samples = made(name, data_folder, length=length, backend=backend)
         assert len(samples) == 6
         for sample in samples:
-            is_cut = "[the rest of the text is omitted]" in sample.prompt
-            assert is_cut == sample.details["story_cut"] == (length == 2048)
+            is_truncated = "[the rest of the text is omitted]" in sample.prompt
+            assert is_truncated == sample.details["story_cut"] == (length == 2048)
             assert tokenizer.count(sample.text) + sample.max_new_tokens <= length
-            if is_cut:
+            if is_truncated:
                 assert tokenizer.count(sample.text) + sample.max_new_tokens > length - 40
             story = sample.text[sample.details["chars_before"] : len(sample.text) - sample.details["chars_behind"]]
             assert "Question:" not in story

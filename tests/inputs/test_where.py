@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong import pipeline
 from nextlong.errors import CorpusError, RecipeError
+from nextlong.inputs import where as conditions
 from nextlong.inputs.files import Part, list_files
 from nextlong.inputs.record import Record, Reject
 from nextlong.inputs.records import read_records
@@ -158,7 +160,7 @@ def test_what_can_be_no_condition_is_refused_before_anything_runs(where, message
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("where", ["count(lang) > 1", "lang", "lower(score, 1) = 'a'", "lang > 1"])
+@pytest.mark.parametrize("where", ["lang", "lower(score, 1) = 'a'", "lang > 1"])
 def test_what_the_values_do_not_allow_is_refused_with_its_place(tmp_path, where):
     path = written(tmp_path, "jsonl")
     with pytest.raises(CorpusError, match="cannot be evaluated on"):
@@ -170,3 +172,37 @@ def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_fa
     path = written(tmp_path_factory.mktemp("n"), "jsonl", [{"text": "t", "n": number} for number in numbers])
     holds = [isinstance(item, Record) for item in read(path, where=f"n >= {bound}")]
     assert holds == [number is not None and number >= bound for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "count(score) > 1",
+        "score > avg(score)",
+        "geomean(score) > 1",
+        "unnest(meta.tags) = 'a'",
+        "unlist(meta.tags) = 'a'",
+    ],
+)
+def test_what_needs_several_rows_is_refused_before_any_is_read(expression):
+    with pytest.raises(RecipeError, match="is decided by several rows, or makes several of one") as caught:
+        where_of(Source(path="a.jsonl", name="a", where=expression))
+    assert str(caught.value).endswith("list_sum(x), list_contains(x, y), len(x) and their like")
+
+
+def test_a_function_that_is_none_is_refused_before_any_row_is_read():
+    with pytest.raises(RecipeError, match="nosuch does not exist"):
+        where_of(Source(path="a.jsonl", where="nosuch(lang) = 1"))
+
+
+def test_documents_are_read_anew_where_another_version_decides(recipe_for, tmp_path, monkeypatch):
+    plain, asking = recipe_for(tmp_path), recipe_for(tmp_path, "ingest.sources[0].where=id <> 'x'")
+
+    def fingerprints():
+        return [pipeline.route(recipe, pipeline.input_files(recipe))[0].fingerprint for recipe in (plain, asking)]
+
+    before = fingerprints()
+    monkeypatch.setattr(conditions, "version", lambda package: f"{package}'s next")
+    after = fingerprints()
+    assert before[0] == after[0]
+    assert before[1] != after[1]

@@ -83,6 +83,10 @@ def test_a_mistake_is_told_with_its_cure(keys, told):
         ),
         (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
         (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
+        (
+            ["init", "r.yaml", "--dry-run"],
+            "init only writes the recipe; leave out --dry-run, then say nextlong replicate r.yaml",
+        ),
         (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),
     ],
 )

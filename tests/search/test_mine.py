@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from nextlong import schemas
 from nextlong.results import MetaDocumentsResult, MineResult
-from nextlong.schemas import METAS
+from nextlong.schemas import META_DOCUMENTS
+from nextlong.search.draw import chunk_ids_of, draw_meta_documents
 from nextlong.search.index import IndexFiles
-from nextlong.search.metas import chunk_ids_of, draw_metas
 from nextlong.search.mine import mine_block
 from stored_vectors import save_shards, unit_rows
 
@@ -39,7 +39,7 @@ def draw(folder, shards, **options):
         chars.append(Path(folder) / f"{number}.chars.npy")
         np.save(chars[-1], np.array(counts) * 10)
     settings = {"draws": None, "min_meta_chunks": 2, "seed": 0, "chars": chars} | options
-    counts = draw_metas(
+    counts = draw_meta_documents(
         Path(folder) / "out", chunks=[chunks for chunks, _ in paths], hashes=[hashes for _, hashes in paths], **settings
     )
     return counts, np.load(Path(folder) / "out.meta_documents.npy")
@@ -48,7 +48,7 @@ def draw(folder, shards, **options):
 def test_the_draw_knows_each_documents_chunks(tmp_path):
     counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])])
     assert counts == MetaDocumentsResult(documents=4, eligible=3, drawn=3, meta_chunks=7)
-    assert metas.dtype == METAS
+    assert metas.dtype == META_DOCUMENTS
     by_hash = {int(meta["content_hash"]): meta for meta in metas}
     assert [(hash_, int(by_hash[hash_]["first_chunk"]), int(by_hash[hash_]["chunks"]), int(by_hash[hash_]["chars"]))
             for hash_ in sorted(by_hash)] == [(11, 0, 3, 30), (14, 4, 2, 20), (15, 1 << 32, 2, 20)]  # fmt: skip
@@ -91,7 +91,12 @@ def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
     first = int(np.flatnonzero(metas["content_hash"] == 21)[0])
     counts = mine_block(
-        tmp_path / "b", metas=tmp_path / "out.meta_documents.npy", first=first, last=first + 1, index=index, fetch=3
+        tmp_path / "b",
+        meta_documents=tmp_path / "out.meta_documents.npy",
+        first=first,
+        last=first + 1,
+        index=index,
+        fetch=3,
     )
     with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
         table = reader.read_all()

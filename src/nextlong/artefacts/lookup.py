@@ -112,5 +112,5 @@ def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         return [np.load(paths[shard], mmap_mode="r")[rows].astype(np.float32)]
 
-    found: NDArray[np.float32] = by_shard(ids, load)[0]
-    return found
+    vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
+    return vectors_of_ids

@@ -49,5 +49,5 @@ def worker_part(places: NDArray[np.int64], *, worker: int, workers: int, batch_s
     A DataLoader asks its workers for one batch each in turn, so it gets the batches in order, however many workers it has.
     """
     batches = np.arange(len(places)) // batch_size
-    own: NDArray[np.int64] = places[batches % workers == worker]
-    return own
+    worker_places: NDArray[np.int64] = places[batches % workers == worker]
+    return worker_places

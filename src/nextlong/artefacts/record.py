@@ -68,8 +68,8 @@ def store_of(recipe: Recipe) -> Path | None:
 
 def states(run_dir: Path) -> list[State]:
     """Return the states of a run directory, the oldest first. Raises RunError for a record that is damaged."""
-    found = [_read(path) for path in sorted((run_dir / STATES_FOLDER).glob("*.json")) if path.name[0] != "."]
-    return sorted(found, key=lambda state: (state.made, state.name))
+    recorded = [_read(path) for path in sorted((run_dir / STATES_FOLDER).glob("*.json")) if path.name[0] != "."]
+    return sorted(recorded, key=lambda state: (state.made, state.name))
 
 
 def state_names(run_dir: Path) -> list[str]:
@@ -137,7 +137,8 @@ def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str, stands: S
     path = _path(run_dir, name)
     with store.explained(path):
         path.parent.mkdir(exist_ok=True)
-        made, steps = datetime.now(UTC).isoformat(), {step: own.folder.name for step, own in done.items()}
+        made = datetime.now(UTC).isoformat()
+        steps = {name: step.folder.name for name, step in done.items()}
         if path.exists():
             before = _read(path)
             if before.steps.get("compose") == steps["compose"]:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.chunks import iter_chunk_texts
-from nextlong.artefacts.cut import kept_chars
 from nextlong.artefacts.resolved import Resolved
 from nextlong.artefacts.tokens import TokenStore
+from nextlong.artefacts.truncated import kept_chars
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,12 +77,12 @@ class SpecialIds:
     ) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
         for role, ids in self.by_role().items():
-            own = np.flatnonzero(roles == role)
+            spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
-                target[at[own[lengths[own] > number]] + number] = token
+                target[at[spans[lengths[spans] > number]] + number] = token
 
 
-class Cutting(NamedTuple):
+class Truncation(NamedTuple):
     """What says how much of its text a cut chunk keeps: TOKEN_CHARS, and the tokenizer for chunks that these do not tell of."""
 
     token_chars: Path
@@ -97,7 +97,7 @@ def resolve(
     corpus: Corpus,
     tokens: TokenStore,
     special: SpecialIds,
-    cutting: Cutting,
+    truncation: Truncation,
 ) -> Iterator[Resolved]:
     """Yield the sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later."""
     with pa.ipc.open_file(pa.memory_map(str(sequences))) as reader:
@@ -108,7 +108,7 @@ def resolve(
             block.append(reader.get_batch(number))
             held += block[-1].column("token_end").values[-1].as_py()
             if held >= limit or number == last - 1:
-                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, cutting)
+                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, truncation)
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
@@ -117,7 +117,7 @@ def resolve_table(
     corpus: Corpus,
     tokens: TokenStore,
     special: SpecialIds,
-    cutting: Cutting,
+    truncation: Truncation,
     *,
     wanted: Wanted = "spans",
 ) -> Resolved:
@@ -142,7 +142,7 @@ def resolve_table(
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, corpus)
     elif wanted == "spans":
-        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, cutting)
+        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, truncation)
         domains = places.sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
     return Resolved(
         table.column("sequence_id").to_pylist(),
@@ -196,7 +196,7 @@ def _locate(
     lengths: NDArray[np.int64],
     tokens: _Tokens,
     corpus: Corpus,
-    cutting: Cutting,
+    truncation: Truncation,
 ) -> None:
     """Fill in the places of the spans that are chunks, whose `tokens` these are."""
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
@@ -212,12 +212,12 @@ def _locate(
             offsets=offsets,
             tokens=kept[cut],
             chars=(end - start)[cut],
-            token_chars=np.load(cutting.token_chars, mmap_mode="r"),
+            token_chars=np.load(truncation.token_chars, mmap_mode="r"),
             texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
-            tokenizer=cutting.tokenizer,
+            tokenizer=truncation.tokenizer,
         )
-    for column, own in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
-        column[is_chunk] = own
+    for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
+        column[is_chunk] = chunk_places
 
 
 def domains_of(
@@ -240,6 +240,6 @@ def _leading_spans(
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
     leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
     if len(leading):
-        found = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
-        leaders = np.where((found >= firsts) & (found < span_offsets[1:]), found, leaders)
+        nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
+        leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
     return leaders

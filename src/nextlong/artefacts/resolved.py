@@ -50,13 +50,15 @@ def joined(blocks: Sequence[Resolved]) -> Resolved:
     """Return the rows of several blocks as one block."""
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
-        own = [getattr(block, column.name) for block in blocks]
+        offsets_of = [getattr(block, column.name) for block in blocks]
         if column.name.endswith("_offsets"):
-            firsts = np.cumsum([0, *(offsets[-1] for offsets in own)])
-            moved = [offsets[1:] + first for offsets, first in zip(own, firsts, strict=False)]
-            columns[column.name] = np.concatenate([own[0][:1], *moved])
+            firsts = np.cumsum([0, *(offsets[-1] for offsets in offsets_of)])
+            moved = [offsets[1:] + first for offsets, first in zip(offsets_of, firsts, strict=False)]
+            columns[column.name] = np.concatenate([offsets_of[0][:1], *moved])
         else:
-            columns[column.name] = list(chain(*own)) if isinstance(own[0], list) else np.concatenate(own)
+            columns[column.name] = (
+                list(chain(*offsets_of)) if isinstance(offsets_of[0], list) else np.concatenate(offsets_of)
+            )
     return Resolved(**columns)
 
 
@@ -69,14 +71,14 @@ def sliced(block: Resolved, first: int, last: int) -> Resolved:
         within[f"{name}_offsets"] = offsets - offsets[0]
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
-        own = getattr(block, column.name)
+        values = getattr(block, column.name)
         if column.name in within:
             columns[column.name] = within[column.name]
-        elif isinstance(own, list):
-            columns[column.name] = own[first:last]
+        elif isinstance(values, list):
+            columns[column.name] = values[first:last]
         else:
             part = {"input_ids": "token", "document_lengths": "document"}.get(column.name, "span")
-            columns[column.name] = own[within[part]]
+            columns[column.name] = values[within[part]]
     return Resolved(**columns)
 
 
@@ -113,9 +115,9 @@ def span_texts(
     """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a joint or special token."""
     chunk_ids = block.chunk_ids[places]
     is_chunk = chunk_ids != NO_CHUNK
-    found = iter(text_of(chunk_ids[is_chunk]).tolist())
+    chunk_texts = iter(text_of(chunk_ids[is_chunk]).tolist())
     sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
     return [
-        next(found)[:size] if chunk else special_text[role]
+        next(chunk_texts)[:size] if chunk else special_text[role]
         for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
     ]

@@ -88,14 +88,14 @@ class Rows:
             self.index[self._offsets[row] : self._offsets[row + 1]].tolist()
         ):
             batch = self._reader(run, part).get_batch(place)
-            own = np.zeros(len(batch.column("role").values), SPANS)
-            own["sequence"] = sequence
+            columns = np.zeros(len(batch.column("role").values), SPANS)
+            columns["sequence"] = sequence
             for name in ("chunk_id", "role", "group"):
-                own[name] = batch.column(name).values.to_numpy()
-            own["first"], own["last"] = (
+                columns[name] = batch.column(name).values.to_numpy()
+            columns["first"], columns["last"] = (
                 batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end")
             )
-            spans.append(own)
+            spans.append(columns)
             at += length
         return np.concatenate(spans)
 

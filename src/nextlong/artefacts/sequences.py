@@ -36,14 +36,14 @@ def read_index(sequences: Sequence[Path], *, take: Sequence[int], run: int = 0) 
 
 def read_references(sequences: Sequence[Path], *, take: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
-    found = []
+    chunk_ids = []
     for path, count in zip(sequences, take, strict=True):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for place in range(count):
                 ids = reader.get_batch(place).column("chunk_id").values.to_numpy()
-                found.append(ids[ids != schemas.NO_CHUNK])
-    offsets = np.cumsum([0, *map(len, found)], dtype=np.int64)
-    return np.concatenate([np.empty(0, np.int64), *found]), offsets
+                chunk_ids.append(ids[ids != schemas.NO_CHUNK])
+    offsets = np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
+    return np.concatenate([np.empty(0, np.int64), *chunk_ids]), offsets
 
 
 def document_hashes(chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes: Sequence[Path]) -> NDArray[np.uint64]:
@@ -53,8 +53,8 @@ def document_hashes(chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         return [np.load(hashes[shard], mmap_mode="r")[rows]]
 
-    found: NDArray[np.uint64] = lookup.by_shard(doc_ids, load)[0]
-    return found
+    content_hashes: NDArray[np.uint64] = lookup.by_shard(doc_ids, load)[0]
+    return content_hashes
 
 
 class References(NamedTuple):

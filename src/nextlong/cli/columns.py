@@ -36,7 +36,7 @@ def columns_of(path: str) -> tuple[str | None, str | None]:
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the column that is called as texts are, else the one with the longest strings."""
     strings = {
-        name: values for name, values in columns.items() if values and all(isinstance(own, str) for own in values)
+        name: values for name, values in columns.items() if values and all(isinstance(value, str) for value in values)
     }
     named = _named(strings, _TEXTS)
     if named is not None:
@@ -51,7 +51,7 @@ def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     distinct = {
         name: values
         for name, values in columns.items()
-        if values and all(isinstance(own, str | int) for own in values) and len(set(values)) == len(values)
+        if values and all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
     }
     return _named(distinct, _IDS)
 
@@ -60,6 +60,6 @@ def _named(columns: Mapping[str, Any], wanted: Sequence[str]) -> str | None:
     """Return the column with the first of these names, in any case; of nested ones the last part counts."""
     for candidates in ([name for name in columns if "." not in name], [name for name in columns if "." in name]):
         lasts = {name.rpartition(".")[2].lower(): name for name in reversed(candidates)}
-        if found := next((lasts[name] for name in wanted if name in lasts), None):
-            return found
+        if column := next((lasts[name] for name in wanted if name in lasts), None):
+            return column
     return None

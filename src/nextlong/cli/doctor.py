@@ -23,9 +23,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _doctor(asked: argparse.Namespace) -> int:
     from nextlong.report import installation
 
-    found = installation.examine()
+    examined = installation.examine()
     if asked.json:
-        print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+        print(json.dumps(asdict(examined), indent=1, ensure_ascii=False))
     else:
-        installation.show(found, Console())
-    return 0 if found.is_whole else _BROKEN
+        installation.show(examined, Console())
+    return 0 if examined.is_whole else _BROKEN

@@ -166,10 +166,10 @@ def _init(asked: argparse.Namespace) -> None:
         look = "found no documents beside it: put the path of yours into ingest.sources"
     elif asked.preset is None:
         for source in recipe.ingest.sources:
-            told = f"{source.label}: text from {source.text!r}, ids from {source.id!r}"
-            Console().print(told, highlight=False, soft_wrap=True, markup=False)
-    told = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
-    Console().print(told, highlight=False, soft_wrap=True)
+            line = f"{source.label}: text from {source.text!r}, ids from {source.id!r}"
+            Console().print(line, highlight=False, soft_wrap=True, markup=False)
+    line = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
+    Console().print(line, highlight=False, soft_wrap=True)
 
 
 def _run(asked: argparse.Namespace) -> None:

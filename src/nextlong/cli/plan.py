@@ -43,7 +43,7 @@ def show(asked: argparse.Namespace) -> None:
     )
     recipe = Recipe.load(path, overrides=asked.overrides)
     if asked.json:
-        plan = page.planned(recipe, elsewhere, tell=lambda told: print(told, file=sys.stderr))
+        plan = page.planned(recipe, elsewhere, tell=lambda line: print(line, file=sys.stderr))
         print(json.dumps(plan.as_json(), indent=1, ensure_ascii=False))
     else:
         page.show(recipe, Console(), elsewhere)

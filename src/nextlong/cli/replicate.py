@@ -74,7 +74,7 @@ def _replicate(asked: argparse.Namespace) -> None:
     from nextlong.replicate.carry_out import replicate
 
     recipe = _with_corpus(recipe, console)
-    done = replicate(recipe, told=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    done = replicate(recipe, report=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
     report.write(done, console)
 
 
@@ -126,6 +126,10 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.replicate import presets
     from nextlong.train import template
 
+    if asked.dry_run:
+        raise NextlongError(
+            f"init only writes the recipe; leave out --dry-run, then say nextlong replicate {path} --dry-run"
+        )
     if path.exists() and not asked.force:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     name = asked.preset or "smoke"

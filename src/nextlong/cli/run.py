@@ -29,12 +29,12 @@ def run_and_tell(
         at_end.leave([made])
         print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
         return
-    told = summary.lines(recipe, written.done)
-    summary.tell(told, console)
-    summary.tell([("report", at_end.leave([made]))], console, beside=told)
+    facts = summary.lines(recipe, written.done)
+    summary.tell(facts, console)
+    summary.tell([("report", at_end.leave([made]))], console, beside=facts)
     if others := made.other_states():
         summary.tell(
             [("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")],
             console,
-            beside=told,
+            beside=facts,
         )

@@ -51,14 +51,14 @@ def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
         return
     share = _share(asked.tasks or "1/1")
     ran, total = array_jobs.run_share(recipe, asked.only_step, part=share, reporter=reporter_for(console))
-    told = (
+    done = (
         f"{asked.only_step}: {ran:,} of {total:,} tasks done here" if total else f"{asked.only_step} was done already"
     )
-    console.print(f"{told}; `nextlong run` goes on once every share is there", highlight=False)
+    console.print(f"{done}; `nextlong run` goes on once every share is there", highlight=False)
 
 
 def _share(asked: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", asked)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", asked)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise NextlongError(f"--tasks {asked} is not a share; write K/N, such as 3/64: the third of 64, counted from 1")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -125,12 +125,12 @@ def _names(paths: Sequence[str]) -> list[str]:
     """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others."""
     parts = [_name_parts(path) for path in paths]
     names = []
-    for path, own in zip(paths, parts, strict=True):
-        tails = ["/".join(own[-length:]) for length in range(1, len(own) + 1)]
+    for path, folders in zip(paths, parts, strict=True):
+        tails = ["/".join(folders[-length:]) for length in range(1, len(folders) + 1)]
         alone = (
             tail
             for length, tail in enumerate(tails, start=1)
-            if sum(other[-length:] == own[-length:] for other in parts) == 1
+            if sum(other[-length:] == folders[-length:] for other in parts) == 1
         )
         names.append(next(alone, path))
     return names

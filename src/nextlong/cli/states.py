@@ -39,6 +39,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     which = pruning.add_mutually_exclusive_group()
     which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all states but these")
     which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these states")
+    pruning.add_argument(
+        "--forget",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="of a store: a run directory that used it and is gone for good; again: another",
+    )
     pruning.add_argument("--yes", action="store_true", help="remove without asking")
     pruning.add_argument("--json", action="store_true", help="print JSON; without --yes nothing is removed")
     pruning.set_defaults(command=_prune)
@@ -152,17 +160,15 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
         )
     console = PipeConsole()
     with store.locked(path):
+        prune.check_users(path, forget=asked.forget)
         waste = prune.find_unshared(path)
         if asked.json:
             if asked.yes:
-                prune.remove_unshared(path, waste)
+                prune.remove_unshared(path, waste, forget=asked.forget)
             print(json.dumps(_as_json([], [], waste, removed=asked.yes), indent=1, ensure_ascii=False))
             return
-        gone = [str(run_dir) for run_dir in shared.users(path) if not run_dir.is_dir()]
-        if gone:
-            told = f"not there any more: {', '.join(gone)}; of one that was moved, run its recipe before this"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
         if not waste:
+            prune.remove_unshared(path, (), forget=asked.forget)
             told = f"{path}: there is nothing that no run directory needs"
             console.print(told, markup=False, highlight=False, soft_wrap=True)
             return
@@ -170,7 +176,7 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
         if not (asked.yes or _agrees(path)):
             console.print("nothing was removed")
             return
-        prune.remove_unshared(path, waste)
+        prune.remove_unshared(path, waste, forget=asked.forget)
     console.print("removed")
 
 
@@ -179,6 +185,8 @@ def _prune(asked: argparse.Namespace) -> None:
     if shared.is_store(run_dir):
         _prune_store(run_dir, asked)
         return
+    if asked.forget:
+        raise NextlongError(f"--forget is for a store that several share, which {run_dir} is not; leave it out")
     prune.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
     console = PipeConsole()
     with store.locked(run_dir):

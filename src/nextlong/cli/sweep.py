@@ -35,15 +35,18 @@ def _sweep(asked: argparse.Namespace) -> None:
     from nextlong.runs.opened import Run
 
     axes = [sweep.parse_axis(over) for over in asked.over]
-    found = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
+    variants = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
     for path in filter(None, (asked.csv, asked.json)):
         check_folder_of(path)  # now, not when hours of work are done
     progress = Console(stderr=True)
-    ran = sweep.run_variants(found, reporter=reporter_for(progress), when_done=runs_export.complete)
+    ran = sweep.run_variants(variants, reporter=reporter_for(progress), when_done=runs_export.complete)
     outcomes = []
     for number, outcome in enumerate(ran, start=1):
         progress.print(
-            f"{number} of {len(found)} variants: {outcome.variant.name}", markup=False, highlight=False, soft_wrap=True
+            f"{number} of {len(variants)} variants: {outcome.variant.name}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
         outcomes.append(outcome)
     sweep.show(outcomes, Console())

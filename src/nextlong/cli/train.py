@@ -103,6 +103,9 @@ def _check_installed() -> None:
 def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.train import presets, template
 
+    if asked.dry_run or asked.emit:
+        option = "--dry-run" if asked.dry_run else f"--emit {' '.join(asked.emit)}"
+        raise NextlongError(f"init only writes the recipe; leave out {option}, then say nextlong train {path} {option}")
     if path.exists() and not asked.force:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     if asked.data and asked.chat:

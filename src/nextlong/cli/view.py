@@ -32,8 +32,8 @@ def _view(asked: argparse.Namespace) -> None:
     console = Console()
 
     def tell(address: str) -> None:
-        told = f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        line = f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     try:
         serve(nextlong.open(asked.run), port=asked.port, when_ready=tell)

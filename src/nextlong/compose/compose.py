@@ -83,9 +83,9 @@ def compose(
     tokens: list[Sequence[int]] = list(meta_chunks)
     numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
     groups = []
-    for number, (meta, own) in enumerate(zip(meta_chunks, negatives, strict=True)):
+    for number, (meta, meta_negatives) in enumerate(zip(meta_chunks, negatives, strict=True)):
         pieces = []
-        for ids in own:
+        for ids in meta_negatives:
             chunk = numbers.setdefault(tuple(ids), len(tokens))
             if chunk == len(tokens):
                 tokens.append(ids)

@@ -155,10 +155,10 @@ class _Taking(NamedTuple):
 
 def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[list[Piece]] | Dropped:
     """Return the negatives of each group that, with the meta-chunks and joints, make `room` tokens exactly."""
-    own = sum(_cost(group.meta, taking.joint_tokens) for group in groups)
-    left = room - own
+    meta_tokens = sum(_cost(group.meta, taking.joint_tokens) for group in groups)
+    left = room - meta_tokens
     if left < len(groups):  # not one token of a negative for each meta-chunk
-        return Dropped(DropReason.TOO_LONG, own)
+        return Dropped(DropReason.TOO_LONG, meta_tokens)
     walkers = [_Walker(group.candidates, taking) for group in groups]
     for place, walker in enumerate(walkers):
         share = left // (len(groups) - place)  # an even share of what is left carries over what others did not use
@@ -166,7 +166,7 @@ def _share_budget(groups: Sequence[Group], room: int, taking: _Taking) -> list[l
     # The last group's next candidate is cut to fill the rest. Where it has none, those of the other groups serve.
     for walker in [walkers[-1], *walkers[:-1]]:
         left = walker.take_whole(left)
-        if left == 0 or walker.take_cut(left):
+        if left == 0 or walker.take_truncated(left):
             return [walker.taken for walker in walkers]
     return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
 
@@ -202,7 +202,7 @@ class _Walker:
             left -= cost
         return left
 
-    def take_cut(self, budget: int) -> bool:
+    def take_truncated(self, budget: int) -> bool:
         """Take the next free candidate cut to fill the budget, followed by a joint if there is room for one."""
         with_joint = budget - self._joint_tokens
         while (piece := self._free()) is not None:
@@ -237,13 +237,13 @@ def _arrange(
 ) -> list[tuple[Piece, int, int]]:
     """Return (piece, role, group) in reading order."""
     ordered = []
-    for number, (group, own) in enumerate(zip(groups, negatives, strict=True)):
-        placed = [(piece, schemas.NEGATIVE, number) for piece in own]
+    for number, (group, group_negatives) in enumerate(zip(groups, negatives, strict=True)):
+        placed = [(piece, schemas.NEGATIVE, number) for piece in group_negatives]
         if position == "random":
             assert rng is not None
-            at = int(rng.integers(len(own) + 1))
+            at = int(rng.integers(len(group_negatives) + 1))
         else:
-            at = 0 if position == "head" else len(own)
+            at = 0 if position == "head" else len(group_negatives)
         placed.insert(at, (group.meta, schemas.META, number))
         ordered += placed
     return ordered

@@ -98,14 +98,14 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     lost = dropped(done)
     composed = composed_sequences(done)
     starved = sum(part.starved for part in done["draft"].results(DraftResult))
-    told = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
-    told += f"; {starved:,} ran out of neighbours" if starved else ""
+    reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
+    reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(recipe, attempt + 1) or eligible, eligible)
     goes_on = f"drawing {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
     asked = recipe.compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (
-        f"compose: {shown} sequences from {composed + sum(lost.values()) + starved:,} documents{told}; "
+        f"compose: {shown} sequences from {composed + sum(lost.values()) + starved:,} documents{reasons}; "
         f"{'looking further for neighbours' if starved else goes_on}"
     )
 
@@ -127,22 +127,22 @@ def gives_nothing(done: Finished) -> bool:
 
 def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
     """Return what a corpus has for sequences and what became of it; never empty."""
-    documents, told = sum(shard.documents for shard in done["chunk"].results(ChunkResult)), []
+    documents, reasons = sum(shard.documents for shard in done["chunk"].results(ChunkResult)), []
     if "meta_documents" in done:
         draw = done["meta_documents"].result(DrawResult)
-        told.append(
+        reasons.append(
             f"{draw.eligible:,} of {documents:,} documents have compose.min_meta_chunks="
             f"{recipe.compose.min_meta_chunks} chunks or more"
         )
         if draw.drawn < draw.eligible:
-            told.append(f"{draw.drawn:,} of them were drawn")
+            reasons.append(f"{draw.drawn:,} of them were drawn")
     else:
         drafts = sum(part.drafts for part in done["draft"].results(DraftResult))
-        told.append(f"{documents:,} documents gave {drafts:,} drafts")
-    told += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
+        reasons.append(f"{documents:,} documents gave {drafts:,} drafts")
+    reasons += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
-        told.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
-    return told
+        reasons.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
+    return reasons
 
 
 def refuse_nothing(recipe: Recipe, done: Finished) -> None:
@@ -150,16 +150,16 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     if composed_sequences(done):
         return
     reasons = dropped(done)
-    told = "; ".join(why_fewer(recipe, done))
+    corpus_has = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
     if set(reasons) == {DropReason.TOO_LONG}:
         raise CorpusError(
-            f"{asked} holds none of the documents beside any negative ({told}); raise it, or add shorter documents"
+            f"{asked} holds none of the documents beside any negative ({corpus_has}); raise it, or add shorter documents"
         )
     composed = done["compose"].results(ComposeResult)
     longest = max((part.longest_dropped_tokens for part in composed), default=0)
     raise CorpusError(
-        f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({told}); add documents or "
+        f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({corpus_has}); add documents or "
         f"lower it{_or_allow_copies(recipe)}"
     )
 
@@ -167,5 +167,5 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
 def _or_allow_copies(recipe: Recipe) -> str:
     if method_of(recipe).layout != Layout.EXTENDED:
         return ""
-    threshold = recipe.mine.screened(recipe.compose.negatives)
+    threshold = recipe.mine.near_copies_for(recipe.compose.negatives)
     return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"

@@ -1,4 +1,4 @@
-"""Chunk: cut each document into chunks of about `max_chars` characters, losing nothing.
+"""Chunk: split each document into chunks of about `max_chars` characters, losing nothing.
 
 In:  DOCUMENTS of one shard, and which of its rows to keep.
 Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly.
@@ -51,7 +51,7 @@ def chunk_text(
         end = text.rfind("\n", start, start + max_chars) + 1
         if not end:  # the first paragraph alone is over the limit
             if oversize == "split":
-                end = _cut_paragraph(text, start, start + max_chars)
+                end = _split_paragraph(text, start, start + max_chars)
             else:
                 end = text.find("\n", start + max_chars) + 1 or total
         spans.append((start, end))
@@ -72,24 +72,24 @@ def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal[
         end = min(filled[after] + after, len(text))
         if oversize == "split" and filled[after] - filled[first] > max_chars:
             while end - start > max_chars:
-                cut = _cut_paragraph(text, start, start + max_chars)
-                spans.append((start, cut))
-                start = cut
+                end_of_chunk = _split_paragraph(text, start, start + max_chars)
+                spans.append((start, end_of_chunk))
+                start = end_of_chunk
         if start < end:
             spans.append((start, end))
         first = after
     return spans
 
 
-def _cut_paragraph(text: str, start: int, end: int) -> int:
+def _split_paragraph(text: str, start: int, end: int) -> int:
     """Return where to cut within (start, end]: behind the last sentence, else the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
-        found = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
-        if cut := max((at + size for at, size in found if at >= 0), default=0):
-            return cut
-    for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
-        if not _clings(text, cut):
-            return cut
+        marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
+        if best := max((at + size for at, size in marks_before if at >= 0), default=0):
+            return best
+    for place in range(end, max(start, end - _LONGEST_CLUSTER), -1):
+        if not _clings(text, place):
+            return place
     return end
 
 
@@ -144,10 +144,10 @@ def _chunk_batch(
     joints: list[bool] = []
     for row in np.flatnonzero(kept).tolist():
         text = texts[row]
-        cut = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
-        spans += cut
-        doc_rows += [first_row + row] * len(cut)
-        joints += [text[end - 1] != "\n" for _, end in cut]
+        chunk_spans = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
+        spans += chunk_spans
+        doc_rows += [first_row + row] * len(chunk_spans)
+        joints += [text[end - 1] != "\n" for _, end in chunk_spans]
     offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
     return pa.RecordBatch.from_arrays(
         [

@@ -59,13 +59,13 @@ def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
     """
     heads, grams = [np.empty(0, HEADS)], [np.empty(0, GRAMS)]
     for number, file in enumerate(files):
-        found = 0
+        file_runs = 0
         for texts in _batches(_texts_of(file)):
             for length, starts, hashes in _runs_of(texts, ngram):
                 heads.append(_rows(HEADS, hash=starts, words=min(length, _HEAD_WORDS)))
                 grams.append(_rows(GRAMS, hash=hashes, file=number, words=length))
-                found += len(hashes)
-        if not found:
+                file_runs += len(hashes)
+        if not file_runs:
             raise CorpusError(
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
@@ -92,11 +92,11 @@ def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
 
 def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
     """Write what `read_evaluation` finds as `{out}.heads.npy` and `{out}.grams.npy`; return the runs of each file."""
-    found = read_evaluation(files, ngram=ngram)
-    np.save(f"{out}.heads.npy", found.heads)
-    np.save(f"{out}.grams.npy", found.grams)
-    runs = np.bincount(found.grams["file"], minlength=len(files)).tolist()
-    return EvalNgramsResult(runs=len(found.grams), files=dict(zip(files, runs, strict=True)))
+    evaluation = read_evaluation(files, ngram=ngram)
+    np.save(f"{out}.heads.npy", evaluation.heads)
+    np.save(f"{out}.grams.npy", evaluation.grams)
+    runs = np.bincount(evaluation.grams["file"], minlength=len(files)).tolist()
+    return EvalNgramsResult(runs=len(evaluation.grams), files=dict(zip(files, runs, strict=True)))
 
 
 def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
@@ -299,7 +299,7 @@ def _matches(
     words: Words, text_starts: NDArray[np.int64], wanted: _Wanted
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
+    columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
     places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
     for length in wanted.lengths:
         at = places[min(length, _HEAD_WORDS)]
@@ -309,12 +309,12 @@ def _matches(
         rows = _find(wanted.hashes, _grams_at(words.hashes, at, length))
         at, rows = at[rows >= 0], rows[rows >= 0]
         while len(at):  # a run may stand in several files: its rows follow each other
-            found.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
+            columns.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
             more = rows + 1 < len(wanted.hashes)
             at, rows = at[more], rows[more] + 1
             same = wanted.hashes[rows] == wanted.hashes[rows - 1]
             at, rows = at[same], rows[same]
-    firsts, lasts, of_file = (np.concatenate(column) for column in zip(*found, strict=True))
+    firsts, lasts, of_file = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((of_file, lasts, firsts))
     return firsts[order], lasts[order], of_file[order]
 

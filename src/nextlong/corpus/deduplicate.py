@@ -70,10 +70,10 @@ def minhash_class() -> Any:
             "ingest.dedup=minhash needs the package rensa, which is not installed; pip install 'nextlong[dedup]', "
             "or set ingest.dedup: exact"
         ) from None
-    if (found := getattr(RMinHash, "ALGORITHM_VERSION", 1)) != _ALGORITHM_VERSION:
+    if (algorithm := getattr(RMinHash, "ALGORITHM_VERSION", 1)) != _ALGORITHM_VERSION:
         raise RecipeError(
             f"ingest.dedup=minhash needs signatures of rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa makes "
-            f"those of algorithm {found}; pip install 'nextlong[dedup]'"
+            f"those of algorithm {algorithm}; pip install 'nextlong[dedup]'"
         )
     return RMinHash
 
@@ -94,8 +94,8 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     ]
     short = []
     for text in np.flatnonzero(~is_long):
-        own = words.hashes[bounds[text] : bounds[text + 1]]
-        short.append(ngrams(own, len(own))[0] if len(own) else content[text])
+        text_hashes = words.hashes[bounds[text] : bounds[text + 1]]
+        short.append(ngrams(text_hashes, len(text_hashes))[0] if len(text_hashes) else content[text])
     hashes[~of_long] = short
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
@@ -186,11 +186,11 @@ class _Corpus:
 
     def _lookup(self, columns: Sequence[NDArray[Any]], rows: NDArray[np.int64]) -> NDArray[Any]:
         shards = np.searchsorted(self.starts, rows, side="right") - 1
-        found = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
+        values = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
         for shard in np.unique(shards).tolist():
             of_shard = shards == shard
-            found[of_shard] = columns[shard][rows[of_shard] - self.starts[shard]]
-        return found
+            values[of_shard] = columns[shard][rows[of_shard] - self.starts[shard]]
+        return values
 
 
 def _banded_pairs(corpus: _Corpus, band: int, width: int, held_documents: int) -> Iterator[Pairs]:
@@ -256,5 +256,5 @@ def _losers(
 ) -> NDArray[np.int64]:
     """Return the rows, ascending, that are not the longest of their cluster."""
     order = np.lexsort((hashes, -chars, clusters[rows]))
-    own = clusters[rows[order]]
-    return np.sort(rows[order][1:][own[1:] == own[:-1]])
+    sorted_clusters = clusters[rows[order]]
+    return np.sort(rows[order][1:][sorted_clusters[1:] == sorted_clusters[:-1]])

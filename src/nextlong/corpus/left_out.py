@@ -52,16 +52,18 @@ def _rejects(looks: Looks) -> list[LeftOut]:
     counted: Counter[str] = Counter()
     for part in looks.ingested:
         counted.update(part.reject_reasons)
-    found: dict[str, list[Example]] = {kind: [] for kind in counted}
+    examples_of: dict[str, list[Example]] = {kind: [] for kind in counted}
     for path in looks.rejects:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for row in reader.get_batch(0).to_pylist():
                 kind, _, detail = row["reason"].partition(": ")
-                if len(found.get(kind, [])) < _EXAMPLES:
-                    found[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
-        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in found.items()):
+                if len(examples_of.get(kind, [])) < _EXAMPLES:
+                    examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
+        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
             break
-    return [LeftOut(f"rejected: {kind}", "records", counted[kind], tuple(found[kind])) for kind in sorted(counted)]
+    return [
+        LeftOut(f"rejected: {kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
+    ]
 
 
 def _by_where(looks: Looks) -> list[LeftOut]:
@@ -78,28 +80,28 @@ def _by_select(looks: Looks) -> list[LeftOut]:
     """Tell equal documents from those over caps and weights by looking for the hash of some further up."""
     dropped = _dropped(looks.keep)
     first_of = _first_with(looks.hashes, dropped)
-    equal = [(own, first) for own, first in first_of.items() if first != own]
-    capped = [own for own, first in first_of.items() if first == own]
+    equal = [(doc, first) for doc, first in first_of.items() if first != doc]
+    capped = [doc for doc, first in first_of.items() if first == doc]
     names = _names(looks, [first for _, first in equal])
-    duplicates = _examples(looks, [own for own, _ in equal], [f"equals {name}" for name in names])
+    duplicates = _examples(looks, [doc for doc, _ in equal], [f"equals {name}" for name in names])
     over = looks.selected.capped + looks.selected.weighted_out
-    cut = _examples(looks, capped, [""] * len(capped))
+    over_caps = _examples(looks, capped, [""] * len(capped))
     return [
         LeftOut("equal to an earlier document", "documents", looks.selected.duplicates, _spread(duplicates)),
-        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(cut)),
+        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(over_caps)),
     ]
 
 
 def _dropped(keep: Sequence[Path]) -> list[int]:
     """Return the ids of some documents that select did not keep, from as many shards as there are."""
     most = max(1, _LOOKED_AT // max(1, len(keep)))
-    found: list[int] = []
+    doc_ids: list[int] = []
     for shard, path in enumerate(keep):
         rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[:most]
-        found += schemas.pack_ids(shard, rows).tolist()
-        if len(found) >= _LOOKED_AT:
+        doc_ids += schemas.pack_ids(shard, rows).tolist()
+        if len(doc_ids) >= _LOOKED_AT:
             break
-    return found
+    return doc_ids
 
 
 def _first_with(hashes: Sequence[Path], doc_ids: Sequence[int]) -> dict[int, int]:
@@ -110,10 +112,10 @@ def _first_with(hashes: Sequence[Path], doc_ids: Sequence[int]) -> dict[int, int
         wanted[place] = np.load(hashes[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
     firsts: dict[int, int] = {}
     for shard, path in enumerate(hashes if len(ids) else ()):
-        own: NDArray[np.uint64] = np.load(path, mmap_mode="r")
-        for row in np.flatnonzero(np.isin(own, wanted)).tolist():
-            firsts.setdefault(int(own[row]), shard << schemas.SHARD_BITS | row)
-    return {doc: firsts[int(own)] for doc, own in zip(doc_ids, wanted.tolist(), strict=True)}
+        stored: NDArray[np.uint64] = np.load(path, mmap_mode="r")
+        for row in np.flatnonzero(np.isin(stored, wanted)).tolist():
+            firsts.setdefault(int(stored[row]), shard << schemas.SHARD_BITS | row)
+    return {doc: firsts[int(content_hash)] for doc, content_hash in zip(doc_ids, wanted.tolist(), strict=True)}
 
 
 def _near(looks: Looks) -> list[LeftOut]:
@@ -133,14 +135,16 @@ def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
 
 
 def _contaminated(looks: Looks) -> list[LeftOut]:
-    found = [
+    contaminated = [
         (shard << schemas.SHARD_BITS | part.example_doc_row, part.example)
         for shard, part in enumerate(looks.contaminated)
         if part.example_doc_row >= 0
     ]
     count = sum(part.contaminated for part in looks.contaminated)
-    some = _spread(found)
-    examples = _examples(looks, [doc for doc, _ in some], [f"shares with {told}" for _, told in some])
+    some = _spread(contaminated)
+    examples = _examples(
+        looks, [doc for doc, _ in some], [f"shares with {evaluation_file}" for _, evaluation_file in some]
+    )
     return [LeftOut("shares words with an evaluation text", "chunks", count, tuple(examples))]
 
 
@@ -158,8 +162,8 @@ def _examples(looks: Looks, doc_ids: Sequence[int], notes: Sequence[str]) -> lis
 def _names(looks: Looks, doc_ids: Sequence[int]) -> list[str]:
     if not doc_ids:
         return []
-    found: list[str] = lookup.source_ids(np.array(doc_ids), looks.documents).tolist()
-    return found
+    source_ids: list[str] = lookup.source_ids(np.array(doc_ids), looks.documents).tolist()
+    return source_ids
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:

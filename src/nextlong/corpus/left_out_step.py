@@ -16,7 +16,7 @@ from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, Ne
 def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What every filter left out, with examples; `others` are the steps that leave out nearly equal and contaminated text."""
     reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
-    labels = [source.label for source, own in zip(recipe.ingest.sources, splits, strict=True) for _ in own]
+    labels = [source.label for source, of_source in zip(recipe.ingest.sources, splits, strict=True) for _ in of_source]
 
     def tasks(done: Finished) -> list[Task]:
         ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)

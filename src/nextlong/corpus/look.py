@@ -59,14 +59,17 @@ class Look:
 
 def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     """Return a look at each source that has a document to show."""
-    estimates = [estimate_text_bytes(own, source) for own, source in zip(files, recipe.ingest.sources, strict=True)]
+    estimates = [
+        estimate_text_bytes(source_files, source)
+        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
+    ]
     total = max(1, sum(estimates))
     seen: set[int] = set()
     looks = []
-    for source, own, estimate in zip(recipe.ingest.sources, files, estimates, strict=True):
+    for source, source_files, estimate in zip(recipe.ingest.sources, files, estimates, strict=True):
         look = _look_at_source(
             source,
-            own,
+            source_files,
             estimate=estimate,
             most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
             kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
@@ -88,10 +91,13 @@ def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequen
         shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
     weights = [look.source.weight for look in looks]
     weighted = zip(shares, chars, weights, strict=True)
-    scale = min((share * own / weight for share, own, weight in weighted if weight and own), default=0.0)
+    scale = min(
+        (share * source_chars / weight for share, source_chars, weight in weighted if weight and source_chars),
+        default=0.0,
+    )
     return [
-        scale * weight / own if weight and own else share
-        for share, own, weight in zip(shares, chars, weights, strict=True)
+        scale * weight / source_chars if weight and source_chars else share
+        for share, source_chars, weight in zip(shares, chars, weights, strict=True)
     ]
 
 

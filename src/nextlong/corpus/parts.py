@@ -13,13 +13,18 @@ Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 def row_groups(splits: Splits) -> dict[str, Any]:
     """Return how large Parquet files are parted; nothing where none is."""
-    parts = [part for own in splits for split in own for part in split if part.row_groups is not None]
+    parts = [part for of_source in splits for split in of_source for part in split if part.row_groups is not None]
     return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
 
 
 def whole_files(files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:
     """Say of each compressed file that holds several shards that one task reads it."""
-    large = [file for own in files for file in own if compression_of(file.name) and file.bytes > 2 * shard_bytes]
+    large = [
+        file
+        for source_files in files
+        for file in source_files
+        if compression_of(file.name) and file.bytes > 2 * shard_bytes
+    ]
     return [
         f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so one task reads it; several smaller files, plain "
         "JSON lines or Parquet are read by as many tasks as there are workers"

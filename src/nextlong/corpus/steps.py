@@ -25,6 +25,7 @@ from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
+from nextlong.inputs.where import evaluator
 from nextlong.recipe import Recipe, Source
 from nextlong.results import (
     ChunkResult,
@@ -131,6 +132,7 @@ def ingest_step(
             # Names below the source: a moved corpus is the same.
             {key: getattr(source, key) for key in sorted(reading)}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
+            | ({"evaluator": evaluator()} if source.where else {})
             | ({"extractor": extractor()} if any(format_of(file.name, source) in PAGES for file in own) else {})
             | {"files": [[file.name, file.identity] for file in own]}
             for source, own in zip(sources, files, strict=True)

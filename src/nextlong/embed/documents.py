@@ -33,11 +33,11 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
         for low, high in _blocks(counts):
             if of == "first":
-                found = chunk_vectors[first[low:high]]
+                block_vectors = chunk_vectors[first[low:high]]
             else:
                 block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
-                found = average(block, first[low:high] - first[low])
-            file.write(found.astype("<f2").tobytes())
+                block_vectors = average(block, first[low:high] - first[low])
+            file.write(block_vectors.astype("<f2").tobytes())
     return DocumentVectorsResult(documents=shape[0], chunks=len(chunk_vectors), dimensions=shape[1])
 
 

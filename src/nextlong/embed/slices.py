@@ -76,11 +76,11 @@ def join_slices(out: Path, *, slices: Sequence[EmbedResult], shards: int, dimens
     """Write `{out}.{n:05d}.vectors.npy` of each shard from the slices, whose results are given in the order of their tasks."""
     folder = out.parent.parent  # this task's own is inside it
     for shard in range(shards):
-        own = [number for number, part in enumerate(slices) if part.shard == shard]
-        shape = (sum(slices[number].chunks for number in own), dimensions)
+        shard_slices = [number for number, part in enumerate(slices) if part.shard == shard]
+        shape = (sum(slices[number].chunks for number in shard_slices), dimensions)
         with open(f"{out}.{shard:05d}.vectors.npy", "wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-            for number in own:
+            for number in shard_slices:
                 file.write(np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r").tobytes())
     return JoinResult(shards=shards)
 

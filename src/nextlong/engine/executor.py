@@ -60,7 +60,7 @@ class Executor(Protocol):
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait until a task has ended, and yield key and result of each that has. Raises the error of one that failed."""
 
-    def settle(self) -> None:
+    def release_memory(self) -> None:
         """Take note that nothing runs: the moment to give back memory."""
 
     def __enter__(self) -> Self: ...

@@ -55,7 +55,7 @@ def held_back() -> Iterator[None]:
     resource_tracker.ensure_running()  # beforehand, because starting it unblocks the signal
     caught: list[int] = []
     interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
-    handlers = {number: signal.signal(number, lambda own, _: caught.append(own)) for number in interrupted}
+    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in interrupted}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -107,7 +107,7 @@ class LocalExecutor:
             self._grown_mb = max(self._grown_mb, grown_mb)
             yield self._running.pop(future).key, result
 
-    def settle(self) -> None:
+    def release_memory(self) -> None:
         """Start new workers next time if these have grown."""
         if self._grown_mb > _CARRIED_MB:
             self._close()

@@ -26,9 +26,9 @@ def peak() -> Iterator[Callable[[], int | None]]:
     except OSError:
         yield lambda: None
         return
-    found: list[int | None] = [None]
-    yield lambda: found[0]
-    found[0] = _highest()
+    highest: list[int | None] = [None]
+    yield lambda: highest[0]
+    highest[0] = _highest()
 
 
 def _highest() -> int | None:

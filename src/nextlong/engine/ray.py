@@ -120,7 +120,7 @@ class RayExecutor:
                 result = ray.get(reference)
             yield key, result
 
-    def settle(self) -> None:
+    def release_memory(self) -> None:
         """Leave the workers to Ray, which ends those that idle."""
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
-from nextlong.engine.shared import Shared
+from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.results import Result
 
@@ -93,7 +93,7 @@ class _Route:
                     if self._running[place].is_done:
                         self._end(place)
                 if not self._running:  # workers in the middle of a step keep what they loaded for it
-                    self._executor.settle()
+                    self._executor.release_memory()
         return self._finished
 
     def _open_ready(self, endings: ExitStack) -> None:
@@ -124,6 +124,7 @@ class _Route:
         """Return what holds a shared step for this run, nothing of any other; None while another run makes it."""
         claim = ExitStack()
         if self._shared is None or not self._shared.holds(step):
+            unlink_unfinished(step, self._run_dir)
             return claim
         self._shared.link(step, place)
         if find_done(step, self._run_dir) is None:

@@ -37,7 +37,7 @@ class SerialExecutor:
         key, call, arguments = self._next.pop()
         yield key, call_with_gpus((), call, *arguments)
 
-    def settle(self) -> None:
+    def release_memory(self) -> None:
         """Keep everything."""
 
     def __enter__(self) -> Self:

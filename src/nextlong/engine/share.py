@@ -13,7 +13,7 @@ from nextlong.engine import store
 from nextlong.engine.executor import Executor
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import find_done, folder_for, run_task
-from nextlong.engine.shared import Shared
+from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
 
@@ -34,6 +34,7 @@ def run_share(
     """
     place, step = _step_of(steps, name)
     if shared is None or not shared.holds(step):
+        unlink_unfinished(step, run_dir)
         return _run_tasks(place, step, share, run_dir, executor, reporter)
     for number, own in enumerate(steps, start=1):
         if own is step or own.name in before(steps, name):

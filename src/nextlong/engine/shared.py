@@ -38,12 +38,12 @@ class Shared:
 
     def link(self, step: Step, place: int) -> None:
         """Let the run directory have the step's folder, by a link into the store; one of its own, or that is done, stays."""
-        there = next(iter(sorted(self.run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
+        there = _folder_of(step, self.run_dir)
         if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
             return
-        made = next(iter(sorted(self.store.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
-        target = made or self.store / f"{place:02d}-{step.folder_suffix}"
-        target.mkdir(exist_ok=True)
+        with alone(self.store / "folders"):  # runs on other routes would number it otherwise
+            target = _folder_of(step, self.store) or self.store / f"{place:02d}-{step.folder_suffix}"
+            target.mkdir(exist_ok=True)
         if there is not None and there.name == target.name and there.resolve() == target.resolve():
             return
         if there is not None:
@@ -78,8 +78,7 @@ def opened(path: Path | None, run_dir: Path) -> Iterator[Shared | None]:
         yield None
         return
     with store.locked(path, mode="together"):
-        name = hashlib.blake2b(str(run_dir.absolute()).encode(), digest_size=8).hexdigest()
-        user = path / USERS / f"{name}.json"
+        user = _record_of(path, run_dir)
         with store.explained(path):
             user.parent.mkdir(exist_ok=True)
             if not user.exists():
@@ -95,9 +94,30 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
+def unlink_unfinished(step: Step, run_dir: Path) -> None:
+    """Let a run without a store make the step in its own directory, not through a link into a store that others write."""
+    there = _folder_of(step, run_dir)
+    if there is not None and there.is_symlink() and not (there / store.MANIFEST).exists():
+        there.unlink()
+
+
+def _folder_of(step: Step, within: Path) -> Path | None:
+    return next(iter(sorted(within.glob(f"{_FOLDERS[:-1]}{step.folder_suffix}"))), None)
+
+
 def is_store(folder: Path) -> bool:
     """Say whether a folder is a store."""
     return (folder / USERS).is_dir()
+
+
+def forget(path: Path, run_dir: Path) -> None:
+    """Let a store no longer know a run directory; the caller holds the store's lock, alone."""
+    store.remove_file(_record_of(path, run_dir))
+
+
+def _record_of(path: Path, run_dir: Path) -> Path:
+    name = hashlib.blake2b(str(run_dir.absolute()).encode(), digest_size=8).hexdigest()
+    return path / USERS / f"{name}.json"
 
 
 def users(path: Path) -> dict[Path, set[str]]:

@@ -63,8 +63,8 @@ def measure(settings: Settings, *, console: Console) -> None:
     if settings.purpose == "plan":
         plan.show(settings, asked, console)
         return
-    found = evaluate(lambda: opened(settings), asked, progress=Progress(console))
-    show.tables([found], console)
+    measured = evaluate(lambda: opened(settings), asked, progress=Progress(console))
+    show.tables([measured], console)
 
 
 def _negatives_cosine(run_dir: Path | None) -> float | None:
@@ -127,5 +127,5 @@ def import_helmet(files: Sequence[Path], *, out: Path | None, label: str | None,
 
     if not files or out is None:
         raise EvaluateError("import: say nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
-    told = read_into(files, out=out, label=label)
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    report = read_into(files, out=out, label=label)
+    console.print(report, markup=False, highlight=False, soft_wrap=True)

@@ -55,17 +55,17 @@ Answer: {answer}
 
 def judge(folders: Sequence[Path], server: Server, console: Console) -> None:
     """Judge every result of NarrativeQA in some results directories that this judge has not judged yet, by today's rubric."""
-    found = [one for folder in folders for one in results.read_results(folder).finished if one.task == TASK]
-    if not found:
+    judged = [one for folder in folders for one in results.read_results(folder).finished if one.task == TASK]
+    if not judged:
         raise EvaluateError(
             f"{folders[0]} holds no result of {TASK}; say nextlong evaluate MODEL --tasks {TASK} --out {folders[0]} first"
         )
-    for result in found:
+    for result in judged:
         before = result.values.get("judge") or {}
         is_judged = (before.get("name"), before.get("version")) == (server.name, _VERSION)
-        told = "kept" if is_judged else _judge(result, server)
+        outcome = "kept" if is_judged else _judge(result, server)
         score = results.read_finished(result.path).score
-        console.print(f"{result.path}: {score:.2f}  {told}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{result.path}: {score:.2f}  {outcome}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _judge(result: Result, server: Server) -> str:
@@ -96,9 +96,9 @@ def _question(sample: dict[str, Any]) -> Sample:
 
 def _scores(text: str) -> dict[str, Any]:
     """Return the two scores of a judgement: the last JSON object in it; None where it holds none in the scale."""
-    for found in reversed(re.findall(r"\{[^{}]*\}", text)):
+    for braces in reversed(re.findall(r"\{[^{}]*\}", text)):
         try:
-            scores = json.loads(found)
+            scores = json.loads(braces)
         except ValueError:
             continue
         fluency, correctness = scores.get("fluency"), scores.get("correctness")

@@ -45,8 +45,10 @@ class Progress:
 
     def done(self, score: float, *, samples: int, refused: int) -> None:
         """Tell the score."""
-        told = f"  {refused} refused: too long" if refused else ""
-        self._tell(f"{self._name} {score:6.2f}  {samples} samples, {_duration(time.monotonic() - self._began_s)}{told}")
+        refusals = f"  {refused} refused: too long" if refused else ""
+        self._tell(
+            f"{self._name} {score:6.2f}  {samples} samples, {_duration(time.monotonic() - self._began_s)}{refusals}"
+        )
 
     def _head(self, task: str, length: int | None) -> str:
         size = "" if length is None else f"{length:>9,}"

@@ -53,9 +53,9 @@ def rouge_l_f1(answer: str, references: Sequence[str]) -> float:
 def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
     """Return the rest of the line behind `prefix`, else the first line; None of an answer without any."""
     for pattern in (rf"(?:{prefix})(.*)(?:\n|$)", r"(?:^)(.*)(?:\n|$)"):
-        found = re.search(pattern, answer, flags=re.IGNORECASE)
-        if found is not None:
-            return re.sub(f"^{re.escape(prefix)}", "", found[1].strip(), flags=re.IGNORECASE).strip()
+        match = re.search(pattern, answer, flags=re.IGNORECASE)
+        if match is not None:
+            return re.sub(f"^{re.escape(prefix)}", "", match[1].strip(), flags=re.IGNORECASE).strip()
     return None
 
 
@@ -70,7 +70,7 @@ def best_of_raw_and_parsed(
 def parsed_ranking(answer: str) -> list[str]:
     """Return the ids of the longest `3 > 1 > 2` in an answer, best first, each once; brackets, colons and `ID` are ignored."""
     cleaned = re.sub(r"[\[\]:]", "", answer).lower().replace("id", "")
-    runs = [found.group(0) for found in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)]
+    runs = [match.group(0) for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)]
     longest = max(runs, key=len, default="")
     return list(dict.fromkeys(part.strip() for part in longest.split(">") if part.strip().isdigit()))
 
@@ -88,7 +88,7 @@ def ndcg(ranking: Sequence[str], relevance: Mapping[str, int], *, at: int = 10) 
 def chosen_letter(answer: str) -> str | None:
     """Return the letter of `The correct answer is (B)`, as LongBench v2 reads it; None where there is none."""
     cleaned = answer.replace("*", "")
-    found = re.search(r"The correct answer is \(([A-D])\)", cleaned) or re.search(
+    match = re.search(r"The correct answer is \(([A-D])\)", cleaned) or re.search(
         r"The correct answer is ([A-D])", cleaned
     )
-    return found[1] if found else None
+    return match[1] if match else None

@@ -70,7 +70,7 @@ class KeyValues(TypedDict):
     depth: NotRequired[Any]
 
 
-class Told(TypedDict):
+class TextField(TypedDict):
     """A text in a field of its own."""
 
     text: str
@@ -79,9 +79,9 @@ class Told(TypedDict):
 class Narrative(TypedDict):
     """NarrativeQA's."""
 
-    document: Told
-    question: Told
-    answers: Annotated[list[Told], Len(1)]
+    document: TextField
+    question: TextField
+    answers: Annotated[list[TextField], Len(1)]
 
 
 class Book(TypedDict):
@@ -128,7 +128,7 @@ class LongBench(TypedDict):
 
 class _SquadQuestion(TypedDict):
     question: Text
-    answers: list[Told]
+    answers: list[TextField]
     is_impossible: NotRequired[bool]
 
 

@@ -137,8 +137,8 @@ def public_name(path: str) -> str:
     """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
     if path.startswith("hf://"):
         return path
-    own = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
-    return own.rstrip("/").rpartition("/")[2]
+    without_query = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    return without_query.rstrip("/").rpartition("/")[2]
 
 
 def front_matter(facts: Facts) -> dict[str, Any]:
@@ -183,13 +183,15 @@ def _size_category(rows: int) -> str:
 def _what(facts: Facts) -> str:
     tokens = sum(split.tokens for split in facts.splits)
     lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
-    told = (
+    summary = (
         f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
-    methods_of = {layout: [name for name, own in facts.methods.items() if own == layout] for layout in _MADE}
+    methods_of = {
+        layout: [name for name, method_layout in facts.methods.items() if method_layout == layout] for layout in _MADE
+    }
     made = [_paragraph(layout, methods, facts) for layout, methods in methods_of.items() if methods]
-    return "\n\n".join([told, *made])
+    return "\n\n".join([summary, *made])
 
 
 def _paragraph(layout: Layout, methods: Sequence[str], facts: Facts) -> str:
@@ -272,14 +274,14 @@ def _sources(facts: Facts) -> str:
 def _statistics(facts: Facts) -> str:
     if not facts.statistics:
         return ""
-    told = "Of all its sequences, whatever split they are in."
-    return f"## Statistics of the whole run\n\n{told}\n\n{_table(('', ''), list(facts.statistics.items()))}"
+    introduction = "Of all its sequences, whatever split they are in."
+    return f"## Statistics of the whole run\n\n{introduction}\n\n{_table(('', ''), list(facts.statistics.items()))}"
 
 
 def _warnings(facts: Facts) -> str:
     """Return what looks poor; nothing where nothing does."""
-    told = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
-    return f"## Look before you train\n\n{told}" if told else ""
+    lines = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
+    return f"## Look before you train\n\n{lines}" if lines else ""
 
 
 def _made(facts: Facts) -> str:
@@ -292,8 +294,8 @@ def _made(facts: Facts) -> str:
 def _mixed(facts: Facts) -> str:
     """Return what each run of a mix gives; nothing for one run alone."""
     rows = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
-    told = "Mixed of these runs, whose recipes stand below in this order:"
-    return f"{told}\n\n{_table(('run', 'sequences', 'tokens'), rows)}" if rows else ""
+    introduction = "Mixed of these runs, whose recipes stand below in this order:"
+    return f"{introduction}\n\n{_table(('run', 'sequences', 'tokens'), rows)}" if rows else ""
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

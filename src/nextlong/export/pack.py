@@ -75,9 +75,9 @@ class _OpenRows:
 
     def _least_room(self, length: int) -> int | None:
         word, bit = divmod(length, self._width)
-        found = self._words[word] >> bit
-        if found:
-            return length + _lowest_bit(found)
+        open_rooms = self._words[word] >> bit
+        if open_rooms:
+            return length + _lowest_bit(open_rooms)
         later = self._used_words >> (word + 1)
         if not later:
             return None

@@ -87,7 +87,7 @@ def publish(
 
 def plan_push(
     files: Sequence[ExportFile],
-    found: Mapping[str, int],
+    at_destination: Mapping[str, int],
     record: Mapping[str, Entry],
     *,
     destination: str,
@@ -97,23 +97,23 @@ def plan_push(
 
     Raises ExportError if that would take what no push put there, or another export without leave.
     """
-    known = {name: entry for name, entry in record.items() if name in found or entry["whole"] is False}
-    _refuse_strangers(files, found, known, destination)
-    other = _of_another(files, found, known)
+    known = {name: entry for name, entry in record.items() if name in at_destination or entry["whole"] is False}
+    _refuse_strangers(files, at_destination, known, destination)
+    other = _of_another(files, at_destination, known)
     if other and others == "refuse":
         raise ExportError(
             f"{destination} holds {len(other):,} files of another export, such as {other[0]!r}; choose another destination, "
             f"or replace them: nextlong export RUN --into {destination} --replace"
         )
-    stale = _stale(files, found, known, other)
-    due = [file for file in files if file.name in stale or not _is_whole(file, found, known)]
+    stale = _stale(files, at_destination, known, other)
+    due = [file for file in files if file.name in stale or not _is_whole(file, at_destination, known)]
     names_due = {file.name for file in due}
     whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
     return Plan(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
 
 
 def _stale(
-    files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], other: Sequence[str]
+    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry], other: Sequence[str]
 ) -> list[str]:
     """Return what is to be deleted, in this order.
 
@@ -121,7 +121,7 @@ def _stale(
     """
     if not other:
         return []
-    ends = {name for name in found if _comes_last(name) and name in known}
+    ends = {name for name in at_destination if _comes_last(name) and name in known}
     kept = {file.name for file in files} - ends
     return sorted(({*other} | ends) - kept, key=lambda name: (not _comes_last(name), name))
 
@@ -208,19 +208,19 @@ def _check_source(file: ExportFile) -> None:
     """Raise RunError unless a file is what the run recorded; what is published must be what was verified."""
     try:
         with file.path.open("rb") as opened:
-            found = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
+            digest = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
     except OSError as error:
         raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
-    if found != file.xxh3:
-        raise RunError(f"{file.path} is not what was exported (its hash is {found}, not {file.xxh3}); export again")
+    if digest != file.xxh3:
+        raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
 
 
 def _entry(file: ExportFile, *, whole: bool) -> Entry:
     return Entry(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
 
 
-def _is_whole(file: ExportFile, found: Mapping[str, int], known: Mapping[str, Entry]) -> bool:
-    return found.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
+def _is_whole(file: ExportFile, at_destination: Mapping[str, int], known: Mapping[str, Entry]) -> bool:
+    return at_destination.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
 
 
 def _comes_last(name: str) -> bool:
@@ -228,10 +228,10 @@ def _comes_last(name: str) -> bool:
 
 
 def _refuse_strangers(
-    files: Iterable[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry], destination: str
+    files: Iterable[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry], destination: str
 ) -> None:
     """Raise ExportError if the destination holds files that no push put there, whatever their names."""
-    strangers = sorted(name for name in found.keys() - known.keys() if name not in _ALLOWED)
+    strangers = sorted(name for name in at_destination.keys() - known.keys() if name not in _ALLOWED)
     if strangers:
         clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
         raise ExportError(
@@ -240,15 +240,17 @@ def _refuse_strangers(
         )
 
 
-def _of_another(files: Sequence[ExportFile], found: Mapping[str, int], known: Mapping[str, Entry]) -> list[str]:
+def _of_another(
+    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry]
+) -> list[str]:
     """Return what earlier pushes put there that is not of these files; a card may be told anew."""
-    own = {file.name: file.xxh3 for file in files}
+    exported_hashes = {file.name: file.xxh3 for file in files}
     return sorted(
         name
         for name, entry in known.items()
-        if name in found
-        and own.get(name) != entry["xxh3"]
-        and (name not in own or posixpath.basename(name) not in _TOLD_ANEW)
+        if name in at_destination
+        and exported_hashes.get(name) != entry["xxh3"]
+        and (name not in exported_hashes or posixpath.basename(name) not in _TOLD_ANEW)
     )
 
 
@@ -260,9 +262,9 @@ def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
     """Return what an error of a file system means to the user, and the cure."""
     if isinstance(error, ExportError):
         return error
-    told = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     what = f"{name!r} could not be sent to {url}" if name else f"{url} could not be reached"
-    if isinstance(error, PermissionError) or "credential" in told.lower():
+    if isinstance(error, PermissionError) or "credential" in reason.lower():
         cure = "check your credentials, and that they may list and write there"
     elif isinstance(error, FileNotFoundError | NotADirectoryError):
         cure = "check the path; a bucket or repository must exist already"
@@ -270,4 +272,4 @@ def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
         cure = "free space there; what arrived is kept"
     else:
         cure = "try again: what arrived is kept and not sent twice"
-    return ExportError(f"{what}: {told}; {cure}")
+    return ExportError(f"{what}: {reason}; {cure}")

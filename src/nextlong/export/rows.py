@@ -70,33 +70,33 @@ def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement
     empty = [name for name, index in splits.items() if not len(index)]
     if not total or not arrangement.validation or not empty:
         return
-    told = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
+    problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
     if left_out:
-        raise CorpusError(f"{told}: {left_out:,} share a chunk with validation and are left out; {FEWER_LEFT_OUT}")
-    raise CorpusError(f"{told}; make more sequences, or choose another share")
+        raise CorpusError(f"{problem}: {left_out:,} share a chunk with validation and are left out; {FEWER_LEFT_OUT}")
+    raise CorpusError(f"{problem}; make more sequences, or choose another share")
 
 
 def _documents(splits: Mapping[str, NDArray[Any]], runs: Sequence[References]) -> dict[str, int]:
     """Return of how many documents, distinct by content, the sequences of each split are made."""
-    found: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
-    for number, own in enumerate(runs):
-        ids, offsets = read_references(own.sequences, take=own.take)
-        firsts = np.cumsum([0, *own.take])
+    hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
+    for number, run in enumerate(runs):
+        ids, offsets = read_references(run.sequences, take=run.take)
+        firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
             of_run = index[index["run"] == number]
             is_named = np.zeros(len(offsets) - 1, np.bool_)
             is_named[firsts[of_run["part"]] + of_run["place"]] = True
             chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
             if len(chunk_ids):
-                found[name].append(document_hashes(chunk_ids, own.chunks, own.hashes))
-    return {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in found.items()}
+                hashes_of[name].append(document_hashes(chunk_ids, run.chunks, run.hashes))
+    return {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share chunks."""
-    index = np.concatenate([own.read_index(run=number) for number, own in enumerate(runs)])
+    index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     splits, left_out = _split(index, runs, arrangement)
-    return {name: _mixed(own, name, len(runs), arrangement) for name, own in splits.items()}, left_out
+    return {name: _mixed(of_runs, name, len(runs), arrangement) for name, of_runs in splits.items()}, left_out
 
 
 def _split(
@@ -108,15 +108,15 @@ def _split(
     if arrangement.shared_chunks == "keep":
         train, validation = arrange.split(index, validation=share, seed=seed)
         return {"train": train, "validation": validation}, 0
-    found = [read_references(own.sequences, take=own.take) for own in runs]
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in found])
+    references = [read_references(run.sequences, take=run.take) for run in runs]
+    sizes = np.concatenate([np.diff(offsets) for _, offsets in references])
     train, validation, left_out = arrange.split_apart(
         index,
         validation=share,
         seed=seed,
-        chunk_ids=np.concatenate([ids for ids, _ in found]),
+        chunk_ids=np.concatenate([ids for ids, _ in references]),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        corpora=[own.corpus for own in runs],
+        corpora=[run.corpus for run in runs],
     )
     return {"train": train, "validation": validation}, left_out
 
@@ -127,10 +127,10 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]
     if arrangement.mix is None:
-        present = [own for own in of_runs if len(own)]
-        return arrange.mix(present, weights=[len(own) for own in present], by="sequences")
-    for number, own in enumerate(of_runs):
-        if arrangement.validation and not len(own):
+        present = [of_run for of_run in of_runs if len(of_run)]
+        return arrange.mix(present, weights=[len(of_run) for of_run in present], by="sequences")
+    for number, of_run in enumerate(of_runs):
+        if arrangement.validation and not len(of_run):
             raise CorpusError(
                 f"run {number} of the mix has no sequence in {split} where {arrangement.validation:g} of all are validation, so "
                 "there are no proportions; choose another share, or make more sequences"

@@ -14,7 +14,7 @@ from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
-from nextlong.export.write import Origin, close_export, cut_into_shards, export_shard
+from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.results import RowsResult, ShardResult, TokenizerResult
@@ -134,7 +134,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
         options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
         origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
-        shards = cut_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
+        shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
 

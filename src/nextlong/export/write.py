@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artefacts.resolve import Corpus, Cutting, SpecialIds, Wanted, domains_of, resolve_table
+from nextlong.artefacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
 from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
 from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
@@ -53,7 +53,7 @@ class Shard(NamedTuple):
     last: int
 
 
-def cut_into_shards(
+def divide_into_shards(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
     origins: Sequence[Origin],
@@ -62,13 +62,13 @@ def cut_into_shards(
     options: Options,
 ) -> list[Shard]:
     """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least one."""
-    cut = format_of(name).cut
+    shard_rows = format_of(name).shard_rows
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
-    if cut is None:
+    if shard_rows is None:
         return shards_of(_ID_BYTES * row_tokens, shard_bytes=options.shard_bytes)
     domains = _domains(index, origins)
     of_rows = [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())]
-    bounds = np.cumsum([0, *cut(RowSizes(row_tokens, np.diff(offsets), of_rows), options)]).tolist()
+    bounds = np.cumsum([0, *shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)]).tolist()
     return _numbered(bounds)
 
 
@@ -83,7 +83,7 @@ def shards_of(row_bytes: NDArray[np.int64], *, shard_bytes: int) -> list[Shard]:
 
 
 def _numbered(bounds: Sequence[int]) -> list[Shard]:
-    return [Shard(number, len(bounds) - 1, *own) for number, own in enumerate(pairwise(bounds))]
+    return [Shard(number, len(bounds) - 1, *rows) for number, rows in enumerate(pairwise(bounds))]
 
 
 def export_shard(
@@ -121,14 +121,14 @@ def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
     domains = np.empty(len(index), object)
     for number, origin in enumerate(origins):
         places = np.flatnonzero(index["run"] == number)
-        for own in np.array_split(places, -(-len(places) // _SEQUENCES_HELD) or 1):
-            if not len(own):  # a split that holds none of this run
+        for block_places in np.array_split(places, -(-len(places) // _SEQUENCES_HELD) or 1):
+            if not len(block_places):  # a split that holds none of this run
                 continue
-            lists = [_table(index[own], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
+            lists = [_table(index[block_places], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
             chunk_ids, roles = (column.values.to_numpy() for column in lists)
-            domains[own] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
-    found: list[str] = domains.tolist()
-    return found
+            domains[block_places] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
+    as_list: list[str] = domains.tolist()
+    return as_list
 
 
 def read_rows(
@@ -151,8 +151,8 @@ def read_rows_and_texts(
 ) -> Iterator[tuple[Resolved, list[str]]]:
     """Yield the same with the text of every span."""
     for block in _blocks(index, offsets, origins, wanted="spans"):
-        texts = {run: span_texts(own, origins[run]) for run, own in block.of_runs.items()}
-        spans = {run: own.span_offsets for run, own in block.of_runs.items()}
+        texts = {run: span_texts(run_rows, origins[run]) for run, run_rows in block.of_runs.items()}
+        spans = {run: run_rows.span_offsets for run, run_rows in block.of_runs.items()}
         yield (
             block.rows(),
             [text for run, first, last in block.order for text in texts[run][spans[run][first] : spans[run][last]]],
@@ -194,9 +194,9 @@ def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
     """Return which sequences of which run, counted run by run, stand one after the other."""
     seen: Counter[int] = Counter()
     order = []
-    for own in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
-        run, first = int(own[0]), seen[int(own[0])]
-        seen[run] += len(own)
+    for run_spans in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
+        run, first = int(run_spans[0]), seen[int(run_spans[0])]
+        seen[run] += len(run_spans)
         order.append((run, first, seen[run]))
     return order
 
@@ -212,7 +212,7 @@ def _resolve(sequences: NDArray[Any], origin: Origin, *, wanted: Wanted) -> Reso
         origin.corpus,
         origin.tokens,
         origin.special,
-        Cutting(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
+        Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
         wanted=wanted,
     )
 

@@ -6,8 +6,10 @@ fit costs that row; a quote that is never closed would swallow what follows, so 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -18,6 +20,13 @@ from nextlong.recipe import Source
 
 DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 _LEAST_FIELD_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
+_HEAD_BYTES: Final = 512
+_MARKS: Final = {  # UTF-32's begins with UTF-16's
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 _OTHER_DELIMITERS: Final = ";|\t,"
 
 
@@ -38,12 +47,14 @@ def read_delimited(
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
         elif len(row) != len(header):
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"{len(row)} fields, the first row has {len(header)}")
+        elif nul := next((name for name, field in zip(header, row, strict=True) if "\0" in field), None):
+            yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"a NUL byte in the column {nul!r}")
         elif any(not _is_text(field) for field in row):
             yield Reject(file.name, line, RejectKind.INVALID_UTF8)
         else:
             text, own_id, *values = (None if place is None else row[place] for place in places)
-            own = tuple(value or None for value in values)
-            yield Record(text or "", source_id(own_id, file.name, line), line, own)
+            fields = tuple(value or None for value in values)
+            yield Record(text or "", source_id(own_id, file.name, line), line, fields)
 
 
 def rows_of(
@@ -55,7 +66,9 @@ def rows_of(
     """
     limit = max(_LEAST_FIELD_CHARS, max_field_chars)
     csv.field_size_limit(limit)  # of the whole process; the module's own is 131,072 characters
-    text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="surrogateescape", newline="")
+    binary = io.BufferedReader(stream)
+    _refuse_encoding(binary.peek(_HEAD_BYTES)[:_HEAD_BYTES], file)
+    text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text, delimiter=DELIMITERS[kind], strict=True)
     while True:
         line = rows.line_num + 1
@@ -96,6 +109,25 @@ def _refuse_delimiter(header: str, file: InputFile, source: Source) -> None:
         raise CorpusError(
             f"{file.path}: its first row has no {DELIMITERS[kind]!r} but {other!r} between the names of columns; "
             f"{cure or 'write it anew with commas, as RFC 4180 has it'}"
+        )
+
+
+def _refuse_encoding(head: bytes, file: InputFile) -> None:
+    """Raise CorpusError for a file of two or four bytes a character: what editors and spreadsheets call Unicode text."""
+    name = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    first_row, _, _ = head.partition(b"\n")
+    if name is None and b"\0" in first_row:
+        is_little = first_row.find(b"\0") % 2
+        name = "UTF-16LE" if is_little else "UTF-16BE"
+        if first_row.count(b"\0") < len(first_row) // 3:
+            at = first_row.find(b"\0") + 1
+            raise CorpusError(
+                f"{file.path}:1: byte {at} is NUL, which no CSV or TSV file holds; mend or replace the file"
+            )
+    if name is not None:
+        raise CorpusError(
+            f"{file.path} is {name}, but CSV and TSV files are read as UTF-8; convert it: iconv -f {name} -t UTF-8 "
+            f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
         )
 
 

@@ -86,18 +86,18 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     """
     fs, root = file_systems.reach(source.path, where=f"{where}={source.path!r}", error=CorpusError)
     try:
-        base, found, asked_for = again(lambda: match(fs, root), fs=fs)
+        base, matched, asked_for = again(lambda: match(fs, root), fs=fs)
     except (CorpusError, MemoryError):
         raise
     except Exception as error:  # each file system has errors of its own, many of them no OSError
         raise CorpusError(
             f"{where}={source.path!r} cannot be listed: {error}; check the path and your credentials"
         ) from None
-    if not found:
+    if not matched:
         _refuse_nothing(source, where, root, asked_for)
-    kept = _known_files(found, source, asked_for)
+    kept = _known_files(matched, source, asked_for)
     if not kept:
-        _refuse_unknown(source, where, found)
+        _refuse_unknown(source, where, matched)
     for path, info in kept.items():
         check_regular(fs, path, info, where=f"{where}={source.path!r}")
     files = [
@@ -178,11 +178,11 @@ def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[P
     return parts if len(parts) > 1 else [Part(file)]
 
 
-def _known_files(found: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:
+def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:
     """Return the files whose format is known; a format in the recipe covers every file that was named or matched."""
     if asked_for == "file":
-        return {path: info for path, info in found.items() if format_of(posixpath.basename(path), source)}
-    data = {path: info for path, info in found.items() if posixpath.basename(path).lower() not in _SIDE_FILES}
+        return {path: info for path, info in matched.items() if format_of(posixpath.basename(path), source)}
+    data = {path: info for path, info in matched.items() if posixpath.basename(path).lower() not in _SIDE_FILES}
     if asked_for == "folder" and source.format != "auto":
         return {path: info for path, info in data.items() if _format_by_name(path) == source.format}
     kept = {path: info for path, info in data.items() if format_of(path, source)}
@@ -218,10 +218,10 @@ def _refuse_nothing(source: Source, where: str, root: str, asked_for: str) -> No
     raise CorpusError(f"{where}={source.path!r} does not exist (looked for {root}); correct the path")
 
 
-def _refuse_unknown(source: Source, where: str, found: Mapping[str, Any]) -> NoReturn:
+def _refuse_unknown(source: Source, where: str, matched: Mapping[str, Any]) -> NoReturn:
     wanted = "known format" if source.format == "auto" else f"format {source.format!r}"
     raise CorpusError(
-        f"{where}={source.path!r} has no file of a {wanted}, only such as {posixpath.basename(min(found))!r}; "
+        f"{where}={source.path!r} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; "
         f"known are {_KNOWN}; for other names give a file or a glob and set format, e.g. format: jsonl"
     )
 

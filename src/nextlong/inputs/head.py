@@ -63,16 +63,16 @@ def _lines(stream: Any) -> Iterator[bytes]:
 
 
 def _columns(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for record in records:
         nested = {
-            f"{key}.{inner}": own
+            f"{key}.{inner}": inner_value
             for key, value in record.items()
             if isinstance(value, dict)
-            for inner, own in value.items()
+            for inner, inner_value in value.items()
         }
         for name, value in (*record.items(), *nested.items()):
-            values = found.setdefault(name, [])
+            values = columns.setdefault(name, [])
             if value is not None:
                 values.append(value)
-    return found
+    return columns

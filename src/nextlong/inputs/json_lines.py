@@ -61,7 +61,7 @@ def read_json_lines(
         else:
             with_column += 1
         if isinstance(text, str):
-            values = tuple(None if (own := lookup(value, name)) is ABSENT else own for name in wanted)
+            values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in wanted)
             yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
         else:
             yield Reject(file.name, number, _why_no_text(text))

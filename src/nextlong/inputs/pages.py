@@ -150,8 +150,8 @@ def _page(raw: bytes, charset: str | None, file: InputFile) -> tuple[str, dict[s
 def _language(text: str) -> str | None:
     from resiliparse.parse.lang import detect_fast
 
-    found: str = detect_fast(text)[0]
-    return None if found == "unknown" else found
+    language: str = detect_fast(text)[0]
+    return None if language == "unknown" else language
 
 
 def _values(columns: Mapping[str, str | None], wanted: Sequence[str]) -> tuple[str | None, ...]:

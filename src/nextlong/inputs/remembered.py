@@ -59,8 +59,8 @@ def recognise(
     records = [{**others.get(source.path, {}), **known.get(source.path, {})} for source in sources]
     touched = [
         file
-        for own, record in zip(files, records, strict=True)
-        for file in own
+        for source_files, record in zip(files, records, strict=True)
+        for file in source_files
         if file.name in record and _may_be_touched(file, record[file.name])
     ]
     if touched:
@@ -69,13 +69,18 @@ def recognise(
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         now = dict(zip(touched, pool.map(hash_of, touched), strict=True))
     recognised = [
-        [_recognised(file, record.get(file.name), now.get(file)) for file in own]
-        for own, record in zip(files, records, strict=True)
+        [_recognised(file, record.get(file.name), now.get(file)) for file in source_files]
+        for source_files, record in zip(files, records, strict=True)
     ]
     changes: dict[str, None] = {}
     for path in dict.fromkeys(source.path for source in sources):  # of which several sources may read one format each
-        own = [file for source, own in zip(sources, recognised, strict=True) if source.path == path for file in own]
-        changes |= dict.fromkeys(_changes(path, own, known.get(path, {})))
+        source_files = [
+            file
+            for source, source_files in zip(sources, recognised, strict=True)
+            if source.path == path
+            for file in source_files
+        ]
+        changes |= dict.fromkeys(_changes(path, source_files, known.get(path, {})))
     return Recognised(recognised, list(changes))
 
 
@@ -89,10 +94,10 @@ def remember(
 ) -> None:
     """Write down the files of a finished ingest, in the store too; those of other sources stay remembered."""
     # In the order of the files.
-    hashes = iter([own for part in ingested.results(IngestResult) for own in part.input_hashes])
+    hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
-    for source, own in zip(sources, files, strict=True):
-        for file in own:
+    for source, source_files in zip(sources, files, strict=True):
+        for file in source_files:
             record = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
             now[source.path][file.name] = record
     for path in (folder / _INPUTS_FILE for folder in (run_dir, stored) if folder is not None):
@@ -105,8 +110,8 @@ def _read_known(path: Path) -> Known:
     plain: dict[str, dict[str, Any]] = store.read_json(path) if path.exists() else {}
     return {
         source: {
-            name: {"identity": own, "version": own, "xxh3": None} if isinstance(own, str) else own
-            for name, own in names.items()
+            name: {"identity": entry, "version": entry, "xxh3": None} if isinstance(entry, str) else entry
+            for name, entry in names.items()
         }
         for source, names in plain.items()
     }
@@ -118,11 +123,11 @@ def hash_of(file: InputFile) -> str | None:
     if not file_systems.is_local(fs):
         return None
     try:
-        found = store.hash_file(Path(path))
+        digest = store.hash_file(Path(path))
     except OSError as error:
         raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     check_unchanged(file)
-    return found
+    return digest
 
 
 def _may_be_touched(file: InputFile, record: Mapping[str, Any]) -> bool:
@@ -193,7 +198,12 @@ def recognise_inputs(
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read is another now or gone."""
-    own_outputs = [file.path for own in files for file in own if Path(file.path).is_relative_to(run_dir.resolve())]
+    own_outputs = [
+        file.path
+        for source_files in files
+        for file in source_files
+        if Path(file.path).is_relative_to(run_dir.resolve())
+    ]
     if own_outputs:
         raise RunError(
             f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); give it a folder elsewhere"

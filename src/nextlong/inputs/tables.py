@@ -68,10 +68,10 @@ def read_batches(
             ids = column_at(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
             columns = [column_at(rows, path).to_pylist() for path in others]
             values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
-            for text, own_id, own in zip(texts, ids, values, strict=True):
+            for text, own_id, row_values in zip(texts, ids, values, strict=True):
                 line += 1
                 if isinstance(text, str):
-                    yield Record(text, source_id(own_id, file.name, line), line, own)
+                    yield Record(text, source_id(own_id, file.name, line), line, row_values)
                 else:
                     yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.INVALID_UTF8)
 

@@ -34,12 +34,12 @@ def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
         return root, {}, "file"
     parts = root.split("/")
     base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
-    found: dict[str, Any] = {}
+    matched: dict[str, Any] = {}
     for path, listed in fs.glob(root, detail=True).items():
         info = _followed(fs, path, listed)
         if not posixpath.basename(path).startswith("."):
-            found.update(_below(fs, path) if info["type"] == "directory" else {path: info})
-    return base or "/", found, "glob"
+            matched.update(_below(fs, path) if info["type"] == "directory" else {path: info})
+    return base or "/", matched, "glob"
 
 
 def _info(fs: Any, path: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
 _ROW: Final = "nextlong row"
+_OF_SEVERAL_ROWS: Final = ("aggregate", "UNNEST", "GROUPING")
 _REFUSED: Final = {
     "SUBQUERY": "a subquery",
     "STAR": "*",
@@ -106,7 +108,10 @@ class Where:
 
     def _holding(self, rows: Sequence[int], values: Sequence[tuple[Any, ...]]) -> list[int]:
         columns = {name: _array([_nested(values[row], own) for row in rows]) for name, own in self._of_names().items()}
-        self._connection.register("record", pa.table({_ROW: pa.array(rows), **columns}))
+        return self._rows_of(pa.table({_ROW: pa.array(rows), **columns}))
+
+    def _rows_of(self, records: pa.Table) -> list[int]:
+        self._connection.register("record", records)
         try:
             query = f'SELECT "{_ROW}" FROM record WHERE ({self.expression}\n)'
             return [row for (row,) in self._connection.execute(query).fetchall()]
@@ -147,7 +152,25 @@ class Where:
                 f"{self._key} names no column, so it is the same for every document; name one, such as language = 'en'"
             )
         self._check_case(paths)
+        self._check_row_by_row(paths)
         return list(paths)
+
+    def _check_row_by_row(self, paths: Iterable[tuple[str, ...]]) -> None:
+        """Refuse what is decided by several rows, or makes several of one; DuckDB says so without any row."""
+        import duckdb
+
+        columns = {path[0]: pa.array([], pa.null()) for path in paths if len(path) == 1}
+        columns |= {path[0]: pa.array([], pa.struct([(path[1], pa.null())])) for path in paths if len(path) > 1}
+        try:
+            self._rows_of(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
+        except duckdb.CatalogException as error:
+            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
+        except duckdb.Error as error:  # of the kinds of values, which nobody knows yet, too
+            if any(word in str(error) for word in _OF_SEVERAL_ROWS):
+                raise RecipeError(
+                    f"{self._key} holds what is decided by several rows, or makes several of one ({_first_line(error)}); a "
+                    "condition sees one document at a time: of a list, list_sum(x), list_contains(x, y), len(x) and their like"
+                ) from None
 
     def _check_case(self, paths: Iterable[tuple[str, ...]]) -> None:
         known: dict[str, str] = {}
@@ -165,6 +188,14 @@ class Where:
                 f"{self._key}: {name}() is another value every time, so the same files would give other documents; write the "
                 "value out"
             )
+
+
+def evaluator() -> str:
+    """Return which version decides, because another may decide otherwise."""
+    try:
+        return f"duckdb {version('duckdb')}"
+    except PackageNotFoundError:
+        return ""
 
 
 def where_of(source: Source) -> Where | None:

@@ -73,10 +73,10 @@ def draft_documents(
     many it gave up for want of neighbours that there are.
     """
     rows = np.load(docs)
-    own: DocumentMethod[Section] = METHODS.load(method)
+    document_method: DocumentMethod[Section] = METHODS.load(method)
     documents = _documents(rows, lengths, neighbours, keywords)
-    drafted = own.draft(documents, options, request)
-    _write(out, own, rows, drafted.drafts)
+    drafted = document_method.draft(documents, options, request)
+    _write(out, document_method, rows, drafted.drafts)
     near = documents.neighbours
     searched = 0 if near is None else int(np.diff(near.offsets).max(initial=0))
     return DraftResult(
@@ -109,20 +109,20 @@ def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any]) -> Neighbours:
     first_of_shard = np.searchsorted(shards, np.arange(shards.max(initial=0) + 2))
 
     def positions(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)
-        return found
+        document_positions: NDArray[np.int64] = first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)
+        return document_positions
 
     tables = []
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             tables.append(reader.read_all())
-    found = pa.concat_tables([pa.Table.from_batches([], schemas.CANDIDATES), *tables]).combine_chunks()
-    lists = found.column("neighbour_ids").combine_chunks()
+    candidates = pa.concat_tables([pa.Table.from_batches([], schemas.CANDIDATES), *tables]).combine_chunks()
+    lists = candidates.column("neighbour_ids").combine_chunks()
     return Neighbours(
-        queries=positions(found.column("chunk_id").to_numpy()),
+        queries=positions(candidates.column("chunk_id").to_numpy()),
         offsets=lists.offsets.to_numpy().astype(np.int64),
         documents=positions(lists.values.to_numpy()),
-        cosines=found.column("scores").combine_chunks().values.to_numpy(),
+        cosines=candidates.column("scores").combine_chunks().values.to_numpy(),
     )
 
 
@@ -138,9 +138,9 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> d
     """Return a DRAFTS row: each document's chunks, or those of its next part, one after the other."""
     documents, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up
-    own = rows[draft.documents]
-    sizes = own["chunks"] if draft.chunks is None else draft.chunks
-    ids = np.repeat(own["first_chunk"] + _taken_before(groups, sizes), sizes) + _places(sizes)
+    draft_rows = rows[draft.documents]
+    sizes = draft_rows["chunks"] if draft.chunks is None else draft.chunks
+    ids = np.repeat(draft_rows["first_chunk"] + _taken_before(groups, sizes), sizes) + _places(sizes)
     hashes = rows["content_hash"][documents[np.argsort(first_time)]]
     return {
         "sequence_id": f"{method.name}-{xxhash.xxh3_64_hexdigest(hashes.tobytes())}",

@@ -60,9 +60,9 @@ class SpliceMethod(DocumentMethod[Splice]):
         roots = shuffled(documents.content_hashes, seed=request.seed, stage="splice")
         near, cosines = documents.neighbours.table()
         drafts: list[Draft] = []
-        for found in trees(roots, near, cosines, documents.tokens, k=options.neighbours, enough=request.target_tokens):
-            key = int(documents.content_hashes[found.documents[0]])
-            drafts.append(ordered(found, order=options.order, rng=rng_for(request.seed, "splice.order", key)))
+        for tree in trees(roots, near, cosines, documents.tokens, k=options.neighbours, enough=request.target_tokens):
+            key = int(documents.content_hashes[tree.documents[0]])
+            drafts.append(ordered(tree, order=options.order, rng=rng_for(request.seed, "splice.order", key)))
             if len(drafts) == request.sequences:
                 break
         return Drafted(drafts=drafts)
@@ -85,7 +85,7 @@ def trees(
     free = np.ones(len(tokens), np.bool_)
     waiting = iter(roots.tolist())
     while True:
-        found: list[int] = []
+        documents: list[int] = []
         scores: list[float] = []
         filled = 0
         queue: deque[int] = deque()
@@ -106,11 +106,11 @@ def trees(
                 if filled >= enough:
                     break
                 free[document] = False
-                found.append(document)
+                documents.append(document)
                 scores.append(cosine)
                 queue.append(document)
                 filled += int(tokens[document])
-        yield Draft(np.array(found, np.int64), np.array(scores, np.float32))
+        yield Draft(np.array(documents, np.int64), np.array(scores, np.float32))
 
 
 def ordered(tree: Draft, *, order: Order, rng: np.random.Generator) -> Draft:

@@ -48,18 +48,18 @@ _DRAFT = Estimate(
 def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
-    metas = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
+    meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     fetch = fetch_of(recipe)
-    index = index_steps(recipe, embed, metas, k_of=lambda _: fetch, wanted={"fetch": fetch})
-    mine = mine_step(recipe, embed, metas, index)
-    screening = _screening(recipe, ingest, chunk)
-    draft = draft_step(recipe, ingest, chunk, embed, metas, mine, tokenizer, screening)
-    return [metas, encoder, embed, *index, mine, *screening, draft]
+    index = index_steps(recipe, embed, meta_documents, k_of=lambda _: fetch, wanted={"fetch": fetch})
+    mine = mine_step(recipe, embed, meta_documents, index)
+    near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
+    draft = draft_step(recipe, ingest, chunk, embed, meta_documents, mine, tokenizer, near_copy_steps)
+    return [meta_documents, encoder, embed, *index, mine, *near_copy_steps, draft]
 
 
-def _screening(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps that near-copies are measured with; none where they may stay."""
-    if recipe.mine.screened(recipe.compose.negatives) is None:
+    if recipe.mine.near_copies_for(recipe.compose.negatives) is None:
         return []
     shingled = shingles_step(ingest, chunk)
     return [shingled, weights_step(recipe, ingest, chunk, shingled)]
@@ -70,12 +70,12 @@ def draft_step(
     ingest: Step,
     chunk: Step,
     embed: Step,
-    metas: Step,
+    meta_documents: Step,
     mine: Step,
     tokenizer: Step,
-    screening: Sequence[Step],
+    near_copy_steps: Sequence[Step],
 ) -> Step:
-    """CANDIDATES → DRAFTS of extended documents; `screening`, shingles and their weights, finds near-copies."""
+    """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
     compose = recipe.compose
     config: dict[str, Any] = {
         "target_tokens": recipe.sequence_tokens,
@@ -83,7 +83,7 @@ def draft_step(
         "fit": compose.fit,
         "negatives": compose.negatives,
         "pool": recipe.mine.pool if compose.negatives in ("random-retrieved", "tail") else 0,
-        "near_copies": recipe.mine.screened(compose.negatives),
+        "near_copies": recipe.mine.near_copies_for(compose.negatives),
         "max_similarity": None if compose.negatives == "self-repeat" else recipe.mine.max_similarity,
         "seed": recipe.compose_seed if compose.negatives.startswith("random") else 0,
         "max_chars": recipe.chunk.max_chars,
@@ -96,11 +96,11 @@ def draft_step(
             strict=True,
         )
         rules = DraftRules(chars_per_token=done["tokenizer"].result(TokenizerResult).chars_per_token, **config)
-        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if screening else None
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_copy_steps else None
         return [
             partial(
                 draft_block,
-                metas=done["meta_documents"].file(".meta_documents.npy"),
+                meta_documents=done["meta_documents"].file(".meta_documents.npy"),
                 first=first,
                 last=last,
                 candidates=candidates,
@@ -115,7 +115,7 @@ def draft_step(
             for (first, last), candidates in ranges
         ]
 
-    inputs = (ingest, chunk, embed, metas, mine, tokenizer, *screening)
+    inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_copy_steps)
     promises = _promises(method_of(recipe), recipe)
     whole = {**promises, **config, "engine": recipe.tokenizer.engine}
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
@@ -267,6 +267,6 @@ def draft_documents_step(
         seconds=1e-6,
         tasks=one,
         # Lengths and documents, and the neighbours as a graph and as what it is made from.
-        memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.found,
+        memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.all_neighbours,
     )
     return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)

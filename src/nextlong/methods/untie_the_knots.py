@@ -92,7 +92,7 @@ def interleave(
 
     Every interleaving is equally likely, but that the last part of the last document stays last.
     """
-    counts = np.array([len(own) for own in sizes])
+    counts = np.array([len(chunk_tokens) for chunk_tokens in sizes])
     labels = np.repeat(np.arange(len(sizes)), counts)
     labels[:-1] = rng.permutation(labels[:-1])
     # The n-th time that a document comes up it is its n-th part.

@@ -58,15 +58,16 @@ class Arc:
 def parts(pieces: Pieces, *, tokens: int, name: str) -> Iterator[Box | Line | Arc]:
     """Yield what the picture is made of, in units of a thousandth of its width."""
     lead = lead_document(pieces)
-    own = _distinct(pieces, lead)
+    meta_chunks = _distinct(pieces, lead)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = scale(scored(pieces))
-    source = own[0].source_id if own else name
-    chunks = "1 chunk" if len(own) == 1 else f"{len(own):,} chunks, each depending on the one right before it"
+    source = meta_chunks[0].source_id if meta_chunks else name
+    many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
+    chunks = "1 chunk" if len(meta_chunks) == 1 else many
     yield Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
-    yield Line(MARGIN, 54, f"one document of {sum(map(length, own)):,} tokens, {chunks}")
+    yield Line(MARGIN, 54, f"one document of {sum(map(length, meta_chunks)):,} tokens, {chunks}")
     at = 0
-    for piece in own:
+    for piece in meta_chunks:
         yield _box(piece, at, BEFORE_Y, unit, OWN)
         at += length(piece)
     yield Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
@@ -82,8 +83,8 @@ def parts(pieces: Pieces, *, tokens: int, name: str) -> Iterator[Box | Line | Ar
 
 
 def _distinct(pieces: Pieces, lead: int) -> list[Piece]:
-    own = {piece.chunk_id: piece for piece in pieces if piece.doc_id == lead}
-    return [piece for _, piece in sorted(own.items())]
+    of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == lead}
+    return [piece for _, piece in sorted(of_document.items())]
 
 
 def _after(pieces: Pieces, lead: int) -> str:

@@ -44,26 +44,28 @@ def svg_element(svg: str, *, name: str) -> Element:
     """
     root = ElementTree.fromstring(clean(svg))
     _drop(root, ("metadata", "style"))
-    for own in root.iter():
-        own.tag = _local(own.tag)
-        attributes = {_local(key): value for key, value in own.attrib.items()}
+    for node in root.iter():
+        node.tag = _local(node.tag)
+        attributes = {_local(key): value for key, value in node.attrib.items()}
         attributes |= dict(_declarations(attributes.pop("style", "")))
-        own.attrib.clear()
-        own.attrib.update(attributes)
-        own.tail = None
+        node.attrib.clear()
+        node.attrib.update(attributes)
+        node.tail = None
     _rename_ids(root, name)
     return root
 
 
 def _rename_ids(root: Element, name: str) -> None:
     """Prefix the ids that clips and markers refer to; drop the others."""
-    used = {found for own in root.iter() for value in own.attrib.values() for found in _REFERENCE.findall(value)}
-    for own in root.iter():
-        old = own.attrib.pop("id", "")
-        for key, value in own.attrib.items():
-            own.set(key, _REFERENCE.sub(rf"#{name}-\1", value) if key in ("href", "clip-path") else value)
+    used = {
+        reference for node in root.iter() for value in node.attrib.values() for reference in _REFERENCE.findall(value)
+    }
+    for node in root.iter():
+        old = node.attrib.pop("id", "")
+        for key, value in node.attrib.items():
+            node.set(key, _REFERENCE.sub(rf"#{name}-\1", value) if key in ("href", "clip-path") else value)
         if old in used:
-            own.set("id", f"{name}-{old}")
+            node.set("id", f"{name}-{old}")
 
 
 def _drop(root: Element, tags: tuple[str, ...]) -> None:

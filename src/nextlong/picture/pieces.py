@@ -44,9 +44,9 @@ def length(piece: Piece) -> int:
 
 def lead_document(pieces: Pieces) -> int:
     """Return the doc_id of the meta-document, else of the first document; -1 if there is neither."""
-    metas = [piece.doc_id for piece in pieces if piece.role == "meta"]
+    meta_pieces = [piece.doc_id for piece in pieces if piece.role == "meta"]
     chunks = [piece.doc_id for piece in pieces if piece.role in CHUNK_ROLES]
-    return next(iter([*metas, *chunks]), -1)
+    return next(iter([*meta_pieces, *chunks]), -1)
 
 
 def scored(pieces: Pieces) -> list[float]:
@@ -64,21 +64,21 @@ def partners(pieces: Pieces) -> list[int]:
     what stands right before a document; -1 for none.
     """
     of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
-    metas = sorted(of_group.values(), key=lambda place: pieces[place].group)
-    behind = dict(pairwise(metas)) | ({metas[-1]: metas[-2]} if len(metas) > 1 else {})
-    found, before = [], -1
+    meta_pieces = sorted(of_group.values(), key=lambda place: pieces[place].group)
+    behind = dict(pairwise(meta_pieces)) | ({meta_pieces[-1]: meta_pieces[-2]} if len(meta_pieces) > 1 else {})
+    partner_of, before = [], -1
     for place, piece in enumerate(pieces):
         if piece.role == "negative":
-            found.append(of_group.get(piece.group, -1))
+            partner_of.append(of_group.get(piece.group, -1))
         else:
-            found.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
+            partner_of.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
         if piece.role in CHUNK_ROLES:
             before = place
-    return found
+    return partner_of
 
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
-    own = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
-    chunks = list({piece.chunk_id: piece for piece in own}.values())
+    document_pieces = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
+    chunks = list({piece.chunk_id: piece for piece in document_pieces}.values())
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _JOINT_TOKENS]

@@ -26,7 +26,7 @@ def common_words(texts: Iterable[str]) -> frozenset[str]:
     held = [words_of(text) for text in texts]
     if len(held) < _FEWEST_TEXTS:
         return frozenset()
-    counts = Counter(word for own in held for word in own)
+    counts = Counter(word for piece_words in held for word in piece_words)
     return frozenset(word for word, count in counts.items() if count >= _COMMON_SHARE * len(held))
 
 

@@ -108,7 +108,7 @@ def explorer(
 
     `opens`: whether it shows texts "at once", those of its first negative, or only "when chosen".
     """
-    told = element(
+    description = element(
         "p", "Point at the bar, or move the slider: here stands which chunk it is.", class_="told", id=f"{name}-told"
     )
     data = element("script", _json(_data(pieces, tokens, held)), type="application/json")
@@ -116,7 +116,7 @@ def explorer(
         "div",
         bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label),
         _slider(name, label, len(pieces)),
-        told,
+        description,
         element("div", class_="pair"),
         data,
         class_="sequence",
@@ -166,7 +166,7 @@ def _data(pieces: Pieces, tokens: int, held: Held | None) -> dict[str, object]:
     if held is not None:
         data |= {
             "texts": [clean(text) for text in held.texts],
-            "words": [list(own) for own in held.words],
+            "words": [list(piece_words) for piece_words in held.words],
             "url": held.url,
             "shortened": held.shortened_to,
         }

@@ -85,6 +85,6 @@ class Amounts:
         return self.named_chunks * self.chunk_chars
 
     @property
-    def found(self) -> float:
+    def all_neighbours(self) -> float:
         """Neighbours of all queries."""
         return self.queries * min(self.neighbours, self.vectors)

@@ -116,9 +116,9 @@ class Export(Section):
     def _refuse_two_lengths(self) -> None:
         wanted = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(wanted.values())) > 1:
-            told = ", ".join(f"{name} {_length(extra)}" for name, extra in wanted.items())
+            lengths = ", ".join(f"{name} {_length(extra)}" for name, extra in wanted.items())
             raise ValueError(
-                f"formats want sequences of different lengths ({told}), and one composition has one; give each length a run "
+                f"formats want sequences of different lengths ({lengths}), and one composition has one; give each length a run "
                 "of its own in the same run_dir, which shares every step before the drafts"
             )
 
@@ -136,15 +136,15 @@ class Export(Section):
 def terms_of(name: str) -> FormatTerms:
     """Return what a format says of itself. Raises ValueError if there is none of that name, PluginError if it is broken."""
     try:
-        found = FORMATS.load(name)
+        terms = FORMATS.load(name)
     except KeyError:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no format {name!r}; {advice}there are: {', '.join(known)}") from None
-    if not isinstance(found, FormatTerms) or found.name != name:
-        raise FORMATS.broken(name, f"is no Format of that name, but {found!r:.80}")
-    return found
+    if not isinstance(terms, FormatTerms) or terms.name != name:
+        raise FORMATS.broken(name, f"is no Format of that name, but {terms!r:.80}")
+    return terms
 
 
 def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:

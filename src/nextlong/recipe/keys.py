@@ -203,7 +203,7 @@ class Mine(Section):
         None, description="no negative has a higher cosine to its meta-chunk"
     )
 
-    def screened(self, negatives: str) -> float | None:
+    def near_copies_for(self, negatives: str) -> float | None:
         """Return `near_copies`, None where repeating is the point."""
         return None if negatives == "self-repeat" else self.near_copies
 

@@ -17,8 +17,8 @@ _WRITTEN = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 
 def read_length(text: str) -> int | None:
     """Return the length that 8192, 8k, 64K or 1M stands for; None if the text is none."""
-    found = _WRITTEN.fullmatch(text.strip())
-    return int(found[1]) * _UNITS[found[2].lower()] if found else None
+    match = _WRITTEN.fullmatch(text.strip())
+    return int(match[1]) * _UNITS[match[2].lower()] if match else None
 
 
 def _in_full(value: Any) -> Any:

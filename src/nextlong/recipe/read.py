@@ -54,14 +54,14 @@ def _find(name: str, folder: Path, *, where: str, preset: PresetPath | None) -> 
     if path.exists():
         return path
     stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
-    told = ""
+    reason = ""
     if preset is not None and "/" not in name:
         try:
             return preset(stem)
         except RecipeError as error:
-            told = f", and {error}"
+            reason = f", and {error}"
     raise RecipeError(
-        f"{where}={name}: {path} does not exist{told}; a base counts from the folder of the recipe that names it"
+        f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
     )
 
 

@@ -148,8 +148,8 @@ class Recipe(Section):
         try:
             recipe = model.model_validate(merged)
         except ValidationError as error:
-            told = explain(error, model, methods=METHODS.names)
-            raise RecipeError("\n".join(f"{origin}: {line}" for line in told)) from None
+            problems = explain(error, model, methods=METHODS.names)
+            raise RecipeError("\n".join(f"{origin}: {line}" for line in problems)) from None
         # The method's own section is always there, another's only if it says something: so equal recipes are equal.
         kept = tuple(
             name for name in sections if name == recipe.compose.method or getattr(recipe, name) != _default(name)

@@ -67,8 +67,8 @@ def _matching(section: BaseModel, name: str, depth: int = 1, *, comments: Litera
             below = _matching(value, dotted, depth + 1)
             lines += [f"{'  ' * depth}{key}:", *below] if below else []
         elif dotted in _SHOWN or value != field.get_default():
-            told = f"  # {field.description}" if comments == "none" else ""
-            lines += [line.removesuffix(told).rstrip() if told else line for line in _entry(section, key, depth)]
+            comment = f"  # {field.description}" if comments == "none" else ""
+            lines += [line.removesuffix(comment).rstrip() if comment else line for line in _entry(section, key, depth)]
     return lines
 
 

@@ -62,14 +62,14 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
         for place, below in enumerate(value):
             check_plain(below, origin=origin, key=f"{key}[{place}]")
     elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-        told = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
+        shown = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
-        raise RecipeError(f"{where} holds {told}, half of a surrogate pair and no text; correct it")
+        raise RecipeError(f"{where} holds {shown}, half of a surrogate pair and no text; correct it")
     elif (isinstance(value, int) and abs(value) >= _MOST) or (
         isinstance(value, float) and _MOST_FRACTIONAL < abs(value) < inf
     ):
-        told = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
-        raise RecipeError(f"{origin}: {key} is {told}, which is more than there can be of anything; correct it")
+        shown = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
+        raise RecipeError(f"{origin}: {key} is {shown}, which is more than there can be of anything; correct it")
 
 
 def copied(value: Any) -> Any:
@@ -145,11 +145,13 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         return f"{where}: {first['ctx']['error']}{value}".removeprefix(": ")
     reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
     reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
-    told = f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
+    problem = (
+        f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
+    )
     if any(item["type"] == "int_parsing" for item in items) and (short := _COUNTED.fullmatch(str(first["input"]))):
         thousands = int(short[1]) * {"k": 1000, "m": 1_000_000}[short[2].lower()]
-        return f"{told}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
-    return told
+        return f"{problem}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
+    return problem
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:

@@ -36,7 +36,7 @@ class Replicated:
         return list(measure.planned(self.recipe, model, self.runs.held_out, self.documents, self.out))
 
 
-def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated:
+def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Replicated:
     """Bring about everything that the recipe asks for but the report; `told` gets a line a stage."""
     if not recipe.corpus.sources:
         raise RecipeError("corpus.sources is empty; name files with documents of yours")
@@ -52,42 +52,42 @@ def replicate(recipe: Replication, *, told: Callable[[str], None]) -> Replicated
         counts = documents.record["documents"]
         rejected = documents.record.get("rejected")  # stages of earlier versions did not count them
         beside = f"; rejected: {corpus.rejects_in_words(rejected)}" if rejected else ""
-        told(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out{beside}")
+        report(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out{beside}")
         began = time.monotonic()
         runs = data.make(recipe, documents, out)
-        told(
+        report(
             f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({time.monotonic() - began:.0f} s)"
         )
-        _tell_scarce(recipe, runs, told)
+        _tell_scarce(recipe, runs, report)
         measure.check_samples(recipe, documents, runs.tokenizer)
         planned = models.planned(recipe, runs, out)
-        found = Replicated(recipe, out, documents, runs, tuple(planned))
+        replicated = Replicated(recipe, out, documents, runs, tuple(planned))
         for number, model in enumerate(planned, start=1):
-            _train_and_measure(found, model, told=partial(_numbered, told, f"[{number}/{len(planned)}]"))
-    return found
+            _train_and_measure(replicated, model, report=partial(_numbered, report, f"[{number}/{len(planned)}]"))
+    return replicated
 
 
-def _tell_scarce(recipe: Replication, runs: Runs, told: Callable[[str], None]) -> None:
+def _tell_scarce(recipe: Replication, runs: Runs, report: Callable[[str], None]) -> None:
     """Say which runs hold fewer sequences than asked for, so that training reads them more often than the others."""
     for arm in runs.arms:
         if (count := arm.stats.sequences) < recipe.data.sequences:
             times = recipe.extend.trained_tokens / (count * recipe.extend.tokens)
-            told(
+            report(
                 f"{arm.experiment}={arm.name}: the corpus gives {count:,} sequences of {recipe.data.sequences:,}, which are read "
                 f"{times:.2g} times; add documents, or lower data.sequences"
             )
 
 
-def _numbered(told: Callable[[str], None], number: str, line: str) -> None:
-    told(f"{number} {line}")
+def _numbered(report: Callable[[str], None], number: str, line: str) -> None:
+    report(f"{number} {line}")
 
 
-def _train_and_measure(found: Replicated, model: Trained, *, told: Callable[[str], None]) -> None:
-    todo = found.measured(model)
+def _train_and_measure(replicated: Replicated, model: Trained, *, report: Callable[[str], None]) -> None:
+    todo = replicated.measured(model)
     if model.stage.is_finished and all(one.stage.is_finished for one in todo):
-        told(f"{model.name}: kept")
+        report(f"{model.name}: kept")
         return
-    models.train(model, told=lambda line: told(f"{model.name}: {line}"))
+    models.train(model, report=lambda line: report(f"{model.name}: {line}"))
     began = time.monotonic()
-    measure.measure(model, todo, found.recipe)
-    told(f"{model.name}: measured in {time.monotonic() - began:.0f} s")
+    measure.measure(model, todo, replicated.recipe)
+    report(f"{model.name}: measured in {time.monotonic() - began:.0f} s")

@@ -103,9 +103,9 @@ def is_decided(gap: Spread, *, seeds: int) -> bool:
     return abs(gap.mean) > float(t.ppf(0.975, seeds - 1)) * gap.deviation
 
 
-def measured_columns(found: Sequence[Row]) -> list[Column]:
+def measured_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that there are numbers for."""
-    return [column for column in COLUMNS if any(row.values(column.key) for row in found)]
+    return [column for column in COLUMNS if any(row.values(column.key) for row in rows)]
 
 
 def _row(done: Replicated, arm: Arm | None) -> Row:
@@ -124,12 +124,12 @@ def _scores(tasks: Results, sides: Mapping[str, Results]) -> Scores:
     mean = {key: fmean(values.values()) for key, values in at.items()}
     gains: dict[str, dict[Bins, float]] = {}
     for side, results in sides.items():
-        (found,) = results.finished
+        (dependency,) = results.finished
         mean |= {
-            f"gain-{side}": float(found.values["scores"]["gain_nats"]),
-            f"loss-{side}": float(found.values["scores"]["with_earlier_nats"]),
+            f"gain-{side}": float(dependency.values["scores"]["gain_nats"]),
+            f"loss-{side}": float(dependency.values["scores"]["with_earlier_nats"]),
         }
-        parts = found.values["by_distance"]
+        parts = dependency.values["by_distance"]
         gains[side] = {(part["from_tokens"], part["to_tokens"]): float(part["gain_nats"]) for part in parts}
     return Scores(mean, at, gains)
 

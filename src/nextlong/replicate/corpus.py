@@ -70,10 +70,10 @@ def part(corpus: Corpus, stage: Stage) -> None:
                 os.fsync(file.fileno())
         shutil.copyfile(haystack, essays)
     if empty := [side for side in _SIDES if not counts[side]]:
-        told = f"; rejected were {rejects_in_words(rejected)}" if rejected else ""
+        rejects = f"; rejected were {rejects_in_words(rejected)}" if rejected else ""
         raise CorpusError(
             f"corpus: of {sum(counts.values())} documents none fell to the {empty[0]} side (corpus.held_out={corpus.held_out:g})"
-            f"{told}; add documents, correct corpus.sources, or change the share"
+            f"{rejects}; add documents, correct corpus.sources, or change the share"
         )
     stage.finish({"documents": counts, "held_out_chars": held_chars, "rejected": dict(rejected)})
 
@@ -81,7 +81,7 @@ def part(corpus: Corpus, stage: Stage) -> None:
 def rejects_in_words(rejected: Mapping[str, int]) -> str:
     """Return how many records hold no document, and why."""
     return ", ".join(
-        f"{count:,} × {kind}" for kind, count in sorted(rejected.items(), key=lambda own: (-own[1], own[0]))
+        f"{count:,} × {kind}" for kind, count in sorted(rejected.items(), key=lambda entry: (-entry[1], entry[0]))
     )
 
 

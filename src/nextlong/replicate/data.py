@@ -81,10 +81,10 @@ def _arms(recipe: Replication, documents: Stage, out: Path, tokenizer: str) -> t
     keys = _common(recipe, documents, "train", tokenizer={"source": tokenizer})
     keys |= {"run_dir": str(out / "runs" / f"extension-{documents.fingerprint}")}
     keys["compose"] = {"target_tokens": recipe.extend.tokens, "sequences": recipe.data.sequences}
-    found: list[Arm] = []
+    arms: list[Arm] = []
     for experiment in recipe.experiments:
-        found += _swept(recipe, keys, experiment, recipe.values(experiment), out / "runs" / "extension.yaml")
-    return tuple(found)
+        arms += _swept(recipe, keys, experiment, recipe.values(experiment), out / "runs" / "extension.yaml")
+    return tuple(arms)
 
 
 def _held_out(recipe: Replication, documents: Stage, out: Path, tokenizer: str) -> tuple[Arm, ...]:

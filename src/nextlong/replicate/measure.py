@@ -48,10 +48,10 @@ class Measured:
 def check(recipe: Replication) -> None:
     """Raise RecipeError for a task that is none or has no lengths, before anything is made."""
     try:
-        found = chosen([], recipe.measure.tasks)
+        tasks = chosen([], recipe.measure.tasks)
     except EvaluateError as error:
         raise RecipeError(f"measure.tasks: {str(error).removeprefix('--tasks ')}") from None
-    if lengthless := [task.name for task in found if isinstance(task, Probe) and task.lengths == "none"]:
+    if lengthless := [task.name for task in tasks if isinstance(task, Probe) and task.lengths == "none"]:
         raise RecipeError(
             f"measure.tasks: {lengthless[0]} is not measured at lengths; leave it out ({_PROBE} is always measured)"
         )
@@ -136,5 +136,5 @@ def measure(model: Trained, todo: list[Measured], recipe: Replication) -> None:
 
     for one in todo:
         if not one.stage.is_finished:
-            found = evaluate(loaded, one.asked, progress=Progress(Console(quiet=True)))
-            one.stage.finish({"results": len(found.finished)})
+            measured = evaluate(loaded, one.asked, progress=Progress(Console(quiet=True)))
+            one.stage.finish({"results": len(measured.finished)})

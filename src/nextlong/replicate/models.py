@@ -43,12 +43,12 @@ class Trained:
 
 def planned(recipe: Replication, runs: Runs, out: Path) -> list[Trained]:
     """Return every model, each once, those pretrained before what is extended from them."""
-    found: list[Trained] = []
+    models: list[Trained] = []
     for seed in recipe.seeds:
         base = _pretrained(recipe, runs, out, seed)
-        found.append(base)
-        found += [_extended(recipe, arm, base, out) for arm in runs.arms]
-    return list({one.stage.folder: one for one in reversed(found)}.values())[::-1]
+        models.append(base)
+        models += [_extended(recipe, arm, base, out) for arm in runs.arms]
+    return list({one.stage.folder: one for one in reversed(models)}.values())[::-1]
 
 
 def of_arm(recipe: Replication, arm: Arm | None, runs: Runs, out: Path, seed: int) -> Trained:
@@ -57,7 +57,7 @@ def of_arm(recipe: Replication, arm: Arm | None, runs: Runs, out: Path, seed: in
     return base if arm is None else _extended(recipe, arm, base, out)
 
 
-def train(model: Trained, *, told: Callable[[str], None]) -> None:
+def train(model: Trained, *, report: Callable[[str], None]) -> None:
     """Train it, from its last checkpoint if there is one; what is finished is kept."""
     if model.stage.is_finished:
         return
@@ -72,7 +72,7 @@ def train(model: Trained, *, told: Callable[[str], None]) -> None:
     }
     model.stage.finish(made)
     shutil.rmtree(model.stage.folder / checkpoint.FOLDER, ignore_errors=True)
-    told(f"loss {made['loss']:.3f} after {made['tokens']:,} tokens, {made['seconds']:.0f} s")
+    report(f"loss {made['loss']:.3f} after {made['tokens']:,} tokens, {made['seconds']:.0f} s")
 
 
 def _pretrained(recipe: Replication, runs: Runs, out: Path, seed: int) -> Trained:

@@ -52,19 +52,19 @@ def show(recipe: Replication, console: Console) -> None:
 
 
 def _small(recipe: Replication) -> Iterator[str]:
-    found = _plan(recipe)
-    bases, extended = len(recipe.seeds), found.models - len(recipe.seeds)
-    yield f"models:    {found.sizes.parameters:,} parameters; {bases} pretrained, {extended} extended, each measured"
+    planned = _plan(recipe)
+    bases, extended = len(recipe.seeds), planned.models - len(recipe.seeds)
+    yield f"models:    {planned.sizes.parameters:,} parameters; {bases} pretrained, {extended} extended, each measured"
     yield (
-        f"training:  {found.pretrained_tokens:,} tokens in rows of {recipe.pretrain.tokens:,}, "
-        f"{found.extended_tokens:,} in rows of "
-        f"{recipe.extend.tokens:,}, {found.pretrained_tokens + found.extended_tokens:,} in all"
+        f"training:  {planned.pretrained_tokens:,} tokens in rows of {recipe.pretrain.tokens:,}, "
+        f"{planned.extended_tokens:,} in rows of "
+        f"{recipe.extend.tokens:,}, {planned.pretrained_tokens + planned.extended_tokens:,} in all"
     )
     lengths = ", ".join(f"{length:,}" for length in recipe.measure.lengths)
-    yield f"measuring: {', '.join(recipe.measure.tasks)}, dependency; at {lengths} tokens, {found.measured_tokens:,} tokens read"
+    yield f"measuring: {', '.join(recipe.measure.tasks)}, dependency; at {lengths} tokens, {planned.measured_tokens:,} tokens read"
     yield f"data:      {recipe.data.sequences:,} sequences of {recipe.extend.tokens:,} tokens for each of {_arms(recipe)} runs"
-    yield f"time:      at least {_duration(found.seconds)} ({found.basis}); answers, data and reports come on top"
-    yield f"disk:      {found.disk_bytes / 2**30:.2f} GiB and the corpus"
+    yield f"time:      at least {_duration(planned.seconds)} ({planned.basis}); answers, data and reports come on top"
+    yield f"disk:      {planned.disk_bytes / 2**30:.2f} GiB and the corpus"
     if recipe.preset:
         yield f"shows:     {PRESETS[recipe.preset].shows}"
         yield f"cannot:    {PRESETS[recipe.preset].cannot}"
@@ -182,12 +182,12 @@ def _config(recipe: Replication, *, tied: bool) -> Any:
 
 def _arm_names(recipe: Replication) -> list[str]:
     """Return what is compared, each once: what is nextlong as it comes stands in every ablation."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for experiment in recipe.experiments:
         for value in recipe.values(experiment):
             is_default = value in ("nextlong", "head", "top", recipe.data.max_chars)
-            found["nextlong" if is_default else str(value)] = None
-    return list(found)
+            names["nextlong" if is_default else str(value)] = None
+    return list(names)
 
 
 def _arms(recipe: Replication) -> int:

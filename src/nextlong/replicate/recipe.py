@@ -133,8 +133,8 @@ class Replication(RecipeFile):
 
     def values(self, experiment: Experiment) -> tuple[Any, ...]:
         """Return what an experiment compares."""
-        found: tuple[Any, ...] = getattr(self, experiment)
-        return found
+        values: tuple[Any, ...] = getattr(self, experiment)
+        return values
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:

@@ -23,13 +23,13 @@ _TITLE = "NExtLong, the paper in small"
 
 def write(done: Replicated, console: Console) -> None:
     """Write the page and its figures, and say where they are and what they say."""
-    lead, found, made = list(_lead(done)), list(tables.all_tables(done)), list(figures.all_figures(done))
+    lead, tables_of, made = list(_lead(done)), list(tables.all_tables(done)), list(figures.all_figures(done))
     with store.explained(done.out):
         show.write_figures(made, done.out / "figures")
-        store.write_text(done.out / "report.md", _markdown(lead, found, made))
-        store.write_text(done.out / "report.tex", as_latex(found, lead=lead))
+        store.write_text(done.out / "report.md", _markdown(lead, tables_of, made))
+        store.write_text(done.out / "report.tex", as_latex(tables_of, lead=lead))
         drawn = [(figure.title, figure.svg) for figure in made]
-        store.write_text(done.out / "report.html", as_html(found, drawn, title=_TITLE, lead=lead))
+        store.write_text(done.out / "report.html", as_html(tables_of, drawn, title=_TITLE, lead=lead))
     for line in tables.verdicts(done):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(
@@ -67,6 +67,6 @@ def _lead(done: Replicated) -> Iterator[str]:
     yield published.ATTENTION
 
 
-def _markdown(lead: Sequence[str], found: Sequence[Table], made: Sequence[Figure]) -> str:
+def _markdown(lead: Sequence[str], tables_of: Sequence[Table], made: Sequence[Figure]) -> str:
     shown = "\n\n".join(f"![{figure.title}](figures/{figure.name}.svg)" for figure in made)
-    return f"# {_TITLE}\n\n{as_markdown(found, lead=lead)}\n{shown}\n"
+    return f"# {_TITLE}\n\n{as_markdown(tables_of, lead=lead)}\n{shown}\n"

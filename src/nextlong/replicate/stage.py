@@ -31,8 +31,8 @@ class Stage:
     @cached_property
     def fingerprint(self) -> str:
         """The hash of what it depends on."""
-        told = json.dumps(self.depends_on, sort_keys=True, default=str)
-        return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+        depends_on = json.dumps(self.depends_on, sort_keys=True, default=str)
+        return hashlib.blake2b(depends_on.encode(), digest_size=6).hexdigest()
 
     @property
     def folder(self) -> Path:
@@ -47,8 +47,8 @@ class Stage:
     @property
     def record(self) -> dict[str, Any]:
         """What came of it. Raises RunError if it is not finished, or the file is damaged."""
-        found: dict[str, Any] = store.read_json(self.folder / RECORD)["made"]
-        return found
+        made: dict[str, Any] = store.read_json(self.folder / RECORD)["made"]
+        return made
 
     def finish(self, made: Mapping[str, Any]) -> None:
         """Say that everything is there, and what came of it."""

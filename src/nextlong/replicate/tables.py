@@ -27,25 +27,25 @@ _BY_LENGTH: Final = ("key_values", "copying", "needle", "json_kv", "ruler")
 def all_tables(done: Replicated) -> Iterator[Table]:
     """Yield the tables of every experiment."""
     for experiment in done.recipe.experiments:
-        found = rows(done, experiment)
+        measured = rows(done, experiment)
         title = _TITLES[experiment]
-        yield _scores(done, experiment, found)
-        yield from _differences(done, experiment, found)
-        yield from _by_length(done, title, found)
-        yield from _by_distance(title, found)
-        yield _data(done, title, found)
+        yield _scores(done, experiment, measured)
+        yield from _differences(done, experiment, measured)
+        yield from _by_length(done, title, measured)
+        yield from _by_distance(title, measured)
+        yield _data(done, title, measured)
 
 
 def _table(title: str, about: str, columns: Sequence[str], cells: Sequence[tuple[str, tuple[Cell, ...]]]) -> Table:
     return Table(title, about, tuple(columns), tuple(cells), rows_are="parts")  # no bold: a lead may be noise
 
 
-def _scores(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Table:
-    columns = measured_columns(found)
-    cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in found]
+def _scores(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -> Table:
+    columns = measured_columns(measured)
+    cells = [(row.name, tuple(spread(row.values(column.key)) for column in columns)) for row in measured]
     lengths = ", ".join(map(short, done.recipe.measure.lengths))
     about = (
-        f"Mean ± standard deviation over {_seeds(found)}; means over {lengths} tokens. Value chosen: percent, chance 12.5. "
+        f"Mean ± standard deviation over {_seeds(measured)}; means over {lengths} tokens. Value chosen: percent, chance 12.5. "
         "Copying: nats a token that an earlier copy saves. Gain: nats a token that the earlier meta-chunks save on held-out "
         "documents; loss: of those meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: "
         "share of the last token's attention."
@@ -57,24 +57,24 @@ def _scores(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> T
     return _table(f"{_TITLES[experiment]}: scores", about, [column.title for column in columns], cells)
 
 
-def _ours(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Row | None:
+def _ours(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -> Row | None:
     """Return the row of nextlong as it comes; None if it is not compared."""
     best = done.recipe.data.max_chars if experiment == "granularity" else _OURS[experiment]
-    return next((row for row in found if row.arm is not None and row.arm.value == best), None)
+    return next((row for row in measured if row.arm is not None and row.arm.value == best), None)
 
 
-def _differences(done: Replicated, experiment: Experiment, found: Sequence[Row]) -> Iterator[Table]:
+def _differences(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -> Iterator[Table]:
     """Yield the paper's claim: nextlong as it comes, minus each other, here and there."""
-    title, ours = _TITLES[experiment], _ours(done, experiment, found)
+    title, ours = _TITLES[experiment], _ours(done, experiment, measured)
     theirs = published.TABLES.get(experiment, {})
     if ours is None:
         return
     best = ours.arm.value if ours.arm else None
-    columns = [column for column in measured_columns(found) if column.better]
+    columns = [column for column in measured_columns(measured) if column.better]
     said = ("Avg.", "Recall", "RULER")
     places = [published.COLUMNS.index(name) for name in said] if theirs else []
     cells = []
-    for row in found:
+    for row in measured:
         if row is ours:
             continue
         here = [difference(ours.values(column.key), row.values(column.key)) for column in columns]
@@ -82,7 +82,7 @@ def _differences(done: Replicated, experiment: Experiment, found: Sequence[Row])
         beside = [None if there is None else theirs[str(best)][place] - there[place] for place in places]
         cells.append((f"{ours.name} − {row.name}", (*here, *beside)))
     titles = [f"{column.title} ({'+' if column.better == 'higher' else '−'} is better)" for column in columns]
-    about = f"Mean difference between models of the same seed ± its standard error, over {_seeds(found)}."
+    about = f"Mean difference between models of the same seed ± its standard error, over {_seeds(measured)}."
     if theirs:
         about += f" Last columns: the paper's, percent points of Llama-3-8B at 128K ({published.SOURCES[experiment]})."
     yield _table(
@@ -101,22 +101,22 @@ def _differences(done: Replicated, experiment: Experiment, found: Sequence[Row])
         )
 
 
-def _by_length(done: Replicated, title: str, found: Sequence[Row]) -> Iterator[Table]:
+def _by_length(done: Replicated, title: str, measured: Sequence[Row]) -> Iterator[Table]:
     lengths = sorted(done.recipe.measure.lengths)
-    for column in measured_columns(found):
+    for column in measured_columns(measured):
         if column.key in _BY_LENGTH:
             cells = [
-                (row.name, tuple(spread(row.values_at(column.key, length)) for length in lengths)) for row in found
+                (row.name, tuple(spread(row.values_at(column.key, length)) for length in lengths)) for row in measured
             ]
             yield _table(
                 f"{title}: {column.title} by length", f"{column.unit}.".capitalize(), list(map(short, lengths)), cells
             )
 
 
-def _by_distance(title: str, found: Sequence[Row]) -> Iterator[Table]:
+def _by_distance(title: str, measured: Sequence[Row]) -> Iterator[Table]:
     for side in HELD_OUT_NEGATIVES:
-        parts = sorted({part for row in found for scores in row.seeds for part in scores.gains[side]})
-        cells = [(row.name, tuple(spread(row.gains(side, part)) for part in parts)) for row in found]
+        parts = sorted({part for row in measured for scores in row.seeds for part in scores.gains[side]})
+        cells = [(row.name, tuple(spread(row.gains(side, part)) for part in parts)) for row in measured]
         about = (
             f"Held-out documents as NExtLong extends them, compose.negatives={side}: what the earlier "
             "meta-chunks save, nats a token, by "
@@ -127,10 +127,10 @@ def _by_distance(title: str, found: Sequence[Row]) -> Iterator[Table]:
         yield _table(f"{title}: gain by distance, {side} negatives", about, columns, cells)
 
 
-def _data(done: Replicated, title: str, found: Sequence[Row]) -> Table:
+def _data(done: Replicated, title: str, measured: Sequence[Row]) -> Table:
     columns = ("Sequences", "Read, times", "Cosine of negatives", "Documents", "Chars a token")
     cells = []
-    for row in found:
+    for row in measured:
         if row.arm is not None:
             stats = row.arm.stats
             count = stats.sequences
@@ -147,20 +147,20 @@ def _data(done: Replicated, title: str, found: Sequence[Row]) -> Table:
     return _table(f"{title}: data", about, columns, cells)
 
 
-def _seeds(found: Sequence[Row]) -> str:
-    count = len(found[0].seeds)
+def _seeds(measured: Sequence[Row]) -> str:
+    count = len(measured[0].seeds)
     return f"{count} seeds" if count > 1 else "one seed, so there is no spread"
 
 
 def verdicts(done: Replicated) -> Iterator[str]:
     """Yield what the numbers of each experiment say of nextlong as it comes, in words, whatever that is."""
     for experiment in done.recipe.experiments:
-        found = rows(done, experiment)
-        ours = _ours(done, experiment, found)
+        measured = rows(done, experiment)
+        ours = _ours(done, experiment, measured)
         if ours is not None:
             yield (
                 f"{_TITLES[experiment]}: "
-                f"{_verdict(ours, [row for row in found if row not in (ours, found[0])], measured_columns(found))}"
+                f"{_verdict(ours, [row for row in measured if row not in (ours, measured[0])], measured_columns(measured))}"
             )
 
 
@@ -176,9 +176,9 @@ def _verdict(ours: Row, others: Sequence[Row], columns: Sequence[Column]) -> str
                 continue
             is_ahead = (gap.mean > 0) == (column.better == "higher")
             decided["ahead of" if is_ahead else "behind"].append(f"{row.name} ({column.title})")
-    told = [f"{ours.name} is {where} {', '.join(names)}" for where, names in decided.items() if names]
-    told.append(
+    parts = [f"{ours.name} is {where} {', '.join(names)}" for where, names in decided.items() if names]
+    parts.append(
         f"{undecided} of {count} comparisons show no difference beyond chance (paired t-test over seeds, 95 %; of {count}, about "
         f"{count / 20:.0f} would show one by chance alone)"
     )
-    return "; ".join(told) + "."
+    return "; ".join(parts) + "."

@@ -27,16 +27,16 @@ def _outline(number: int, sequence: Sequence) -> dict[str, Any]:
     by_role = {
         role: [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
     }
-    metas, negatives, documents = by_role.values()
-    owner = next(iter(metas or documents or negatives), None)
+    meta_spans, negatives, documents = by_role.values()
+    owner = next(iter(meta_spans or documents or negatives), None)
     return {
         "number": number,
         "id": sequence.id,
         "method": sequence.method,
         "tokens": len(sequence.input_ids),
-        "meta_chunks": len(metas),
+        "meta_chunks": len(meta_spans),
         "negatives": len(negatives),
-        "meta_tokens": sum(span.token_end - span.token_start for span in metas),
+        "meta_tokens": sum(span.token_end - span.token_start for span in meta_spans),
         "cosine_mean": sum(span.score for span in negatives) / len(negatives) if negatives else None,
         "documents": len({span.doc_id for span in sequence.spans if span.doc_id >= 0}),
         "source_id": owner and owner.source_id,
@@ -70,13 +70,13 @@ def export_of(written: Exported) -> dict[str, Any]:
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
     steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
-    empty = [own for name, split in rows.splits.items() for own in empty_rows(name, split, room=room)]
+    empty = [warning for name, split in rows.splits.items() for warning in empty_rows(name, split, room=room)]
     return {
         "rows": {name: _plain(split) for name, split in rows.splits.items()},
         "left_out": rows.left_out,
         "exports": {step: str(done[step].folder) for step in steps},
         "pushed_to": recipe.export.push,
-        "warnings": [asdict(own) for own in (*measured(written).warnings, *empty)],
+        "warnings": [asdict(warning) for warning in (*measured(written).warnings, *empty)],
     }
 
 

@@ -66,22 +66,22 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     keys = list(rows[0])[1:]
     same = same_in_all(rows, keys)
     show_same(same, console)
-    headings = _headings([str(own["run"]) for own in rows])
-    told = {*same, *_keys_told(headings, rows)}
+    headings = _headings([str(row["run"]) for row in rows])
+    shown = {*same, *_keys_in_headings(headings, rows)}
     lines = [
-        [_spoken(key), *(text_of(own[key]) for own in rows)]
+        [_spoken(key), *(text_of(row[key]) for row in rows)]
         for key in keys
-        if key not in told and any(own[key] is not None for own in rows)
+        if key not in shown and any(row[key] is not None for row in rows)
     ]
     tables.show_in_blocks(headings, lines, console, names=1)
 
 
-def _keys_told(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _keys_in_headings(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the keys whose values the headings hold; a swept key may only share its name with one."""
     values = [heading.split("\n") for heading in headings[1:]]
     for place, key in enumerate(headings[0].split("\n")):
-        shown = [_NONE if own.get(key) is None else str(own[key]) for own in rows]
-        if key and shown == [told[place] for told in values]:
+        shown = [_NONE if row.get(key) is None else str(row[key]) for row in rows]
+        if key and shown == [heading[place] for heading in values]:
             yield key
 
 
@@ -91,16 +91,16 @@ def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[
         return {}
     first = {key: rows[0].get(key) for key in keys}
     return {
-        key: value for key, value in first.items() if value is not None and all(own.get(key) == value for own in rows)
+        key: value for key, value in first.items() if value is not None and all(row.get(key) == value for row in rows)
     }
 
 
 def show_same(same: Mapping[str, Any], console: Console) -> None:
     """Print above a table what is the same in all its rows; nothing if nothing is."""
     if same:
-        told = "; ".join(f"{_spoken(key)} {text_of(value)}" for key, value in same.items())
+        alike = "; ".join(f"{_spoken(key)} {text_of(value)}" for key, value in same.items())
         wraps = console.is_terminal
-        console.print(f"the same in all: {told}\n", markup=False, highlight=False, soft_wrap=not wraps)
+        console.print(f"the same in all: {alike}\n", markup=False, highlight=False, soft_wrap=not wraps)
 
 
 def _spoken(key: str) -> str:
@@ -113,17 +113,17 @@ def _headings(runs: Sequence[str]) -> list[str]:
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
-    keys = list(dict.fromkeys(key for own in settings for key in own))
-    return ["\n".join(keys), *("\n".join(own.get(key, _NONE) for key in keys) for own in settings)]
+    keys = list(dict.fromkeys(key for setting in settings for key in setting))
+    return ["\n".join(keys), *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings)]
 
 
 def _short_names(runs: Sequence[str]) -> list[str]:
     """Return the names of runs, RUN or RUN@STATE, without what all have in common."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
-    while all(len(own) > shared + 1 and own[: shared + 1] == parts[0][: shared + 1] for own in parts):
+    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
         shared += 1
-    return ["".join(own[shared:]) for own in parts]
+    return ["".join(words[shared:]) for words in parts]
 
 
 def text_of(value: str | float | None) -> str:

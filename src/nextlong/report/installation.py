@@ -157,32 +157,36 @@ def _gpus() -> tuple[str, ...] | None:
     return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
 
 
-def show(found: Installation, console: Console) -> None:
+def show(installation: Installation, console: Console) -> None:
     """Print what is there, and for each feature that is not, the command that adds it."""
-    hardware = found.hardware
+    hardware = installation.hardware
     tables.show_pairs(
-        f"nextlong {found.nextlong}",
+        f"nextlong {installation.nextlong}",
         [
-            ("python", f"{found.python}, {found.platform}"),
+            ("python", f"{installation.python}, {installation.platform}"),
             ("processors", f"{hardware.cpus}, as many workers as `workers: auto` starts"),
             ("memory", f"{hardware.memory_bytes / _GB:,.1f} GB"),
             ("free disk", f"{hardware.free_disk_bytes / _GB:,.1f} GB in {Path.cwd()}"),
             ("GPU", _gpu_in_words(hardware.gpus)),
-            ("core", _core_in_words(found)),
+            ("core", _core_in_words(installation)),
         ],
         console,
     )
     table = tables.table()
     for heading in ("feature", "for", "state"):
         table.add_column(heading, overflow="fold")
-    for own in found.features:
-        state = "[green]ready[/]" if not own.missing else f"[yellow]missing[/] {tables.cell(', '.join(own.missing))}"
-        table.add_row(own.extra, tables.cell(own.purpose), state)
-    if found.features:
+    for feature in installation.features:
+        state = (
+            "[green]ready[/]"
+            if not feature.missing
+            else f"[yellow]missing[/] {tables.cell(', '.join(feature.missing))}"
+        )
+        table.add_row(feature.extra, tables.cell(feature.purpose), state)
+    if installation.features:
         tables.show(table, console)
-    for own in found.features:
-        if own.cure:
-            console.print(f"for {own.purpose}:  {own.cure}", markup=False, highlight=False, soft_wrap=True)
+    for feature in installation.features:
+        if feature.cure:
+            console.print(f"for {feature.purpose}:  {feature.cure}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:
@@ -191,10 +195,14 @@ def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:
     return ", ".join(gpus) or "none that torch sees; everything runs on processors"
 
 
-def _core_in_words(found: Installation) -> str:
-    if not found.core:
+def _core_in_words(installation: Installation) -> str:
+    if not installation.core:
         return "runs from its sources, so what it needs is not known; say pip install -e ."
-    wrong = [f"{own.name}{own.needed} ({own.installed or 'missing'})" for own in found.core if not own.is_enough]
+    wrong = [
+        f"{package.name}{package.needed} ({package.installed or 'missing'})"
+        for package in installation.core
+        if not package.is_enough
+    ]
     if wrong:
         return f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
-    return f"all {len(found.core)} packages are there"
+    return f"all {len(installation.core)} packages are there"

@@ -50,15 +50,15 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
 
 
 def _row(number: int, sequence: Sequence, *, extends: bool) -> tuple[str, ...]:
-    metas, negatives = _of(sequence, "meta"), _of(sequence, "negative")
-    share = sum(span.token_end - span.token_start for span in metas) / len(sequence.input_ids)
+    meta_spans, negatives = _of(sequence, "meta"), _of(sequence, "negative")
+    share = sum(span.token_end - span.token_start for span in meta_spans) / len(sequence.input_ids)
     mean = sum(span.score for span in negatives) / len(negatives) if negatives else None
     doc_ids = {span.doc_id: span.source_id for span in sequence.spans if span.doc_id >= 0}
-    leading = metas[0].source_id if metas else ""  # cut at T, a sequence may hold none
+    leading = meta_spans[0].source_id if meta_spans else ""  # cut at T, a sequence may hold none
     return (  # what other layouts do not have is not 0
         str(number),
         f"{len(sequence.input_ids):,}",
-        str(len(metas)) if extends else "–",
+        str(len(meta_spans)) if extends else "–",
         str(len(negatives)) if extends else "–",
         f"{share:.1%}" if extends else "–",
         "–" if mean is None else f"{mean:.3f}",

@@ -64,22 +64,25 @@ def _what(stats: Stats) -> Rows:
         ("distinct documents", f"{stats.distinct_documents:,}"),
     ]
     if stats.documents_per_sequence:
-        own = stats.documents_per_sequence
+        spread = stats.documents_per_sequence
         rows.append(
-            ("documents per sequence", f"{own.mean:,.1f} on average, {own.p10:,.0f} to {own.p90:,.0f} (p10 to p90)")
+            (
+                "documents per sequence",
+                f"{spread.mean:,.1f} on average, {spread.p10:,.0f} to {spread.p90:,.0f} (p10 to p90)",
+            )
         )
     return [(name, value) for name, value in rows if value]
 
 
 def _yield(stats: Stats) -> Rows:
-    told = stats.yields
-    counts = [("asked", told.asked), ("documents", told.documents)]
+    yields = stats.yields
+    counts = [("asked", yields.asked), ("documents", yields.documents)]
     if _is_extended(stats):
-        counts.append(("eligible", told.eligible))
+        counts.append(("eligible", yields.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
-    rows.append(("drawn" if _is_extended(stats) else "drafts", f"{told.drafts:,}, which are"))
-    parts = [("kept", told.kept), ("more than asked", told.spare), ("not needed", told.untried)]
-    parts += [(f"dropped: {reason}", count) for reason, count in told.dropped.items()] or [("dropped", 0)]
+    rows.append(("drawn" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, which are"))
+    parts = [("kept", yields.kept), ("more than asked", yields.spare), ("not needed", yields.untried)]
+    parts += [(f"dropped: {reason}", count) for reason, count in yields.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
     if stats.near_copies is not None:
         passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
@@ -94,12 +97,12 @@ def _left_out(stats: Stats) -> Rows:
     for one in stats.left_out:
         rows.append(("", f"{one.count:,} {one.unit}: {one.reason}"))
         for example in one.examples:
-            told = [
+            reasons = [
                 example.source_id,
                 example.note,
                 json.dumps(example.head, ensure_ascii=False) if example.head else "",
             ]
-            rows.append(("", f"  {' · '.join(filter(None, told))}"))
+            rows.append(("", f"  {' · '.join(filter(None, reasons))}"))
     return rows
 
 
@@ -127,9 +130,9 @@ def _reuse(stats: Stats) -> Rows:
     if reuse.mean is None:
         return []
     rows = [("distinct chunks", f"{reuse.distinct_chunks:,}"), ("mean", f"{reuse.mean:.2f}"), ("max", f"{reuse.max:,}")]
-    for own in reuse.histogram:
-        times = f"{own.least:,}" if own.least == own.most else f"{own.least:,}-{own.most:,}"
-        rows.append((f"used {times}", f"{own.chunks:,} chunks"))
+    for one in reuse.histogram:
+        times = f"{one.least:,}" if one.least == one.most else f"{one.least:,}-{one.most:,}"
+        rows.append((f"used {times}", f"{one.chunks:,} chunks"))
     return rows
 
 

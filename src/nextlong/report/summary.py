@@ -32,13 +32,13 @@ _COMMANDS = ("look",)  # to be copied
 _LEAST_CELLS = 20
 
 
-def tell(told: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+def tell(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
     """Print (name, value), one a line; the values stand below those `beside` which were printed before.
 
     On a terminal what is said in words goes on below itself; commands stay whole.
     """
-    width = max(len(name) for name, _ in (*told, *beside)) + 2
-    for name, value in told:
+    width = max(len(name) for name, _ in (*facts, *beside)) + 2
+    for name, value in facts:
         style = "yellow" if name == "warning" else ""
         parts = [value]
         if console.is_terminal and name not in _COMMANDS:
@@ -54,7 +54,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe, done["compose"]))
-    told = [
+    facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
@@ -64,51 +64,53 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         ),
     ]
     if "contaminated" in done:
-        told.insert(2, ("contaminated", _contamination(done)))
+        facts.insert(2, ("contaminated", _contamination(done)))
     if chosen := chosen_in_words(done):
-        told.append(("search", chosen))
+        facts.append(("search", chosen))
     if "weights" in done:
         near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
-        told.append(("near-copies", f"{near_copies:,} left out of the drafts"))
-    told += exported(recipe, done)
-    told += warned(done)
-    told.append(("look", f"nextlong peek {recipe.run_dir}"))
-    return told
+        facts.append(("near-copies", f"{near_copies:,} left out of the drafts"))
+    facts += exported(recipe, done)
+    facts += warned(done)
+    facts.append(("look", f"nextlong peek {recipe.run_dir}"))
+    return facts
 
 
 def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
     """Return what was exported and where, as (name, value); `longest` is the longest sequence of a mix."""
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
-    told = []
+    facts = []
     for split in export_steps.splits_of(recipe):
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
         counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
-        told.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
-        told += [
+        facts.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
+        facts += [
             (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
-        told += [
+        facts += [
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    told += [("warning", str(one)) for name, split in rows.splits.items() for one in empty_rows(name, split, room=room)]
+    facts += [
+        ("warning", str(one)) for name, split in rows.splits.items() for one in empty_rows(name, split, room=room)
+    ]
     if recipe.export.push is not None:
-        told.append(("pushed to", recipe.export.push))
+        facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
-        told.append(("left out", _left_out(rows)))
-    return told
+        facts.append(("left out", _left_out(rows)))
+    return facts
 
 
 def warned(done: Finished) -> list[tuple[str, str]]:
     """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
     if statistics.NAME not in done:
         return []
-    told = statistics.read(done[statistics.NAME]).warnings
-    return [("warning", str(one)) for one in told] or [
+    warnings = statistics.read(done[statistics.NAME]).warnings
+    return [("warning", str(one)) for one in warnings] or [
         ("checked", "nothing that is checked speaks against training on it")
     ]
 
@@ -117,8 +119,8 @@ def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
     left_out, train = rows.left_out, rows.train.sequences
     total = left_out + sum(split.sequences for split in rows.splits.values())
-    told = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
-    return f"{told}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else told
+    neither = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
+    return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
 def _contamination(done: Finished) -> str:
@@ -127,8 +129,8 @@ def _contamination(done: Finished) -> str:
     shards = done["contaminated"].results(ContaminatedResult)
     for shard in shards:
         by_file.update(shard.files)
-    told = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({told})"
+    files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
+    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({files})"
 
 
 def _why_less(done: Finished) -> str:
@@ -141,8 +143,8 @@ def _why_less(done: Finished) -> str:
         (sum(part.near_duplicates for part in near), "near-duplicate"),
         (sum(part.rejects for part in done["ingest"].results(IngestResult)), "rejected"),
     ]
-    told = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
-    return f" ({', '.join(told)})" if told else ""
+    parts = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _plural(reason: str, count: int) -> str:
@@ -151,7 +153,7 @@ def _plural(reason: str, count: int) -> str:
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
     """Say why there are fewer than were asked for, or, of all, than there were drafts."""
-    asked, told = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
+    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
     if asked == "all":
-        return f" ({told})" if dropped(done) else ""
-    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({told})"
+        return f" ({causes})" if dropped(done) else ""
+    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({causes})"

@@ -95,7 +95,7 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
         )
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
-    found, mistakes = [], []
+    checked, mistakes = [], []
     for values in itertools.product(*(axis.values for axis in axes)):
         settings = {axis.key: value for axis, value in zip(axes, values, strict=True)}
         sets = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
@@ -104,11 +104,11 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
         except RecipeError as error:
             mistakes.append(f"{_label(settings)}: {error}")
             continue
-        found.append(_variant(recipe, settings))
+        checked.append(_variant(recipe, settings))
     if mistakes:
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
-    _check_names(found)
-    return found
+    _check_names(checked)
+    return checked
 
 
 def _check_keys(axes: Sequence[Axis]) -> None:
@@ -119,8 +119,8 @@ def _check_keys(axes: Sequence[Axis]) -> None:
         raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
 
 
-def _check_names(found: Sequence[Variant]) -> None:
-    names = [variant.name for variant in found]
+def _check_names(variants: Sequence[Variant]) -> None:
+    names = [variant.name for variant in variants]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise RecipeError(f"two variants of --over would both be recorded as {twice}; run them as two sweeps")
@@ -136,7 +136,7 @@ def _variant(recipe: Recipe, settings: dict[str, Any]) -> Variant:
 
 
 def run_variants(
-    found: Sequence[Variant],
+    variants: Sequence[Variant],
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
@@ -146,7 +146,7 @@ def run_variants(
 
     `when_done` gets the recipe, the finished steps and the state of each, while the run directory is this process's own.
     """
-    for variant in found:
+    for variant in variants:
         run_dir = run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)
         try:
@@ -198,16 +198,16 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
-    recipes = [own.variant.recipe for own in outcomes]
+    recipes = [outcome.variant.recipe for outcome in outcomes]
     yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return all outcomes as rows of the same keys."""
-    own = [outcome.row() for outcome in outcomes]
-    keys = list(dict.fromkeys(key for row in own for key in row))
-    return [{key: row.get(key) for key in keys} for row in own]
+    outcome_rows = [outcome.row() for outcome in outcomes]
+    keys = list(dict.fromkeys(key for row in outcome_rows for key in row))
+    return [{key: row.get(key) for key in keys} for row in outcome_rows]
 
 
 def json_of(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

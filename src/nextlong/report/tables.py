@@ -106,7 +106,7 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
     widths = [_column_cells(place, headings, rows) for place in range(len(headings))]
     blocks: list[list[int]] = [[]]
     for place in range(names, len(headings)):
-        block_cells = sum(widths[own] + _GAP_CELLS for own in (*range(names), *blocks[-1], place)) - _GAP_CELLS
+        block_cells = sum(widths[column] + _GAP_CELLS for column in (*range(names), *blocks[-1], place)) - _GAP_CELLS
         if console.is_terminal and blocks[-1] and block_cells > console.width:
             blocks.append([])
         blocks[-1].append(place)
@@ -130,14 +130,14 @@ def _show_columns(
     *,
     names: int,
 ) -> None:
-    own = table()
+    block = table()
     for place in places:
         heading = "\n".join(map(cell, headings[place].split("\n")))
         width = widths[place] if console.is_terminal else None
-        own.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
+        block.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
     for row in rows:
-        own.add_row(*(cell(row[place]) for place in places))
-    show(own, console)
+        block.add_row(*(cell(row[place]) for place in places))
+    show(block, console)
 
 
 def show(filled: Table, console: Console) -> None:

@@ -69,11 +69,11 @@ def facts(
         vocabulary=done["tokenizer"].result(TokenizerResult).vocab_size,
         eos=done["tokenizer"].result(TokenizerResult).eos_id,
         sources=_sources(runs),
-        recipes=[public_recipe(own) for own in (recipe, *(run.recipe for run in runs[1:]))],
+        recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
         statistics={
-            label: _model_name(told) if label == "encoder" else told for label, told in measured.numbers.items()
+            label: _model_name(value) if label == "encoder" else value for label, value in measured.numbers.items()
         }
         | _lost_text(done),
         warnings=[
@@ -151,9 +151,9 @@ def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list
 
 def _sources(runs: Sequence[Run]) -> list[Source]:
     """Return the sources of all runs, each once."""
-    found = [
+    sources = [
         Source(source.name or public_name(source.path), public_name(source.path), source.license)
         for run in runs
         for source in run.recipe.ingest.sources
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sources))

@@ -12,7 +12,7 @@ def statistics(stats: Stats) -> dict[str, str]:
     is_extended = stats.layout == Layout.EXTENDED
     chunks = "chunks of the meta-document" if is_extended else "parts of a document"
     similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
-    told = {
+    numbers = {
         "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
         "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
         "documents in a sequence": _spread(stats.documents_per_sequence, "{:,.0f}"),
@@ -26,7 +26,7 @@ def statistics(stats: Stats) -> dict[str, str]:
         "encoder": stats.encoder or "",
         "search": stats.search or "",
     }
-    return {label: value for label, value in told.items() if value}
+    return {label: value for label, value in numbers.items() if value}
 
 
 def _count(count: int | None) -> str:

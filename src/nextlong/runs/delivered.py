@@ -33,7 +33,7 @@ def manifest(
     files: Sequence[ExportFile],
 ) -> str:
     """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
-    told = {
+    record = {
         "format": name,
         "nextlong": done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
         "runs": [_run(run) for run in runs],
@@ -49,12 +49,12 @@ def manifest(
         },
     }
     # Without a newline at the end: whatever is cut off, it is JSON no more.
-    return json.dumps(told | {"xxh3": fingerprint(told)}, indent=1, ensure_ascii=False)
+    return json.dumps(record | {"xxh3": fingerprint(record)}, indent=1, ensure_ascii=False)
 
 
-def fingerprint(told: Mapping[str, Any]) -> str:
+def fingerprint(record: Mapping[str, Any]) -> str:
     """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
-    plain = {key: value for key, value in told.items() if key != "xxh3"}
+    plain = {key: value for key, value in record.items() if key != "xxh3"}
     return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 

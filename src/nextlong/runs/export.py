@@ -71,10 +71,10 @@ def run(
 
 def complete(recipe: Recipe, done: Finished, state: record.State, carry_out: pipeline.CarryOut) -> Exported:
     """Measure the state that a recipe has just made, and put the cards to its exports."""
-    return _told(Exported(recipe, [Run(state.named)], done), carry_out)
+    return _with_cards(Exported(recipe, [Run(state.named)], done), carry_out)
 
 
-def _told(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
     """Put the cards to exports, with the run's statistics where it is one run; return them with that step."""
     if len(written.runs) == 1:
         (run,) = written.runs
@@ -105,8 +105,8 @@ def export(
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
-        for told in filter(None, map(which_state, opened)):
-            (reporter or Quiet()).tell(told)
+        for note in filter(None, map(which_state, opened)):
+            (reporter or Quiet()).tell(note)
         for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
             store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]
@@ -124,7 +124,7 @@ def export(
                 _describe_mix(done["rows"], opened, mix, by)
             else:
                 record.add_steps(first.state, {step.name: done[step.name].folder.name for step in steps})
-            written = _told(Exported(recipe, opened, done), carry_out)
+            written = _with_cards(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
 
@@ -147,8 +147,8 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         recipe = _with_options(run, options.values())
     except RecipeError as error:
         named = " ".join([*_at_fault(run, options)] or options)
-        told = str(error).replace(f"{run.record}: ", "")
-        raise RecipeError(f"{named}: {told}" if named not in told else told) from None
+        problem = str(error).replace(f"{run.record}: ", "")
+        raise RecipeError(f"{named}: {problem}" if named not in problem else problem) from None
     if recipe.sequence_tokens != run.recipe.sequence_tokens:
         named = ",".join(recipe.export.formats)
         extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
@@ -229,12 +229,12 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
 
 def write_cards(written: Exported) -> None:
     """Put a data set card into every folder, and its hash into the manifest there."""
-    told = measured(written)
+    measurements = measured(written)
     for name in written.recipe.export.formats:
         for split in export_steps.splits_of(written.recipe):
             folder = written.done[export_steps.step_name(name, split)].folder
             with store.explained(folder):
-                _write_card(folder, _card(written, name, {split: ""}, told))
+                _write_card(folder, _card(written, name, {split: ""}, measurements))
 
 
 def _write_card(folder: Path, text: str) -> None:
@@ -260,7 +260,7 @@ def measured(written: Exported) -> Measured:
     return statistics.read(step) if step is not None and len(written.runs) == 1 else Measured()
 
 
-def _push(written: Exported, name: str, told: Measured, stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, measurements: Measured, stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     recipe = written.recipe
     splits = export_steps.splits_of(recipe)
@@ -270,14 +270,14 @@ def _push(written: Exported, name: str, told: Measured, stale: Literal["refuse",
         destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
-        path.write_text(_card(written, name, below, told), encoding="utf-8")
+        path.write_text(_card(written, name, below, measurements), encoding="utf-8")
         files = [_as_file(path)]
         for split in splits:
             step = written.done[export_steps.step_name(name, split)]
             files += [
-                ExportFile(step.folder / file, f"{below[split]}{file}", found["bytes"], found["xxh3"])
+                ExportFile(step.folder / file, f"{below[split]}{file}", entry["bytes"], entry["xxh3"])
                 for part in step.manifest["parts"]
-                for file, found in part["files"].items()
+                for file, entry in part["files"].items()
             ]
         record = Path(folder) / delivered.NAME
         record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
@@ -289,6 +289,6 @@ def _as_file(path: Path) -> ExportFile:
     return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
 
 
-def _card(written: Exported, name: str, below: Mapping[str, str], told: Measured) -> str:
+def _card(written: Exported, name: str, below: Mapping[str, str], measurements: Measured) -> str:
     recipe, runs, done = written
-    return card(runs_card.facts(recipe, runs, done, name=name, below=below, measured=told))
+    return card(runs_card.facts(recipe, runs, done, name=name, below=below, measured=measurements))

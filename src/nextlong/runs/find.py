@@ -27,10 +27,10 @@ def about(run: Run, *, first: int = 0, most: int = _LOOKED_AT) -> Iterator[tuple
             number += take
             continue
         for block in spans.read_blocks(path, take, run.corpus):
-            own = block.of(schemas.META, schemas.DOCUMENT)
+            subject = block.of(schemas.META, schemas.DOCUMENT)
             for place in range(int(block.sequence[-1]) + 1):
                 if first <= number < first + most:
-                    yield number, np.unique(own.doc_ids[own.sequence == place])
+                    yield number, np.unique(subject.doc_ids[subject.sequence == place])
                 number += 1
             if number >= first + most:
                 return
@@ -44,11 +44,14 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
     alike = [place for place, run in enumerate(runs) if _documents(run) == _documents(runs[0]) and len(run)]
     if len(alike) < 2:
         return None
-    found = {place: _first_numbers(runs[place]) for place in alike}
-    base = min(alike, key=lambda place: len(found[place]))
-    candidates = list(found[base])[:_CANDIDATES]
-    best = max(candidates, key=lambda doc: (sum(doc in own for own in found.values()), -found[base][doc]))
-    numbers = {place: own[best] for place, own in found.items() if best in own}
+    sequences_of = {place: _first_numbers(runs[place]) for place in alike}
+    base = min(alike, key=lambda place: len(sequences_of[place]))
+    candidates = list(sequences_of[base])[:_CANDIDATES]
+    best = max(
+        candidates,
+        key=lambda doc: (sum(doc in first_of for first_of in sequences_of.values()), -sequences_of[base][doc]),
+    )
+    numbers = {place: first_of[best] for place, first_of in sequences_of.items() if best in first_of}
     return (best, numbers) if len(numbers) > 1 else None
 
 

@@ -71,8 +71,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 def inputs_of(folder: Path) -> dict[str, str]:
     """Return the fingerprints of the steps that a folder was made from, by name."""
-    found: dict[str, str] = manifest_of(folder).get("inputs", {})
-    return found
+    inputs: dict[str, str] = manifest_of(folder).get("inputs", {})
+    return inputs
 
 
 def bytes_of(folder: Path) -> int:

@@ -38,13 +38,13 @@ class Negatives:
 
     def add(self, block: Block) -> None:
         """Count the negatives of the next sequences."""
-        own = block.of(schemas.NEGATIVE)
-        self.tokens_of_document.add(own.doc_ids, own.lengths)
+        negatives = block.of(schemas.NEGATIVE)
+        self.tokens_of_document.add(negatives.doc_ids, negatives.lengths)
         held = int(block.sequence[-1]) + 1
-        near = np.bincount(own.sequence[own.scores >= NEAR_IDENTICAL_COSINE], minlength=held)
+        near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=held)
         if near.max() > self._most:
             self._most, self._sequence = int(near.max()), self._sequences + int(near.argmax())
-        self._negatives += len(own.roles)
+        self._negatives += len(negatives.roles)
         self._near += int(near.sum())
         self._sequences += held
 

@@ -57,5 +57,5 @@ def _row(number: int, sequence: Sequence) -> str:
 
 
 def _facts(title: str, facts: Mapping[str, str]) -> str:
-    told = "".join(f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items())
-    return f"<p><b>{escape(clean(title))}</b>{told}</p>"
+    lines = "".join(f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items())
+    return f"<p><b>{escape(clean(title))}</b>{lines}</p>"

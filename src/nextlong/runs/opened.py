@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import finished, record
-from nextlong.artefacts.resolve import Corpus, Cutting, resolve
+from nextlong.artefacts.resolve import Corpus, Truncation, resolve
 from nextlong.artefacts.resolved import Resolved, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done
@@ -76,15 +76,15 @@ class Sequence:
     @property
     def texts(self) -> list[str]:
         """The text of each span, from the documents themselves."""
-        own = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
+        spans = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
 
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
         """Return the text of some spans, by their places among `spans`; the others are not read."""
-        own = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
+        spans = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
         run = self._run
-        return span_texts(self._block, own, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
 
     @property
     def text(self) -> str:
@@ -186,7 +186,7 @@ class Run:
             corpus=self.corpus,
             tokens=finished.token_store(self.steps),
             special=finished.special_ids(self.steps),
-            cutting=Cutting(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
+            truncation=Truncation(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
         )
         for block in blocks:
             yield from (self._sequence(block, number) for number in range(len(block)))
@@ -194,19 +194,19 @@ class Run:
     def _sequence(self, block: Resolved, number: int) -> Sequence:
         first, last = block.span_offsets[number : number + 2].tolist()
         ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
-        own = slice(first, last)
+        of_sequence = slice(first, last)
         columns = (
-            block.chunk_ids[own],
-            block.doc_ids[own],
-            block.source_ids[own],
-            _parsed(block.kept[own]),
-            block.char_starts[own],
-            block.char_ends[own],
-            np.array(schemas.ROLES, object)[block.roles[own]],
-            block.groups[own],
-            block.token_starts[own],
-            block.token_ends[own],
-            block.scores[own],
+            block.chunk_ids[of_sequence],
+            block.doc_ids[of_sequence],
+            block.source_ids[of_sequence],
+            _parsed(block.kept[of_sequence]),
+            block.char_starts[of_sequence],
+            block.char_ends[of_sequence],
+            np.array(schemas.ROLES, object)[block.roles[of_sequence]],
+            block.groups[of_sequence],
+            block.token_starts[of_sequence],
+            block.token_ends[of_sequence],
+            block.scores[of_sequence],
         )
         spans = tuple(map(Span, *(column.tolist() for column in columns)))
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
@@ -215,7 +215,7 @@ class Run:
 def _parsed(kept: NDArray[np.object_]) -> NDArray[np.object_]:
     """Return kept columns, JSON or None, as dictionaries."""
     parsed = np.empty(len(kept), object)
-    parsed[:] = [json.loads(own) if own else {} for own in kept]
+    parsed[:] = [json.loads(line) if line else {} for line in kept]
     return parsed
 
 
@@ -244,7 +244,7 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
             f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
         )
     if twice := [
-        run for place, run in enumerate(runs) if any(_composed(run) == _composed(own) for own in runs[:place])
+        run for place, run in enumerate(runs) if any(_composed(run) == _composed(earlier) for earlier in runs[:place])
     ]:
         raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
     for run in runs[1:]:
@@ -261,13 +261,13 @@ def _check_lengths(first: Run, other: Run) -> None:
     """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
     if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
         return
-    told = " and ".join(
+    lengths = " and ".join(
         f"{run.recipe.sequence_tokens:,} tokens of {run} (for {', '.join(run.recipe.export.formats)})"
         for run in (first, other)
     )
     raise RunError(
-        f"sequences of {told} do not mix: one of them has a token more than compose.target_tokens; run it again with the formats "
-        "of the other (--set export.formats=…), which keeps vectors and candidates"
+        f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with the "
+        "formats of the other (--set export.formats=…), which keeps vectors and candidates"
     )
 
 

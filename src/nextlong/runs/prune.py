@@ -9,7 +9,7 @@ anywhere, every state that is still listed is whole, and what was left half remo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,18 +48,18 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
 def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
     needed = _needed(run_dir, kept, dropped)
-    found = []
+    waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
         if folder.is_symlink():
             if folder.name not in needed:
-                found.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
+                waste.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
             continue
         if folder.name not in needed:
-            found.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
+            waste.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
             continue
         left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-        found += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
-    return found
+        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
+    return waste
 
 
 def _needed(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> set[str]:
@@ -115,6 +115,31 @@ def list_store(path: Path) -> list[Stored]:
     ]
 
 
+def check_users(path: Path, *, forget: Sequence[Path] = ()) -> None:
+    """Take note that the run directories `forget` need nothing of a store any more.
+
+    Raises RunError if one of those is there, or another is not: one that was moved, or is not mounted, still has its links.
+    """
+    users = shared.users(path)
+    known = {run_dir.expanduser().absolute() for run_dir in forget}
+    for run_dir in sorted(known):
+        if run_dir not in users:
+            raise RunError(f"--forget {run_dir}: {path} knows no such run directory; it knows {_listed(users)}")
+        if run_dir.is_dir():
+            raise RunError(f"--forget {run_dir}: it is still there; delete it first, or leave it out")
+    missing = [run_dir for run_dir in users if not run_dir.is_dir() and run_dir not in known]
+    if missing:
+        raise RunError(
+            f"{_listed(missing)} used {path} and cannot be found, so nothing was removed: one that was moved needs its steps; "
+            f"move it back or mount it, or, once it is of no use, say nextlong prune {path} "
+            + " ".join(f"--forget {run_dir}" for run_dir in missing)
+        )
+
+
+def _listed(run_dirs: Iterable[Path]) -> str:
+    return ", ".join(map(str, run_dirs)) or "none"
+
+
 def find_unshared(path: Path) -> list[Waste]:
     """Return the steps of a store that no run directory links to."""
     unused = [one for one in list_store(path) if not one.run_dirs]
@@ -122,9 +147,11 @@ def find_unshared(path: Path) -> list[Waste]:
     return [Waste(path / one.name, one.bytes, why[bool(manifest_of(path / one.name))]) for one in unused]
 
 
-def remove_unshared(path: Path, waste: Sequence[Waste]) -> None:
-    """Remove steps of a store; the caller holds its lock, alone."""
+def remove_unshared(path: Path, waste: Sequence[Waste], *, forget: Sequence[Path] = ()) -> None:
+    """Remove steps of a store, and what it knows of run directories; the caller holds its lock, alone."""
     with store.explained(path):
+        for run_dir in forget:
+            shared.forget(path, run_dir.expanduser())
         for aside in _set_aside(path, waste):
             shutil.rmtree(aside)
         for lock in path.glob(".*.lock"):

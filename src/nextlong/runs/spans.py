@@ -39,8 +39,8 @@ class Block(NamedTuple):
 
     def of(self, *roles: int) -> Block:
         """Return the spans of the given roles."""
-        own = np.isin(self.roles, roles)
-        kept: list[Any] = [column[own] for column in self]
+        has_role = np.isin(self.roles, roles)
+        kept: list[Any] = [column[has_role] for column in self]
         return Block(*kept)
 
     @property
@@ -95,10 +95,10 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]
 
 def distances(block: Block) -> NDArray[np.int64]:
     """Return the tokens between each two consecutive meta-chunks, and parts of a document with others in between."""
-    metas = block.of(schemas.META)
-    order = np.lexsort((metas.starts, metas.sequence))
-    gaps = metas.starts[order][1:] - metas.ends[order][:-1]
-    return np.concatenate([gaps[np.diff(metas.sequence[order]) == 0], _between_parts(block.of(schemas.DOCUMENT))])
+    meta_spans = block.of(schemas.META)
+    order = np.lexsort((meta_spans.starts, meta_spans.sequence))
+    gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
+    return np.concatenate([gaps[np.diff(meta_spans.sequence[order]) == 0], _between_parts(block.of(schemas.DOCUMENT))])
 
 
 def _between_parts(documents: Block) -> NDArray[np.int64]:
@@ -120,11 +120,12 @@ def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def own_document_negatives(block: Block) -> int:
     """Return how many negatives come from the meta-document of their sequence."""
-    metas, negatives = block.of(schemas.META), block.of(schemas.NEGATIVE)
+    meta_spans, negatives = block.of(schemas.META), block.of(schemas.NEGATIVE)
     keys = _pair_keys(
-        np.concatenate([metas.sequence, negatives.sequence]), np.concatenate([metas.doc_ids, negatives.doc_ids])
+        np.concatenate([meta_spans.sequence, negatives.sequence]),
+        np.concatenate([meta_spans.doc_ids, negatives.doc_ids]),
     )
-    return int(np.isin(keys[len(metas.roles) :], keys[: len(metas.roles)]).sum())
+    return int(np.isin(keys[len(meta_spans.roles) :], keys[: len(meta_spans.roles)]).sum())
 
 
 def repeated_chunks(block: Block) -> int:

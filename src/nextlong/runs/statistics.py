@@ -42,12 +42,12 @@ def measure_to(out: Path, *, named: str) -> StatisticsResult:
     """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     measured = stats.measure(run)
-    told = {"numbers": card_statistics.statistics(measured), "warnings": list(map(asdict, measured.warnings))}
-    store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), told)
+    record = {"numbers": card_statistics.statistics(measured), "warnings": list(map(asdict, measured.warnings))}
+    store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), record)
     return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
 
 
 def read(done: Done) -> Measured:
     """Return what the step measured. Raises RunError for a file that is damaged."""
-    told = store.read_json(done.file(_SUFFIX))
-    return Measured(told["numbers"], [Warned(**warned) for warned in told["warnings"]])
+    record = store.read_json(done.file(_SUFFIX))
+    return Measured(record["numbers"], [Warned(**warned) for warned in record["warnings"]])

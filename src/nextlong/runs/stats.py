@@ -171,12 +171,12 @@ class _Counting:
         np.add.at(self.role_tokens, block.roles, block.lengths)
 
     def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
-        own = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-        self.tokens_of_document.add(own.doc_ids, own.lengths)
-        self.chunk_tokens.add(own.lengths)
-        whole = own.lengths == tokens.counts(own.chunk_ids)
-        self.whole_chars += int(lookup.chunk_chars(own.chunk_ids, corpus.chunks)[whole].sum())
-        self.whole_tokens += int(own.lengths[whole].sum())
+        spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+        self.tokens_of_document.add(spans.doc_ids, spans.lengths)
+        self.chunk_tokens.add(spans.lengths)
+        whole = spans.lengths == tokens.counts(spans.chunk_ids)
+        self.whole_chars += int(lookup.chunk_chars(spans.chunk_ids, corpus.chunks)[whole].sum())
+        self.whole_tokens += int(spans.lengths[whole].sum())
 
 
 def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
@@ -296,8 +296,8 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     total: Counter[str] = Counter()
     shards = schemas.shard_of(doc_ids)
     for shard in np.unique(shards).tolist():
-        own = shards == shard
-        (sources,) = lookup.document_columns(doc_ids[own], run.corpus.documents, ("source",))
-        for source, count in zip(sources.tolist(), tokens[own].tolist(), strict=True):
+        of_shard = shards == shard
+        (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), tokens[of_shard].tolist(), strict=True):
             total[source] += count
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

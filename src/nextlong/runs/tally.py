@@ -77,8 +77,8 @@ class Tally:
         inside = (place >= 0) & (place < len(edges) - 1)
         sums = np.bincount(place[inside], weights=counts[inside], minlength=len(edges) - 1).astype(np.int64)
         (filled,) = np.nonzero(sums)
-        own = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
-        return tuple(Bin(float(edges[k] * unit), float((edges[k + 1] - 1) * unit), int(sums[k])) for k in own)
+        shown = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
+        return tuple(Bin(float(edges[k] * unit), float((edges[k + 1] - 1) * unit), int(sums[k])) for k in shown)
 
     def _merge(self) -> None:
         values, counts = zip((self._values, self._counts), *self._pending, strict=True)

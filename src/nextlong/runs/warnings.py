@@ -54,8 +54,8 @@ class Seen(NamedTuple):
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     """Return what speaks against training on a run."""
     seen = Seen(stats, run)
-    told = ((name, check(seen)) for name, check in CHECKS.items())
-    return tuple(Warned(name, message) for name, message in told if message)
+    messages = ((name, check(seen)) for name, check in CHECKS.items())
+    return tuple(Warned(name, message) for name, message in messages if message)
 
 
 def _own_document(seen: Seen) -> str:
@@ -118,23 +118,23 @@ def _near_identical(seen: Seen) -> str:
 
 
 def _one_source(seen: Seen) -> str:
-    negatives, metas = seen.stats.negatives_by_source, _metas_by_source(seen.stats)
-    if not negatives or len(metas | negatives) < 2:
+    negatives, meta_tokens = seen.stats.negatives_by_source, _meta_tokens_by_source(seen.stats)
+    if not negatives or len(meta_tokens | negatives) < 2:
         return ""
     source, tokens = max(negatives.items(), key=lambda item: item[1])
     share = tokens / sum(negatives.values())
-    of_metas = metas.get(source, 0) / max(1, sum(metas.values()))
-    if share < SOURCE_SHARE or share < SOURCE_LIFT * of_metas:
+    of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
+    if share < SOURCE_SHARE or share < SOURCE_LIFT * of_meta_tokens:
         return ""
-    named = {own.path: public_name(own.path) for own in seen.run.recipe.ingest.sources}.get(source, source)
+    named = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}.get(source, source)
     return (
-        f"{share:.0%} of the negatives' tokens come from {named}, but {of_metas:.0%} of the extended documents' tokens: it "
+        f"{share:.0%} of the negatives' tokens come from {named}, but {of_meta_tokens:.0%} of the extended documents' tokens: it "
         "serves as everybody's negatives, so its style tells a model what to skip; give it a smaller ingest.sources weight or "
         "max_documents, or cap reuse with compose.max_uses"
     )
 
 
-def _metas_by_source(stats: Stats) -> dict[str, int]:
+def _meta_tokens_by_source(stats: Stats) -> dict[str, int]:
     negatives = stats.negatives_by_source or {}
     return {source: tokens - negatives.get(source, 0) for source, tokens in stats.tokens_by_source.items()}
 
@@ -151,8 +151,8 @@ def _stand_in_tokenizer(seen: Seen) -> str:
 
 
 def _lossy_tokenizer(seen: Seen) -> str:
-    told = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
-    return f"the tokenizer {told}" if told else ""
+    loss = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
+    return f"the tokenizer {loss}" if loss else ""
 
 
 def _small_tokens(seen: Seen) -> str:
@@ -187,12 +187,12 @@ def _heavy_reuse(seen: Seen) -> str:
 
 
 def _small_corpus(seen: Seen) -> str:
-    own, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
-    if own is None or own.mean <= MOST_OF_CORPUS * documents:
+    spread, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
+    if spread is None or spread.mean <= MOST_OF_CORPUS * documents:
         return ""
     return (
-        f"a sequence takes chunks from {own.mean:,.0f} of the corpus's {documents:,} documents, {own.mean / documents:.0%}: with "
-        "so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
+        f"a sequence takes chunks from {spread.mean:,.0f} of the corpus's {documents:,} documents, {spread.mean / documents:.0%}: "
+        "with so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
     )
 
 

@@ -69,9 +69,9 @@ class Best:
             queries = np.arange(first, min(first + _SETTLED, len(self._held)))
             places = [self._places(query) for query in queries.tolist()]
             ids = [self._ids[query, there] for query, there in zip(queries, places, strict=True)]
-            for found, scores in zip(ids, self._decisive(queries, places), strict=True):
-                order = np.lexsort((found, -scores))[: self._k]
-                yield found[order], scores[order]
+            for row_ids, scores in zip(ids, self._decisive(queries, places), strict=True):
+                order = np.lexsort((row_ids, -scores))[: self._k]
+                yield row_ids[order], scores[order]
 
     def _places(self, query: int) -> NDArray[np.int64]:
         """Return where a query holds what may be among its k best."""

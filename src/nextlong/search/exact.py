@@ -51,8 +51,8 @@ def nearest(
     k = min(k, sum(np.load(path, mmap_mode="r").shape[0] for path in vectors))
     most = max(1, _HELD // cells(k))
     for first in range(0, len(queries_QD) if k else 0, most):
-        for found, cosines in _pass(queries_QD[first : first + most], vectors, k, exclude[first : first + most]):
-            ids.append(found)
+        for neighbours, cosines in _pass(queries_QD[first : first + most], vectors, k, exclude[first : first + most]):
+            ids.append(neighbours)
             scores.append(cosines)
     return ids, scores
 

@@ -54,9 +54,9 @@ class ExactTorch:
         scores: list[NDArray[np.float32]] = []
         for first in range(0, len(queries_QD) if k else 0, _QUERIES):
             part = slice(first, first + _QUERIES)
-            found = self._pass(queries_QD[part], k, exclude[part])
-            ids += found[0]
-            scores += found[1]
+            nearest = self._pass(queries_QD[part], k, exclude[part])
+            ids += nearest[0]
+            scores += nearest[1]
         empty = len(queries_QD) - len(ids)
         return ids + [np.empty(0, np.int64)] * empty, scores + [np.empty(0, np.float32)] * empty
 
@@ -91,14 +91,14 @@ class ExactTorch:
         candidates = [ids[scores >= bar] for ids, scores, bar in zip(ids_QW, best_QW, least, strict=True)]
         exact = exact_cosines(queries_QD, candidates, self._vectors)
         orders = [np.lexsort((ids, -scores))[:k] for ids, scores in zip(candidates, exact, strict=True)]
-        ids = [found[order] for found, order in zip(candidates, orders, strict=True)]
-        scores = [found[order] for found, order in zip(exact, orders, strict=True)]
+        ids = [row[order] for row, order in zip(candidates, orders, strict=True)]
+        scores = [row[order] for row, order in zip(exact, orders, strict=True)]
         total = sum(np.load(path, mmap_mode="r").shape[0] for path in self._vectors)
         crowded = np.flatnonzero(best_QW[:, -1] >= least) if best_QW.shape[1] < total else np.empty(0, np.int64)
         if len(crowded):
             again = nearest(queries_QD[crowded], self._vectors, k=k, exclude=exclude_Q2[crowded])
-            for place, found, cosines in zip(crowded.tolist(), *again, strict=True):
-                ids[place], scores[place] = found, cosines
+            for place, again_ids, cosines in zip(crowded.tolist(), *again, strict=True):
+                ids[place], scores[place] = again_ids, cosines
         return ids, scores
 
     def _blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -182,7 +182,7 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
 
 
 def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> TuneResult:
-    """Tune a filled index on the queries of METAS or of documents; writes no file."""
+    """Tune a filled index on the queries of META_DOCUMENTS or of documents; writes no file."""
     del out
     ids, exclude = _read_queries(queries)
     return tune.tune(files, ids=ids, exclude=exclude, k=k, target=target, seed=seed)

@@ -1,6 +1,6 @@
 """Mine: find the chunks nearest to each chunk of the drawn documents, or the documents nearest to a document.
 
-In:  METAS or ids of documents, VECTORS (unit length, so inner product is cosine), an index over them.
+In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product is cosine), an index over them.
 Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is left out (paper §3.1.2).
 """
 
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.results import MineResult
+from nextlong.search.draw import chunk_ids_of
 from nextlong.search.index import IndexFiles, open_index
-from nextlong.search.metas import chunk_ids_of
 
 _BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 
 
-def mine_block(out: Path, *, metas: Path, first: int, last: int, index: IndexFiles, fetch: int) -> MineResult:
+def mine_block(out: Path, *, meta_documents: Path, first: int, last: int, index: IndexFiles, fetch: int) -> MineResult:
     """Find the candidates of the drawn documents [first, last); writes `{out}.candidates.arrow`."""
-    return _mine(out, *chunk_queries(np.load(metas)[first:last]), index, fetch)
+    return _mine(out, *chunk_queries(np.load(meta_documents)[first:last]), index, fetch)
 
 
 def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, fetch: int) -> MineResult:
@@ -36,10 +36,10 @@ def mine_documents(out: Path, *, queries: Path, first: int, last: int, index: In
     return _mine(out, *document_queries(np.load(queries)[first:last]), index, fetch)
 
 
-def chunk_queries(metas: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids of all chunks of METAS rows, shape (n,), and the range [first, last) of ids each leaves out, (n, 2)."""
-    first, count = (np.repeat(metas[name], metas["chunks"]) for name in ("first_chunk", "chunks"))
-    return chunk_ids_of(metas), np.stack([first, first + count], axis=1)
+def chunk_queries(meta_documents: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of all chunks of drawn documents, shape (n,), and the range [first, last) of ids each leaves out, (n, 2)."""
+    first, count = (np.repeat(meta_documents[name], meta_documents["chunks"]) for name in ("first_chunk", "chunks"))
+    return chunk_ids_of(meta_documents), np.stack([first, first + count], axis=1)
 
 
 def document_queries(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -49,7 +49,7 @@ def document_queries(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 
 def _mine(out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: IndexFiles, fetch: int) -> MineResult:
     opened = open_index(index)
-    found, fewest = 0, fetch if len(ids) else 0
+    candidates, fewest = 0, fetch if len(ids) else 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for first in range(0, len(ids), _BATCH):
             part = slice(first, first + _BATCH)
@@ -57,9 +57,9 @@ def _mine(out: Path, ids: NDArray[np.int64], exclude: NDArray[np.int64], index: 
             neighbours, scores = opened.search(queries_QD, fetch, exclude=exclude[part])
             columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
-            found += sum(map(len, neighbours))
+            candidates += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return MineResult(queries=len(ids), candidates=found, fewest=fewest)
+    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest)
 
 
 def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:

@@ -27,17 +27,17 @@ from nextlong.recipe.amounts import (
 )
 from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
 from nextlong.search import choose
+from nextlong.search.draw import draw_meta_documents, list_documents
 from nextlong.search.index_steps import exact_resources, index_files
-from nextlong.search.metas import draw_metas, list_documents
 from nextlong.search.mine import mine_block, mine_documents
 
-_MOST_METAS = 256  # documents drafted at a time
+_MOST_DOCUMENTS = 256  # documents drafted at a time
 
 
 def _products(amounts: Amounts) -> float:
     """Return the multiplications of a search, and what takes as long as so many: keeping what is found."""
     products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into
-    return products + amounts.found * choose.FOUND_S / choose.PRODUCT_S
+    return products + amounts.all_neighbours * choose.FOUND_S / choose.PRODUCT_S
 
 
 def _search_memory(amounts: Amounts) -> float:
@@ -49,7 +49,7 @@ def _search_memory(amounts: Amounts) -> float:
 _SEARCH = Estimate(
     work=_products,
     seconds=choose.PRODUCT_S,
-    disk=lambda amounts: amounts.found,
+    disk=lambda amounts: amounts.all_neighbours,
     bytes=12,
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
@@ -68,7 +68,7 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
     def tasks(done: Finished) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
         hashes, chars = (done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy"))
-        return [partial(draw_metas, chunks=chunks, hashes=hashes, chars=chars, **config)]
+        return [partial(draw_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Done) -> None:
         draw = done.result(MetaDocumentsResult)
@@ -87,16 +87,16 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
     )
 
 
-def meta_blocks(metas: Path) -> list[tuple[int, int]]:
+def meta_blocks(meta_documents: Path) -> list[tuple[int, int]]:
     """Return the ranges of drawn documents that one task takes, of about as many chunks each; they depend on these alone."""
-    ends = np.cumsum(np.load(metas)["chunks"])
+    ends = np.cumsum(np.load(meta_documents)["chunks"])
     total = int(ends[-1]) if len(ends) else 0
     most = min(max(1, math.ceil(total / BLOCKS)), MOST_QUERIES)
     ranges, first = [], 0
     while first < len(ends):
         begun = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, begun + most, side="right"))
-        ranges.append((first, min(max(last, first + 1), first + _MOST_METAS)))  # one document is never divided
+        ranges.append((first, min(max(last, first + 1), first + _MOST_DOCUMENTS)))  # one document is never divided
         first = ranges[-1][1]
     return ranges
 
@@ -107,7 +107,7 @@ def document_blocks(count: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -> Step:
+def mine_step(recipe: Recipe, embed: Step, meta_documents: Step, index: Sequence[Step]) -> Step:
     """VECTORS of the meta-chunks → CANDIDATES, by the index that the steps `index` built, or exactly."""
     fetch = fetch_of(recipe)
 
@@ -117,11 +117,11 @@ def mine_step(recipe: Recipe, embed: Step, metas: Step, index: Sequence[Step]) -
             index_files(done, done["embed"].files(".vectors.npy")),
         )
         return [
-            partial(mine_block, metas=path, first=first, last=last, index=files, fetch=fetch)
+            partial(mine_block, meta_documents=path, first=first, last=last, index=files, fetch=fetch)
             for first, last in meta_blocks(path)
         ]
 
-    inputs = (embed, metas, *index)
+    inputs = (embed, meta_documents, *index)
     resources = partial(exact_resources, recipe)
     return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
 

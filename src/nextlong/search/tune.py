@@ -75,8 +75,8 @@ def _search(
     for spare in (0.0,) if index.is_lossless else _SPARES:
 
         def measured(probes: int, spare: float = spare) -> Tuned:
-            found, scores = Ivf(replace(files, probes=probes, spare=spare)).search(queries_QD, k, exclude=exclude)
-            recalls = recalls_of((found, scores), truth)
+            ids, scores = Ivf(replace(files, probes=probes, spare=spare)).search(queries_QD, k, exclude=exclude)
+            recalls = recalls_of((ids, scores), truth)
             error = float(recalls.std() / max(1, len(recalls)) ** 0.5)
             return Tuned(probes, spare, float(recalls.mean()), error)
 
@@ -104,10 +104,10 @@ def _fewest(measured: Callable[[int], Tuned], enough: Tuned, *, target: float) -
     return enough
 
 
-def recalls_of(found: Neighbours, truth: Neighbours) -> NDArray[np.float64]:
+def recalls_of(retrieved: Neighbours, truth: Neighbours) -> NDArray[np.float64]:
     """Return the recall of each query, shape (n,): found ids among the true ones, or as near as the farthest of them."""
     recalls = []
-    for ids, scores, true_ids, true_scores in zip(*found, *truth, strict=True):
+    for ids, scores, true_ids, true_scores in zip(*retrieved, *truth, strict=True):
         if len(true_ids):
             hits = np.isin(ids, true_ids) | (scores >= true_scores[-1])
             recalls.append(min(1.0, float(hits.sum()) / len(true_ids)))

@@ -101,14 +101,14 @@ def _repeating(texts: Texts, shared: SharedRuns, suspects: Bools) -> Ints:
     by_common = _covered(texts, shared, common)
     is_crowded = suspects & texts.enough(by_common)
     likely = _likely(texts, shared, of=suspects & ~is_crowded, those=~common, besides=by_common)
-    found = [_NO_PAIRS]
+    repeating = [_NO_PAIRS]
     width = max(1, _CELLS // max(1, len(shared.holders)))
     for first in range(0, len(texts.whole), width):
         holds = _holds(shared, first, min(width, len(texts.whole) - first))
         pairs = likely[(likely[:, 1] >= first) & (likely[:, 1] < first + width)]
-        found.append(pairs[texts.enough(_shared(texts, shared, holds, pairs, first=first), pairs[:, 0])])
-        found += [_all_of(texts, shared, holds, text, first=first) for text in np.flatnonzero(is_crowded).tolist()]
-    return np.concatenate(found)
+        repeating.append(pairs[texts.enough(_shared(texts, shared, holds, pairs, first=first), pairs[:, 0])])
+        repeating += [_all_of(texts, shared, holds, text, first=first) for text in np.flatnonzero(is_crowded).tolist()]
+    return np.concatenate(repeating)
 
 
 def _covered(texts: Texts, shared: SharedRuns, those: Bools) -> Ints:

@@ -29,9 +29,9 @@ def with_passages(texts: Texts, is_shared: Bools) -> Bools:
         length *= 2
     rest = _RUNS - length  # two of `length` that overlap
     whole = whole[:-rest] & whole[rest:]
-    found = np.zeros(len(texts.whole), np.bool_)
-    found[texts.owners[np.flatnonzero(whole)]] = True
-    return found
+    has_passage = np.zeros(len(texts.whole), np.bool_)
+    has_passage[texts.owners[np.flatnonzero(whole)]] = True
+    return has_passage
 
 
 def repeated_passages(texts: Texts, shared: SharedRuns, *, left_out: Bools) -> Ints:

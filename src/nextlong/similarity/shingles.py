@@ -93,9 +93,9 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult
     with open(f"{out}.shingles.npy", "wb") as sink:
         write_header(sink, np.dtype(np.uint64), 0)
         for batch in iter_chunk_texts(documents, chunks):
-            found = shingles(batch.texts)
-            sink.write(found.hashes.data)
-            sizes.append(np.diff(found.offsets))
+            batch_shingles = shingles(batch.texts)
+            sink.write(batch_shingles.hashes.data)
+            sizes.append(np.diff(batch_shingles.offsets))
         offsets = np.cumsum(np.concatenate(sizes))
         sink.seek(0)
         write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
@@ -121,13 +121,13 @@ class ShingleStore:
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard."""
-        found = self._open.get(number)
-        if found is None:
+        shard = self._open.get(number)
+        if shard is None:
             hashes, offsets = (np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number])
             if len(self._open) >= SHARDS_KEPT:
                 self._open.clear()
-            found = self._open[number] = (hashes, offsets)
-        return found
+            shard = self._open[number] = (hashes, offsets)
+        return shard
 
 
 def weigh_shingles(
@@ -168,15 +168,17 @@ def _count_documents(
     for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):
         pieces = []
         for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
-            piece, own = hashes[offsets[a] : offsets[b]], sizes[a:b]
-            pieces.append(piece[np.repeat(own != 1, own)] if (own == 1).any() else piece)  # a short chunk has no runs
+            piece, piece_sizes = hashes[offsets[a] : offsets[b]], sizes[a:b]
+            if (piece_sizes == 1).any():  # a short chunk has no runs
+                piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
+            pieces.append(piece)
         add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
 
 
-def add_counts(counts: NDArray[np.uint32], found: Shingles) -> None:
+def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
     """Add to `counts`, shape (2^k,), in place: one to the slot of each shingle of each text, once a text."""
-    texts = np.repeat(np.arange(len(found.offsets) - 1, dtype=np.uint64), np.diff(found.offsets))
-    keys = np.sort(texts << np.uint64(32) | found.hashes & np.uint64(len(counts) - 1))
+    texts = np.repeat(np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets))
+    keys = np.sort(texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1))
     once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(0xFFFFFFFF)
     np.add.at(counts, once.astype(np.int64), np.uint32(1))
 

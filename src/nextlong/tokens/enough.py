@@ -30,8 +30,8 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
     asked = recipe.sequence_tokens
     sources = recipe.ingest.sources
     text_bytes = sum(
-        min(estimate_text_bytes(own, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
-        for own, source in zip(files, sources, strict=True)
+        min(estimate_text_bytes(source_files, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
+        for source_files, source in zip(files, sources, strict=True)
     )
     if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe):
         return
@@ -59,7 +59,7 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look]) -> float:
     """Estimate the tokens of all documents that stay, with one more for each newline that composing may put between chunks."""
     chars = [look.scale * look.distinct_chars for look in looks]
     shares = kept_shares(looks, [look.scale * look.distinct_documents for look in looks], chars)
-    kept = sum(share * own for share, own in zip(shares, chars, strict=True))
+    kept = sum(share * source_chars for share, source_chars in zip(shares, chars, strict=True))
     few = [text[:_SAMPLE_CHARS] for look in looks for text in look.texts][:_SAMPLE_TEXTS]
     if recipe.tokenizer.train is None:
         tokenizer = load_tokenizer(recipe.tokenizer)

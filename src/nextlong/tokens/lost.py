@@ -23,10 +23,10 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
         decoder = decoders.ByteLevel()
     total = lost = 0
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-        own = Counter(unicodedata.normalize("NFC", text))
-        own.subtract(Counter(unicodedata.normalize("NFC", _decoded(tokenizer, encoding, decoder))))
+        characters = Counter(unicodedata.normalize("NFC", text))
+        characters.subtract(Counter(unicodedata.normalize("NFC", _decoded(tokenizer, encoding, decoder))))
         total += len(text)
-        lost += sum(count for count in own.values() if count > 0)
+        lost += sum(count for count in characters.values() if count > 0)
     return lost / max(1, total)
 
 

@@ -1,8 +1,8 @@
 """Byte level: which characters the tokens of a byte-level BPE stand for.
 
 In:  a `tokenizers.Tokenizer`.
-Out: TOKEN_CHARS, from which NumPy tells how many characters a cut chunk keeps (`artefacts/cut.py`): a process that exports
-need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
+Out: TOKEN_CHARS, from which NumPy tells how many characters stay of a chunk that is shortened (`artefacts/truncated.py`): a
+process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
 """
 
 from __future__ import annotations

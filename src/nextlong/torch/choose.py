@@ -44,8 +44,8 @@ def choose(
 ) -> Choice:
     """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
     runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    for told in filter(None, map(which_state, runs)):
-        warnings.warn(told, stacklevel=3)
+    for note in filter(None, map(which_state, runs)):
+        warnings.warn(note, stacklevel=3)
     _check(
         runs,
         mix=mix,
@@ -67,10 +67,10 @@ def choose(
     splits, left_out = arranged(references, arrangement)
     index, offsets = packed(splits[split or "train"], row_tokens=pack)
     if not len(index):
-        told = f", {left_out} share a chunk with validation" if left_out else ""
+        shared = f", {left_out} share a chunk with validation" if left_out else ""
         raise errors.CorpusError(
             f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
-            f"keeps none{told}; change the share, or make more sequences"
+            f"keeps none{shared}; change the share, or make more sequences"
         )
     fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
     return Choice(Rows([finished.row_source(one.steps) for one in runs], index=index, offsets=offsets), fill, left_out)

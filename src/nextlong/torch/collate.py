@@ -25,18 +25,18 @@ def collate(
     check_word("layout", layout, ("padded", "flat"))
     batch: dict[str, Any] = {}
     for name in rows[0]:
-        own = [row[name] for row in rows]
-        if name in _PADDING and len(own) == 1:
-            batch[name] = own[0][None]
+        values = [row[name] for row in rows]
+        if name in _PADDING and len(values) == 1:
+            batch[name] = values[0][None]
         elif name in _PADDING and layout == "flat":
-            batch[name] = torch.cat(own)[None]
+            batch[name] = torch.cat(values)[None]
         elif name in _PADDING:
             value = pad_id if name == "input_ids" else _PADDING[name]
-            batch[name] = torch.nn.utils.rnn.pad_sequence(own, batch_first=True, padding_value=value)
+            batch[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=value)
         elif name == "cu_seqlens":
-            batch[name] = _joined(own, longest=0 if layout == "flat" else max(int(ends[-1]) for ends in own))
+            batch[name] = _joined(values, longest=0 if layout == "flat" else max(int(ends[-1]) for ends in values))
         else:
-            batch[name] = max(own) if name == "max_seqlen" else torch.cat(own)
+            batch[name] = max(values) if name == "max_seqlen" else torch.cat(values)
     if {"cu_seqlens", "max_seqlen"} <= batch.keys():
         batch["max_seqlen"] = int(batch["cu_seqlens"].diff().max())  # padding may be longer than any sequence
     return batch

@@ -103,8 +103,8 @@ def _take(ids: list[int], is_answer: list[bool], longer: list[int], *, target: b
 
 def _ids(tokenizer: Any, messages: list[dict[str, str]], **how: Any) -> list[int]:
     text = tokenizer.apply_chat_template(messages, tokenize=False, **how)
-    found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return found
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
@@ -118,8 +118,8 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
 
 def _messages(line: str, *, where: str) -> list[dict[str, str]]:
     try:
-        found = json.loads(line)
-        messages = found["messages"]
+        conversation = json.loads(line)
+        messages = conversation["messages"]
         roles = {message["role"] for message in messages if isinstance(message["content"], str)}
     except (ValueError, KeyError, TypeError):
         raise CorpusError(f'{where}: no conversation; write {{"messages": [{{"role": …, "content": …}}, …]}}') from None

@@ -43,8 +43,10 @@ class Progress:
 
 def latest(out: Path) -> Path | None:
     """Return the checkpoint of the highest step, if there is one."""
-    found = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()]
-    return max(found, key=lambda path: int(path.name[5:]), default=None)
+    checkpoints = [
+        path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()
+    ]
+    return max(checkpoints, key=lambda path: int(path.name[5:]), default=None)
 
 
 def save(
@@ -221,8 +223,8 @@ def _seal(work: Path, progress: Progress) -> None:
 
 
 def _prune(out: Path, *, keep_last: int) -> None:
-    found = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name)]
-    for path in sorted(found, key=lambda path: int(path.name[5:]))[:-keep_last]:
+    checkpoints = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name)]
+    for path in sorted(checkpoints, key=lambda path: int(path.name[5:]))[:-keep_last]:
         gone = path.with_name(f".{path.name}.old.tmp")  # a kill while deleting leaves no half checkpoint
         shutil.rmtree(gone, ignore_errors=True)
         path.replace(gone)

@@ -70,27 +70,27 @@ def measure(model: Any, rows: TrainingRows, *, most: int, rank: int, world_size:
 
 def groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
     """Return the group of each token by role, position and distance, (3, T); −1: none."""
-    found = np.full((3, len(row.input_ids)), -1)
-    found[1] = _POSITION_AT + row.position_ids.numpy() * POSITION_BINS // longest
+    groups = np.full((3, len(row.input_ids)), -1)
+    groups[1] = _POSITION_AT + row.position_ids.numpy() * POSITION_BINS // longest
     if row.spans is None:
-        return found
+        return groups
     lengths = row.spans["last"] - row.spans["first"]
-    found[0] = _ROLE_AT + np.repeat(row.spans["role"].astype(np.int64), lengths)
-    found[2] = np.repeat(_distance_groups(row.spans), lengths)
-    return found
+    groups[0] = _ROLE_AT + np.repeat(row.spans["role"].astype(np.int64), lengths)
+    groups[2] = np.repeat(_distance_groups(row.spans), lengths)
+    return groups
 
 
 def _distance_groups(spans: NDArray[Any]) -> NDArray[np.int64]:
     """Return the distance group of each span: tokens between a meta-chunk and the one before; −1 where it is no meta-chunk."""
     groups = np.full(len(spans), -1)
-    metas = np.flatnonzero(spans["role"] == META)
-    own = spans[metas]
-    has_before = np.concatenate([[False], np.diff(own["sequence"]) == 0])[: len(own)]
-    gaps = own["first"][1:] - own["last"][:-1]
-    places = np.zeros(len(own), np.int64)
+    meta_places = np.flatnonzero(spans["role"] == META)
+    meta_spans = spans[meta_places]
+    has_before = np.concatenate([[False], np.diff(meta_spans["sequence"]) == 0])[: len(meta_spans)]
+    gaps = meta_spans["first"][1:] - meta_spans["last"][:-1]
+    places = np.zeros(len(meta_spans), np.int64)
     far = np.floor(np.log2(np.maximum(gaps, 1) / _NEAREST)).astype(np.int64) + 2
     places[1:] = np.clip(far, 1, len(DISTANCES) - 1)
-    groups[metas] = _DISTANCE_AT + np.where(has_before, places, 0)
+    groups[meta_places] = _DISTANCE_AT + np.where(has_before, places, 0)
     return groups
 
 

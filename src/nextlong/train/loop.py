@@ -64,7 +64,7 @@ class Step:
     seconds: float
 
 
-def run(engine: Engine, metrics: Metrics, *, first_step: int, told: Callable[[Step], None]) -> None:
+def run(engine: Engine, metrics: Metrics, *, first_step: int, report: Callable[[Step], None]) -> None:
     """Train from `first_step` (steps done so far) to the end; checkpoints and measurements as the recipe says."""
     recipe = engine.recipe
     if first_step == 0:
@@ -72,7 +72,7 @@ def run(engine: Engine, metrics: Metrics, *, first_step: int, told: Callable[[St
     for number in range(first_step + 1, recipe.training.steps + 1):
         done = _step(engine, number)
         metrics.step(done)
-        told(done)
+        report(done)
         is_last = number == recipe.training.steps
         if is_last or number % recipe.held_out.every_steps == 0:
             _measure(engine, metrics, number)
@@ -178,31 +178,31 @@ def resume(engine: Engine) -> int:
 
     Raises RunError if it is of another recipe, or of data that have changed.
     """
-    found = checkpoint.latest(engine.out)
-    if found is None:
+    folder = checkpoint.latest(engine.out)
+    if folder is None:
         return 0
-    record = store.read_json(found / checkpoint.RECORD)["progress"]
-    _check_same(engine, record, found)
-    progress = checkpoint.load(found, model=engine.model, optimizer=engine.optimizer.optimizer)
+    record = store.read_json(folder / checkpoint.RECORD)["progress"]
+    _check_same(engine, record, folder)
+    progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer.optimizer)
     engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
     return progress.step
 
 
-def _check_same(engine: Engine, record: dict[str, Any], found: Path) -> None:
+def _check_same(engine: Engine, record: dict[str, Any], folder: Path) -> None:
     then, now = _flat(record["recipe"]), _flat(engine.recipe.trained_keys())
     changed = [key for key in now if then.get(key) != now[key]]
     if changed:
-        told = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
-        raise RunError(f"{found} is of another recipe: {told}; put that back, or choose another `out`")
+        differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
+        raise RunError(f"{folder} is of another recipe: {differences}; put that back, or choose another `out`")
     if record["data"] != engine.data:
         raise RunError(
-            f"what is trained on has changed since {found} was saved: the runs hold other sequences; make them as they were, or "
+            f"what is trained on has changed since {folder} was saved: the runs hold other sequences; make them as they were, or "
             "choose another `out` to start anew"
         )
 
 
 def _flat(nested: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in nested.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return flat

@@ -44,10 +44,10 @@ class Metrics:
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Note a measurement."""
         self._append(HELD_OUT, {"step": step, **asdict(measured)})
-        found = {"held_out/loss": measured.loss}
+        values = {"held_out/loss": measured.loss}
         for group in ("role", "distance"):
-            found |= {f"held_out/{group}/{name}": loss for name, (loss, _) in getattr(measured, group).items()}
-        self._show(step, found)
+            values |= {f"held_out/{group}/{name}": loss for name, (loss, _) in getattr(measured, group).items()}
+        self._show(step, values)
 
     def flush(self) -> None:
         """Bring everything to the disk; called before a checkpoint, which is never ahead of the logs."""

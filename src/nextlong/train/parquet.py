@@ -58,13 +58,13 @@ class ParquetRows:
     @cached_property
     def row_tokens(self) -> int:
         """The tokens of each row. Raises RecipeError where rows differ in length."""
-        found = sorted({int(lengths.sum()) for lengths in self._lengths})
-        if len(found) > 1:
+        row_lengths = sorted({int(lengths.sum()) for lengths in self._lengths})
+        if len(row_lengths) > 1:
             raise RecipeError(
-                f"data.parquet mixes rows of {found[0]:,} and {found[-1]:,} tokens; name files whose rows have one length, or "
-                "name the runs under data.runs with data.pack"
+                f"data.parquet mixes rows of {row_lengths[0]:,} and {row_lengths[-1]:,} tokens; name files whose rows "
+                "have one length, or name the runs under data.runs with data.pack"
             )
-        return found[0]
+        return row_lengths[0]
 
     @cached_property
     def sequence_tokens(self) -> int:
@@ -129,15 +129,15 @@ def side_of(rows: NDArray[np.int64], data: Data, *, split: str, key: str) -> NDA
     return rows
 
 
-def _spans(found: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[Any]:
+def _spans(row_spans: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[Any]:
     """Return exported spans as SPANS; documents of a concatenation are told apart by `doc_id`, meta-chunks by their order."""
-    spans = np.zeros(len(found), SPANS)
-    spans["chunk_id"] = [span["chunk_id"] for span in found]
-    spans["role"] = [ROLES.index(span["role"]) for span in found]
-    spans["first"] = [span["token_start"] for span in found]
-    spans["last"] = [span["token_end"] for span in found]
+    spans = np.zeros(len(row_spans), SPANS)
+    spans["chunk_id"] = [span["chunk_id"] for span in row_spans]
+    spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
+    spans["first"] = [span["token_start"] for span in row_spans]
+    spans["last"] = [span["token_end"] for span in row_spans]
     spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
-    documents = np.array([span["doc_id"] for span in found])
+    documents = np.array([span["doc_id"] for span in row_spans])
     is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
     is_extended = np.any(spans["role"] == META)
     spans["group"] = np.cumsum(spans["role"] == META if is_extended else is_new) - 1
@@ -148,9 +148,9 @@ def _metadata(path: Path) -> pq.FileMetaData:
     try:
         return pq.ParquetFile(path).metadata
     except (pa.ArrowException, OSError) as error:
-        told = str(error).split(".")[0]
+        reason = str(error).split(".")[0]
         raise RecipeError(
-            f"data.parquet: {path} cannot be read as Parquet ({told}); name files of `nextlong export --to parquet`"
+            f"data.parquet: {path} cannot be read as Parquet ({reason}); name files of `nextlong export --to parquet`"
         ) from None
 
 
@@ -166,7 +166,7 @@ def _footer(path: Path) -> bytes:
 def _files(named: Path) -> list[Path]:
     if named.is_file():
         return [named]
-    found = sorted(named.rglob("*.parquet"))
-    if not found:
+    parquet_files = sorted(named.rglob("*.parquet"))
+    if not parquet_files:
         raise RecipeError(f"data.parquet: {named} holds no .parquet file; name files or a folder of them")
-    return found
+    return parquet_files

@@ -132,32 +132,32 @@ def show(recipe: TrainRecipe, console: Console) -> None:
         config, base=recipe.model.rope_base, max_tokens=rows.longest_document, scaling=recipe.model.rope_scaling
     )
     documents = [rows[row].bounds.diff().tolist() for row in range(min(len(rows), 64))]
-    found = plan(recipe, config, documents)
-    for line in [*said, *lines(recipe, found, rows=len(rows), documents=documents)]:
+    planned = plan(recipe, config, documents)
+    for line in [*said, *lines(recipe, planned, rows=len(rows), documents=documents)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def lines(recipe: TrainRecipe, found: Plan, *, rows: int, documents: Sequence[Sequence[int]]) -> list[str]:
+def lines(recipe: TrainRecipe, planned: Plan, *, rows: int, documents: Sequence[Sequence[int]]) -> list[str]:
     """Return the plan in words."""
-    memory, hardware, training = found.memory, recipe.hardware, recipe.training
+    memory, hardware, training = planned.memory, recipe.hardware, recipe.training
     row_tokens = max(sum(lengths) for lengths in documents)
     tokens = training.tokens_per_step * training.steps
-    hours = found.seconds / 3600
+    hours = planned.seconds / 3600
     where = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
-    told = [
-        f"parameters:  {found.sizes.parameters:,}",
+    shown = [
+        f"parameters:  {planned.sizes.parameters:,}",
         f"rows:        {rows:,} of up to {row_tokens:,} tokens; {tokens:,} tokens in {training.steps} steps, "
         f"{training.tokens_per_step // row_tokens} rows each",
         f"memory:      {memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
         f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
         f"{memory.loss_block / 1e9:.1f} loss",
-        f"operations:  {found.flops:.2e} FLOPs, {found.flops / tokens:.2e} a token",
-        f"time:        {hours:.1f} h on {where} ({found.basis})"
+        f"operations:  {planned.flops:.2e} FLOPs, {planned.flops / tokens:.2e} a token",
+        f"time:        {hours:.1f} h on {where} ({planned.basis})"
         if hours >= 1
-        else f"time:        {found.seconds:.0f} s on {where} ({found.basis})",
+        else f"time:        {planned.seconds:.0f} s on {where} ({planned.basis})",
     ]
     if hardware.device != "this" and memory.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
         from nextlong.train.ranks import memory_knob
 
-        told.append(f"too large:   {hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}")
-    return told
+        shown.append(f"too large:   {hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}")
+    return shown

@@ -81,7 +81,7 @@ def _show_row(model: Any, row: Row, device: torch.device, console: Console) -> N
     for document in sorted({place * (documents - 1) // (_CHANGED - 1) for place in range(_CHANGED)}):
         leaks[document] = found = leak(model, row.input_ids[None].to(device), bounds, document=document)
         console.print(
-            f"document {document + 1} of {documents}, tokens {bounds[document]:,} to {bounds[document + 1]:,}: its first was changed; "
+            f"document {document + 1} of {documents}, tokens {bounds[document]:,} to {bounds[document + 1]:,}, its first changed: "
             f"{found.moved_inside:,} outputs of its own moved, {found.moved_outside:,} of the others",
             highlight=False,
             soft_wrap=True,

@@ -112,12 +112,14 @@ def explained(recipe: TrainRecipe, accelerator: Any) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise RunError(f"the GPU has no memory left ({str(error).split('.')[0]}); {memory_knob(recipe)}") from None
     except RuntimeError as error:
-        told = str(error)
-        if "can't allocate memory" in told:
-            raise RunError(f"there is no memory left ({told.splitlines()[0][:120]}); {memory_knob(recipe)}") from None
-        if accelerator.num_processes > 1 and any(word in told for word in ("Connection", "peer", "gloo", "NCCL")):
+        message = str(error)
+        if "can't allocate memory" in message:
             raise RunError(
-                f"rank {accelerator.process_index} lost another rank ({told.splitlines()[0][:120]}); look for the first error "
+                f"there is no memory left ({message.splitlines()[0][:120]}); {memory_knob(recipe)}"
+            ) from None
+        if accelerator.num_processes > 1 and any(word in message for word in ("Connection", "peer", "gloo", "NCCL")):
+            raise RunError(
+                f"rank {accelerator.process_index} lost another rank ({message.splitlines()[0][:120]}); look for the first error "
                 "above, then start all ranks again: training goes on from the last checkpoint"
             ) from None
         raise

@@ -92,15 +92,15 @@ class RunRows:
             return
         lengths = sorted({int(length) for length in self._dataset.rows.index["length"]})
         if len(lengths) > 1:
-            told = " and ".join(f"{length:,}" for length in lengths)
+            mixed = " and ".join(f"{length:,}" for length in lengths)
             raise RecipeError(
-                f"data.runs mixes sequences of {told} tokens, so rows would differ in length; set data.pack={lengths[-1]}, which "
+                f"data.runs mixes sequences of {mixed} tokens, so rows would differ in length; set data.pack={lengths[-1]}, which "
                 "puts several short ones into a row"
             )
 
     def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
-        found = self._dataset[row]
-        return found["input_ids"].numpy(), found["seq_lengths"].numpy(), self._dataset.rows.spans(row)
+        tensors = self._dataset[row]
+        return tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row)
 
     def is_target(self, row: int) -> None:  # noqa: ARG002
         return None

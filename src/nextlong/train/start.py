@@ -48,7 +48,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             _tell_resumed(done, recipe, said)
             metrics = Metrics(out, recipe.watch, first_step=done, rank=accelerator.process_index)
             with Watcher(engine, said) as watcher:
-                loop.run(engine, metrics, first_step=done, told=watcher.step)
+                loop.run(engine, metrics, first_step=done, report=watcher.step)
             metrics.close()
             _finish(engine)
         if is_first:
@@ -123,12 +123,12 @@ def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any) -> TrainingRows
     if not recipe.data.validation:
         return None
     try:
-        found = source_of(recipe.data, split="validation", tokenizer=tokenizer)
+        held_out = source_of(recipe.data, split="validation", tokenizer=tokenizer)
     except CorpusError as error:
         raise CorpusError(f"data.validation={recipe.data.validation:g}: {error}") from None
-    if found.row_tokens > rows.row_tokens and not recipe.data.pack:
+    if held_out.row_tokens > rows.row_tokens and not recipe.data.pack:
         raise RecipeError("held-out rows are longer than those trained on; use runs of one length, or set data.pack")
-    return TrainingRows(found, attention=recipe.attention)
+    return TrainingRows(held_out, attention=recipe.attention)
 
 
 def _fingerprint(data: Data, rows: Source) -> str:
@@ -175,8 +175,8 @@ def _picture(out: Path, console: Console) -> None:
     from nextlong.train import picture
 
     written = picture.draw(out)
-    told = f"picture: {written}" if written else "picture: none, matplotlib is missing; pip install matplotlib"
-    console.print(f"model: {out / 'final'}\n{told}", highlight=False, soft_wrap=True)
+    line = f"picture: {written}" if written else "picture: none, matplotlib is missing; pip install matplotlib"
+    console.print(f"model: {out / 'final'}\n{line}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -53,8 +53,8 @@ class Watcher:
             return
         steps = self._engine.recipe.training.steps
         if step.number in (1, steps) or step.number % max(1, steps // _LINES) == 0:
-            told = " · ".join(f"{name} {value}" for name, value in shown.items())
-            self._console.print(told, highlight=False, soft_wrap=True)
+            line = " · ".join(f"{name} {value}" for name, value in shown.items())
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _values(self, step: Step) -> dict[str, str]:
         steps = self._engine.recipe.training.steps

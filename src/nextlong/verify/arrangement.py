@@ -66,8 +66,8 @@ def blocks_of_rows(run: Artefacts, split: Split) -> Iterator[list[list[Composed]
         before = ends[first - 1] if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK_TOKENS, side="right")))
         bounds = split.offsets[first : last + 1]
-        own = split.index[bounds[0] : bounds[-1]]
-        sequences = run.sequences_at(own["part"], own["place"])
+        rows_index = split.index[bounds[0] : bounds[-1]]
+        sequences = run.sequences_at(rows_index["part"], rows_index["place"])
         at = (bounds - bounds[0]).tolist()
         yield [sequences[start:stop] for start, stop in pairwise(at)]
         first = last
@@ -115,9 +115,9 @@ class _Truth:
             else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
                 keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
-            own = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
-            docs = run.chunks(shard)["doc_row"][leaders[own] & ROW_MASK]
-            keys[own] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
+            of_shard = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
+            docs = run.chunks(shard)["doc_row"][leaders[of_shard] & ROW_MASK]
+            keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
         return cls(firsts, lengths, keys)
 
     def is_known(self, index: NDArray[Any]) -> NDArray[np.bool_]:
@@ -148,24 +148,26 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
         numbers = truth.numbers(split.index[known])
         times += np.bincount(numbers, minlength=len(times))
         for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
-            found = split.index[field][known]
-            for at in np.flatnonzero(found != true).tolist():
-                outcome.breach(f"{where}: {field} of sequence {numbers[at]} is {found[at]}, should be {true[at]}")
+            exported = split.index[field][known]
+            for at in np.flatnonzero(exported != true).tolist():
+                outcome.breach(f"{where}: {field} of sequence {numbers[at]} is {exported[at]}, should be {true[at]}")
         for problem in row_problems(split, config["pack"]):
             outcome.breach(f"{where}: {problem}")
         if known.all() and (problem := disorder(split, numbers)):
             outcome.breach(f"{where}: {problem}")
-        told = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
+        recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
-        if told != counted:
-            outcome.breach(f"{where}: its manifest tells of {told}, there are {counted}")
+        if recorded != counted:
+            outcome.breach(f"{where}: its manifest tells of {recorded}, there are {counted}")
     outcome.checked += len(times)
     for number in np.flatnonzero(times > 1).tolist():
         outcome.breach(f"{step.folder.name}: sequence {number} stands in the rows {times[number]} times")
     missing = np.flatnonzero(times == 0)
     if len(missing) != part["counts"]["left_out"]:
-        told = part["counts"]["left_out"]
-        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences stand in no row, its manifest says {told:,}")
+        recorded = part["counts"]["left_out"]
+        outcome.breach(
+            f"{step.folder.name}: {len(missing):,} sequences stand in no row, its manifest says {recorded:,}"
+        )
     if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
         for number in missing.tolist():
             outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")

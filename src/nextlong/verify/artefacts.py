@@ -129,13 +129,13 @@ class Artefacts:
     def special_ids(self) -> dict[int, list[int]]:
         """The ids that stand for the joint, bos and eos, found by the reference tokenizer from the recipe."""
         self.tokenizer.encode_special_tokens = False  # a joint that spells a special token is that token
-        found = {JOINT: self.tokenizer.encode(self.setting("compose", "joint", ""), add_special_tokens=False).ids}
+        ids_of = {JOINT: self.tokenizer.encode(self.setting("compose", "joint", ""), add_special_tokens=False).ids}
         self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
             name = self.setting("tokenizer", key)
             known = None if name is None else self.tokenizer.token_to_id(name)
-            found[role] = [] if known is None else [known]
-        return found
+            ids_of[role] = [] if known is None else [known]
+        return ids_of
 
     # documents and chunks
 
@@ -149,7 +149,7 @@ class Artefacts:
         """Return the CHUNKS of a shard as arrays, shape (rows,)."""
         return _read_chunks(self.shards[shard][1])
 
-    def cut_chunks(self, shard: int) -> Columns:
+    def chunks_before_cleaning(self, shard: int) -> Columns:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
         return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 
@@ -186,32 +186,32 @@ class Artefacts:
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         """Return the text of each chunk id that is there."""
-        found: dict[int, str] = {}
+        text_of: dict[int, str] = {}
         for shard, rows in self.by_shard(ids):
             for part, texts in self.chunk_texts(shard, rows):
-                found.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
-        return found
+                text_of.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
+        return text_of
 
     def names_of(self, doc_ids: Ids, column: Literal["source", "source_id", "kept"]) -> dict[int, str]:
         """Return one column of each document id; of `kept` only those of sources that keep something."""
-        found: dict[int, str] = {}
+        name_of: dict[int, str] = {}
         for shard, rows in self.by_shard(doc_ids):
             if column == "kept" and not self.keeps(shard):
                 continue
             for first, batch in self.documents(shard, column):
-                own = rows[(rows >= first) & (rows < first + batch.num_rows)]
-                names = batch.column(column).take(pa.array(own - first)).to_pylist()
-                found.update(zip((own | (shard << SHARD_BITS)).tolist(), names, strict=True))
-        return found
+                batch_rows = rows[(rows >= first) & (rows < first + batch.num_rows)]
+                names = batch.column(column).take(pa.array(batch_rows - first)).to_pylist()
+                name_of.update(zip((batch_rows | (shard << SHARD_BITS)).tolist(), names, strict=True))
+        return name_of
 
     def hashes_of(self, doc_ids: Ids) -> dict[int, int]:
         """Return the content hash of each document id."""
         paths = self.files("ingest", ".hashes.npy")
-        found: dict[int, int] = {}
+        hash_of: dict[int, int] = {}
         for shard, rows in self.by_shard(doc_ids):
             hashes = np.load(paths[shard], mmap_mode="r")[rows]
-            found.update(zip((rows | (shard << SHARD_BITS)).tolist(), hashes.tolist(), strict=True))
-        return found
+            hash_of.update(zip((rows | (shard << SHARD_BITS)).tolist(), hashes.tolist(), strict=True))
+        return hash_of
 
     def by_shard(self, ids: Ids) -> Iterator[tuple[int, Ids]]:
         """Yield (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
@@ -227,8 +227,8 @@ class Artefacts:
         rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
         if not rows:
             return np.empty((0, 0), np.float32)
-        found: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
-        return found
+        vectors: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
+        return vectors
 
     # tokens
 
@@ -276,7 +276,7 @@ class Artefacts:
         """Return the sequences that stand at `places` of SEQUENCES files `parts`, shape (n,) each, chunks looked up."""
         firsts = np.cumsum([0, *self.takes])
         paths = self.files("compose", ".sequences.arrow")
-        found: dict[int, Stored] = {}
+        sequence_at: dict[int, Stored] = {}
         for part in np.unique(parts).tolist():
             with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
                 for at in np.flatnonzero(parts == part).tolist():
@@ -285,8 +285,8 @@ class Artefacts:
                         raise ValueError(
                             f"{paths[part].name} has {batch.num_rows} sequences in a batch, should have one"
                         )
-                    found[at] = stored(batch, 0, int(firsts[part] + places[at]))
-        return self._looked_up([found[at] for at in range(len(parts))])
+                    sequence_at[at] = stored(batch, 0, int(firsts[part] + places[at]))
+        return self._looked_up([sequence_at[at] for at in range(len(parts))])
 
     def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
         ids = np.concatenate([sequence.chunk for sequence in block])

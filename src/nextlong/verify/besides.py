@@ -16,37 +16,37 @@ def earlier_exports(run: Artefacts) -> list[Step]:
     """Return the steps that wrote other exports of the same sequences, in the order of their folders."""
     named = {step.folder for step in run.steps.values()}
     rows = rows_of_data_set(run)
-    found = []
+    exports = []
     for path in sorted(run.path.glob("[0-9][0-9]-*/manifest.json")):
         step = open_step(path.parent.name, path.parent)
         if path.parent not in named and is_export(step) and step.manifest["inputs"].get("rows") in rows:
-            found.append(step)
-    return found
+            exports.append(step)
+    return exports
 
 
 def rows_of_data_set(run: Artefacts) -> dict[str, Step]:
     """Return every step that arranged the sequences of this data set, and of no other run beside, by fingerprint."""
     compose, asked = run.steps.get("compose"), run.setting("compose", "sequences", 100)
-    found = {}
+    steps = {}
     for path in sorted(run.path.glob("[0-9][0-9]-rows-*/manifest.json")):
         step = open_step("rows", path.parent)
         config = step.manifest.get("config", {})
         is_ours = compose is not None and step.manifest["inputs"].get("compose") == compose.manifest["fingerprint"]
         if is_ours and config.get("sequences") == [asked] and not config.get("others"):
-            found[step.manifest["fingerprint"]] = step
-    return run.rows_steps | found
+            steps[step.manifest["fingerprint"]] = step
+    return run.rows_steps | steps
 
 
 def other_states(run: Artefacts) -> list[tuple[str, Artefacts]]:
     """Return the run directory's other states, by name, each set of sequences once and none that this run has itself."""
     seen = {_sequences_of(run)}
-    found = []
+    states = []
     for record in sorted((run.path / "states").glob("[!.]*.json")):
         state = Artefacts(Path(f"{run.path}@{record.stem}"))
         if _sequences_of(state) not in seen:
             seen.add(_sequences_of(state))
-            found.append((record.stem, state))
-    return found
+            states.append((record.stem, state))
+    return states
 
 
 def _sequences_of(run: Artefacts) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class Composed(Stored):
         return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
 
     @property
-    def is_cut(self) -> NDArray[np.bool_]:
+    def is_truncated(self) -> NDArray[np.bool_]:
         """Which spans hold only the beginning of a chunk."""
         cut: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
         return cut

@@ -21,7 +21,7 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
     is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
     for shard in range(len(run.shards)):
         own_hashes, own_chars, keep = (np.load(paths[shard]) for paths in (hashes, chars, keeps))
-        table = run.cut_chunks(shard)
+        table = run.chunks_before_cleaning(shard)
         chunks.checked += len(table["start"])
         if problem := _cleaning_problem(table, run.chunks(shard)):
             chunks.breach(f"shard {shard}: {problem}")
@@ -55,8 +55,8 @@ def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
     for first, batch in run.documents(shard, "source", *(["kept"] if has_column else [])):
         sources = batch.column("source").to_pylist()
         kept = batch.column("kept").to_pylist() if has_column else ["{}"] * len(sources)
-        for row, (source, own) in enumerate(zip(sources, kept, strict=True), first):
-            if (names := _keys(own)) != wanted.get(source, []):
+        for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
+            if (names := _keys(source_kept)) != wanted.get(source, []):
                 outcome.breach(
                     f"document {shard << SHARD_BITS | row} keeps {names} of {source}, the recipe asks for {wanted.get(source)}"
                 )
@@ -70,18 +70,18 @@ def _keys(kept: str) -> list[str] | None:
         return None
 
 
-def _cleaning_problem(cut: Columns, used: Columns) -> str:
-    """Return what is wrong with the chunks in use if they are not some of those that were cut, in their order."""
-    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, cut))
+def _cleaning_problem(all_chunks: Columns, used: Columns) -> str:
+    """Return what is wrong with the chunks in use if they are not some of those that documents were split into, in their order."""
+    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, all_chunks))
     rest = iter(known)
     strange = next((name for name in names if name not in rest), None)  # an iterator goes on where the last was found
-    return "" if strange is None else f"the chunk {strange} in use was not cut, or stands out of order"
+    return "" if strange is None else f"the chunk {strange} in use is of no document, or stands out of order"
 
 
 def _keep_files(run: Artefacts) -> list[Path]:
     """Return the .keep.npy that the chunks were made from: which documents stay is settled by one step or another."""
-    found = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
-    return found[-1]
+    keep_files = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
+    return keep_files[-1]
 
 
 def _tiling_problem(text: str, row: int, table: Columns, *, is_kept: bool) -> str:

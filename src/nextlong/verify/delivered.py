@@ -75,7 +75,7 @@ def _read_record(folder: Path) -> tuple[dict[str, Any] | None, Outcome]:
             outcome.breach(f"{RECORD} has been altered: it says that its hash is {record['xxh3']}, it is {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
         splits = all(
-            {"step", "config", "rows", "sequences", "tokens"} <= own.keys() for own in record["splits"].values()
+            {"step", "config", "rows", "sequences", "tokens"} <= split.keys() for split in record["splits"].values()
         )
         if not files or not splits or not {"format", "rows", "runs"} <= record.keys():
             raise ValueError("keys are missing")
@@ -101,7 +101,7 @@ def _check_files(folder: Path, record: dict[str, Any]) -> Outcome:
 
 
 def _check_split(folder: Path, record: dict[str, Any], split: str, run: Artefacts | None) -> Outcome:
-    told, name = record["splits"][split], record["format"]
+    recorded, name = record["splits"][split], record["format"]
     reader = reader_of(name)
     outcome = Outcome(f"{name} {split} rows", reader.unit if reader else "rows", note=reader.note if reader else "")
     if reader is None:
@@ -109,7 +109,7 @@ def _check_split(folder: Path, record: dict[str, Any], split: str, run: Artefact
         return outcome
     step = _as_step(folder, record, split)
     if run is None:
-        _count(step, told, reader, outcome)
+        _count(step, recorded, reader, outcome)
         return outcome
     rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
     if rows.damage:
@@ -122,15 +122,15 @@ def _check_split(folder: Path, record: dict[str, Any], split: str, run: Artefact
 
 def _as_step(folder: Path, record: dict[str, Any], split: str) -> Step:
     """Return one split's files as if they lay in the folder of the step that wrote them."""
-    told = record["splits"][split]
-    below = told.get("folder", "")
+    recorded = record["splits"][split]
+    below = recorded.get("folder", "")
     names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
     files = {name.removeprefix(below): record["files"][name] for name in names}
-    manifest = {"parts": [{"files": files}], "inputs": {"rows": record["rows"]}, "fingerprint": told["step"]}
-    return Step(f"{record['format']} {split}", folder / below, manifest | {"config": told["config"]})
+    manifest = {"parts": [{"files": files}], "inputs": {"rows": record["rows"]}, "fingerprint": recorded["step"]}
+    return Step(f"{record['format']} {split}", folder / below, manifest | {"config": recorded["config"]})
 
 
-def _count(step: Step, told: dict[str, Any], reader: Reader, outcome: Outcome) -> None:
+def _count(step: Step, recorded: dict[str, Any], reader: Reader, outcome: Outcome) -> None:
     """Read every row, and compare how many there are, and how many tokens, with the record."""
     tokens = 0
     try:
@@ -140,10 +140,10 @@ def _count(step: Step, told: dict[str, Any], reader: Reader, outcome: Outcome) -
     except BROKEN as error:
         outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
         return
-    rows = told["rows"] if reader.unit == "rows" else told["sequences"]
-    for what, found, true in ((reader.unit, outcome.checked, rows), ("tokens", tokens, told["tokens"])):
-        if found != true:
-            outcome.breach(f"{found:,} {what}, the record says {true:,}")
+    rows = recorded["rows"] if reader.unit == "rows" else recorded["sequences"]
+    for what, counted, true in ((reader.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
+        if counted != true:
+            outcome.breach(f"{counted:,} {what}, the record says {true:,}")
     outcome.note = "; ".join(filter(None, (outcome.note, "counted; --run RUN compares each with what it should hold")))
 
 
@@ -155,11 +155,11 @@ def _run_of(record: dict[str, Any], run_dir: Path) -> Artefacts:
             f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
         )
     run = Artefacts(run_dir)
-    (told,) = record["runs"]
-    composed, found = told["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
-    if composed != found:
+    (of,) = record["runs"]
+    exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
+    if exported != composed:
         raise RunError(
-            f"this export is of the sequences compose-{composed} of a run called {told['name']}, {run_dir} has compose-{found}; "
+            f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
             "name that run, or the state of it that was exported"
         )
     return run

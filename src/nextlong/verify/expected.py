@@ -27,11 +27,11 @@ class Expected:
         """Look up what the block refers to."""
         self._run = run
         self._parts = frozenset(parts)
-        chunks, docs = (np.concatenate([getattr(own, name) for own in block]) for name in ("chunk", "doc"))
+        chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
         self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
         self._kept = run.names_of(docs, "kept") if "spans" in self._parts else {}
         self._sources = run.names_of(docs, "source")
-        cut = np.concatenate([sequence.chunk[sequence.is_cut] for sequence in block])
+        cut = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
         self._texts = run.texts_of(chunks if "text" in self._parts else cut if "spans" in self._parts else cut[:0])
         self._special_texts = {
             role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
@@ -43,7 +43,7 @@ class Expected:
     def row(self, sequences: Sequence[Composed]) -> Row:
         """Return the row that holds these sequences, with everything that any format says."""
         ids = [self.input_ids(sequence) for sequence in sequences]
-        lengths = [len(own) for own in ids]
+        lengths = [len(document_ids) for document_ids in ids]
         bounds = [0, *accumulate(lengths)]
         joined = np.concatenate(ids)
         labels = joined.copy()
@@ -63,7 +63,7 @@ class Expected:
             np.ones(len(joined), np.int8),
             labels,
             "".join(map(self.text, sequences)) if "text" in self._parts else None,
-            {key: [value for own in spans for value in own[key]] for key in SPAN_KEYS}
+            {key: [value for sequence_spans in spans for value in sequence_spans[key]] for key in SPAN_KEYS}
             if "spans" in self._parts
             else None,
         )
@@ -91,7 +91,7 @@ class Expected:
     def char_ends(self, sequence: Composed) -> list[int]:
         """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
-        for span in np.flatnonzero(sequence.is_cut).tolist():
+        for span in np.flatnonzero(sequence.is_truncated).tolist():
             text = self._texts[int(sequence.chunk[span])]
             offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
             kept = int(sequence.end[span] - sequence.start[span])

@@ -87,15 +87,15 @@ def reader_of(name: str) -> Reader | None:
 def _brought_rows(step: Step, brought: Any) -> Iterator[Row]:
     """Yield what a format's own reader finds, in the columns that are known here. Raises ValueError for any other."""
     names = [path.name for suffix in brought.suffixes for path in step.files(suffix)]
-    for found in brought.read(step.folder, names):
-        unknown = sorted(found.keys() - {*_NAMES, "indices", *_BESIDE_NAMES})
+    for values in brought.read(step.folder, names):
+        unknown = sorted(values.keys() - {*_NAMES, "indices", *_BESIDE_NAMES})
         if unknown:
             raise ValueError(f"its reader tells of {unknown[0]!r}, which rows do not have")
-        yield Row({name: value for name, value in found.items() if name not in _BESIDE_NAMES}, **_beside(found))
+        yield Row({name: value for name, value in values.items() if name not in _BESIDE_NAMES}, **_beside(values))
 
 
-def _beside(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in _BESIDE_NAMES if name in found}
+def _beside(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in _BESIDE_NAMES if name in values}
 
 
 def _parquet_rows(step: Step, columns: Sequence[str]) -> Iterator[Row]:
@@ -155,7 +155,7 @@ def _arrow_type(feature: Any) -> pa.DataType:
         return pa.list_(_arrow_type(feature.get("feature")))
     if feature.get("_type") == "Value":
         return pa.type_for_alias(str(feature.get("dtype")))
-    return pa.struct([(name, _arrow_type(own)) for name, own in feature.items()])
+    return pa.struct([(name, _arrow_type(feature_type)) for name, feature_type in feature.items()])
 
 
 def _jsonl_rows(step: Step) -> Iterator[Row]:
@@ -281,10 +281,10 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _expect_files(index: str, found: list[str], written: list[Path]) -> None:
+def _expect_files(index: str, listed: list[str], written: list[Path]) -> None:
     """Raise ValueError unless an index names the files that were written, in their order."""
     names = [path.name for path in written]
-    if found != names:
-        wrong = next((pair for pair in zip(found, names, strict=False) if pair[0] != pair[1]), None)
-        what = f"{wrong[0]} in the place of {wrong[1]}" if wrong else f"{len(found)} files, there are {len(names)}"
+    if listed != names:
+        wrong = next((pair for pair in zip(listed, names, strict=False) if pair[0] != pair[1]), None)
+        what = f"{wrong[0]} in the place of {wrong[1]}" if wrong else f"{len(listed)} files, there are {len(names)}"
         raise ValueError(f"{index} names {what}")

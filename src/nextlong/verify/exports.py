@@ -150,10 +150,10 @@ class Walk:
             self.outcome.breach(f"{extra} {self.outcome.unit} more than there should be")
 
     def _compare(self, true: Row) -> None:
-        found = self._next()
-        if found is not None:
+        row = self._next()
+        if row is not None:
             self.outcome.checked += 1
-            for problem in _problems(found, true):
+            for problem in _problems(row, true):
                 self.outcome.breach(f"{self.step.name} row {self.number}: {problem}")
         elif self.rows is not None:
             self.outcome.breach(f"{self.step.name} row {self.number} is missing")
@@ -169,42 +169,42 @@ class Walk:
             return None
 
 
-def _problems(found: Row, true: Row) -> Iterator[str]:
+def _problems(row: Row, true: Row) -> Iterator[str]:
     for name in ("input_ids", "attention_mask", "labels"):
-        array, right = getattr(found, name), getattr(true, name)
+        array, right = getattr(row, name), getattr(true, name)
         if array is not None and not np.array_equal(array, right):
             yield _difference(name, array, right)
-    for key, value in found.names.items():
+    for key, value in row.names.items():
         if value != true.names[key]:
             yield f"{key} is {value!r}, should be {true.names[key]!r}"
-    if found.text is not None and true.text is not None and found.text != true.text:
-        pairs = enumerate(zip(found.text, true.text, strict=False))
-        at = next((n for n, (a, b) in pairs if a != b), min(len(found.text), len(true.text)))
-        yield f"its text is {found.text[at : at + 20]!r} at character {at}, the documents' {true.text[at : at + 20]!r}"
-    for key, spans in (found.spans or {}).items():
+    if row.text is not None and true.text is not None and row.text != true.text:
+        pairs = enumerate(zip(row.text, true.text, strict=False))
+        at = next((n for n, (a, b) in pairs if a != b), min(len(row.text), len(true.text)))
+        yield f"its text is {row.text[at : at + 20]!r} at character {at}, the documents' {true.text[at : at + 20]!r}"
+    for key, spans in (row.spans or {}).items():
         right = (true.spans or {})[key]
         if spans != right and (problem := _span_difference(key, spans, right)):
             yield problem
 
 
-def _difference(name: str, found: NDArray[Any], true: NDArray[Any]) -> str:
-    if len(found) != len(true):
-        return f"{len(found):,} {'ids' if name == 'input_ids' else name}, should be {len(true):,}"
-    place = int(np.flatnonzero(found != true)[0])
-    return f"{name}[{place}] is {found[place]}, should be {true[place]}"
+def _difference(name: str, values: NDArray[Any], true: NDArray[Any]) -> str:
+    if len(values) != len(true):
+        return f"{len(values):,} {'ids' if name == 'input_ids' else name}, should be {len(true):,}"
+    place = int(np.flatnonzero(values != true)[0])
+    return f"{name}[{place}] is {values[place]}, should be {true[place]}"
 
 
-def _span_difference(key: str, found: list[Any], true: list[Any]) -> str:
-    if len(found) != len(true):
-        return f"{len(found)} spans, should be {len(true)}"
-    for span, (value, right) in enumerate(zip(found, true, strict=True)):
+def _span_difference(key: str, values: list[Any], true: list[Any]) -> str:
+    if len(values) != len(true):
+        return f"{len(values)} spans, should be {len(true)}"
+    for span, (value, right) in enumerate(zip(values, true, strict=True)):
         if value != right and not (key == "score" and _is_same_score(value, right)):
             return f"spans[{span}].{key} is {value!r}, should be {right!r}"
     return ""
 
 
-def _is_same_score(found: float | None, true: float) -> bool:
+def _is_same_score(score: float | None, true: float) -> bool:
     """JSON has six digits, and null where a span has no score."""
-    if found is None or math.isnan(found) or math.isnan(true):
-        return (found is None or math.isnan(found)) and math.isnan(true)
-    return abs(found - true) <= 1e-6
+    if score is None or math.isnan(score) or math.isnan(true):
+        return (score is None or math.isnan(score)) and math.isnan(true)
+    return abs(score - true) <= 1e-6

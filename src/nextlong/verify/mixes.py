@@ -19,8 +19,8 @@ _DESCRIPTION = "mix.json"
 
 def check_mixes(run: Artefacts) -> list[Outcome]:
     """Hash every file of each mix, and say what else was not checked; nothing where there is no mix."""
-    found = [open_step(path.parent.name, path.parent) for path in sorted(run.path.glob("[0-9][0-9]-*/manifest.json"))]
-    return [_check(rows, [step for step in found if _is_of(step, rows)]) for rows in found if _is_mix(rows)]
+    steps = [open_step(path.parent.name, path.parent) for path in sorted(run.path.glob("[0-9][0-9]-*/manifest.json"))]
+    return [_check(rows, [step for step in steps if _is_of(step, rows)]) for rows in steps if _is_mix(rows)]
 
 
 def _is_mix(step: Step) -> bool:

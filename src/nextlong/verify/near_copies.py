@@ -44,9 +44,9 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
         words = _words_of(run, np.concatenate([_compared(sequence) for sequence in block]))
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            found = dict(_copies(run, sequence, words))
-            copies += len(found)
-            for problem in found.values() if is_asked else ():
+            problems = dict(_copies(run, sequence, words))
+            copies += len(problems)
+            for problem in problems.values() if is_asked else ():
                 outcome.breach(problem)
     if not is_asked:
         outcome.note = (
@@ -60,23 +60,26 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
 
     Nor does a negative of theirs repeat them.
     """
-    found = {}
+    unexplained = {}
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]
         if not wanted:
             continue
         chunks = [passed_over[sequence.number] for sequence in wanted]
         words = _words_of(run, np.concatenate([*map(_compared, wanted), *chunks]))
-        for sequence, own in zip(wanted, chunks, strict=True):
+        for sequence, candidate_chunks in zip(wanted, chunks, strict=True):
             document, negatives = _document(run, sequence), _negatives(sequence)
-            texts = [*document, *(words[chunk] for chunk in (*sequence.chunk[negatives].tolist(), *own.tolist()))]
+            texts = [
+                *document,
+                *(words[chunk] for chunk in (*sequence.chunk[negatives].tolist(), *candidate_chunks.tolist())),
+            ]
             placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
             others = range(first, len(texts))
             compared = _texts(run, texts)
             repeats = {repeat.a for repeat in compared.repeated(others, range(first))}
             repeats |= {repeat.b for repeat in compared.repeated(placed, others)}
-            found[sequence.number] = own[[text not in repeats for text in others]]
-    return found
+            unexplained[sequence.number] = candidate_chunks[[text not in repeats for text in others]]
+    return unexplained
 
 
 def _copies(run: Artefacts, sequence: Composed, words: Words) -> Iterator[tuple[int, str]]:
@@ -104,11 +107,11 @@ def _negatives(sequence: Composed) -> Ids:
 
 def _own_chunks(sequence: Composed) -> Ids:
     """Return all chunks of the meta-document, whether the sequence has them or not."""
-    metas = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
+    meta_spans = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
     return (
-        np.arange(*(int(column[metas[0]]) for column in (sequence.doc_first, sequence.doc_stop)))
-        if len(metas)
-        else metas
+        np.arange(*(int(column[meta_spans[0]]) for column in (sequence.doc_first, sequence.doc_stop)))
+        if len(meta_spans)
+        else meta_spans
     )
 
 
@@ -118,9 +121,9 @@ def _compared(sequence: Composed) -> Ids:
 
 def _document(run: Artefacts, sequence: Composed) -> list[Numbers]:
     """Return the words of the whole meta-document, and of each of its chunks that has few."""
-    own = _own_chunks(sequence)
-    texts = run.texts_of(own)
-    chunks = [texts[chunk] for chunk in own.tolist()]
+    own_chunks = _own_chunks(sequence)
+    texts = run.texts_of(own_chunks)
+    chunks = [texts[chunk] for chunk in own_chunks.tolist()]
     whole, *parts = words_of(["".join(chunks), *chunks])
     return [whole, *(part for part in parts if len(part) < LEAST_WORDS)]
 

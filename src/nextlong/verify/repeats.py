@@ -39,8 +39,8 @@ class Texts:
         """Number their runs: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
-        runs = [runs_of(own) if len(own) >= LEAST_WORDS else own[:0] for own in words]
-        sizes = np.array([len(own) for own in runs], np.int64)
+        runs = [runs_of(text_words) if len(text_words) >= LEAST_WORDS else text_words[:0] for text_words in words]
+        sizes = np.array([len(text_runs) for text_runs in runs], np.int64)
         self._stops = np.cumsum(sizes)
         self._starts = self._stops - sizes
         self._text = np.repeat(np.arange(len(words)), sizes)  # (r,)
@@ -95,7 +95,7 @@ class Texts:
 
     def _same(self, wanted: Bools, offered: Bools) -> Iterator[Repeat]:
         """Yield the texts of fewer than ten words that have the same words."""
-        short = [text for text, own in enumerate(self._words) if 0 < len(own) < LEAST_WORDS]
+        short = [text for text, text_words in enumerate(self._words) if 0 < len(text_words) < LEAST_WORDS]
         by_words: defaultdict[bytes, list[int]] = defaultdict(list)
         for text in short:
             if offered[text]:
@@ -158,7 +158,7 @@ class Texts:
 
     def _shared(self, a: int, has: sp.csr_array) -> Ids:
         """Return the weight of the words of text a that stand in runs of some others, which `has` has in rows, shape (n,)."""
-        own = slice(self._starts[a], self._stops[a])
-        there = (has[:, self._group[own]].toarray() > 0).T
-        covered: Ids = self._weight[own] @ self._over(there, np.logical_or)
+        runs_of_a = slice(self._starts[a], self._stops[a])
+        there = (has[:, self._group[runs_of_a]].toarray() > 0).T
+        covered: Ids = self._weight[runs_of_a] @ self._over(there, np.logical_or)
         return covered

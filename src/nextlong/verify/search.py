@@ -68,14 +68,14 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     recall = Outcome("recall of the approximate index", "meta-chunks")
     if promised is not None:
         nearest.skipped = nearest.skipped or f"the index is approximate: held to its recall of {promised:g}"
-    metas = _draw(run, sample=sample, seed=seed)
-    if not metas:
+    meta_chunks = _draw(run, sample=sample, seed=seed)
+    if not meta_chunks:
         return [scores, candidates, nearest]
-    stored = _candidates_of(run, [meta.chunk for meta in metas])
+    stored = _candidates_of(run, [meta.chunk for meta in meta_chunks])
     fetch = max((len(ids) for ids, _ in stored.values()), default=0)
     passed_over: list[PassedOver] = []
     recalls: list[float] = []
-    for meta, ids, true in zip(metas, *_brute_force(run, metas, fetch), strict=True):
+    for meta, ids, true in zip(meta_chunks, *_brute_force(run, meta_chunks, fetch), strict=True):
         candidates.checked += 1
         for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true, is_exact=promised is None):
             candidates.breach(problem)
@@ -117,15 +117,17 @@ def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
 def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     for sequence in block:
-        metas = {int(sequence.group[span]): int(sequence.chunk[span]) for span in np.flatnonzero(sequence.role == META)}
+        meta_chunks = {
+            int(sequence.group[span]): int(sequence.chunk[span]) for span in np.flatnonzero(sequence.role == META)
+        }
         spans = np.flatnonzero(
-            (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*metas])
+            (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*meta_chunks])
         )
         if not len(spans):
             continue
         outcome.checked += len(spans)
         groups, said = sequence.group[spans], sequence.score[spans]
-        queries = run.vectors_of(np.array([metas[group] for group in groups.tolist()], np.int64))
+        queries = run.vectors_of(np.array([meta_chunks[group] for group in groups.tolist()], np.int64))
         true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), queries)
         for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
             outcome.breach(
@@ -142,18 +144,18 @@ def _draw(run: Artefacts, *, sample: int, seed: int) -> list[MetaChunk]:
     """Return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
-    found, number = [], 0
+    meta_chunks, number = [], 0
     for block in run.blocks():
         for sequence in block:
             for span in np.flatnonzero(sequence.role == META).tolist():
                 if number in drawn and sequence.doc[span] != UNKNOWN:
-                    found.append(_meta_chunk(sequence, span))
+                    meta_chunks.append(_meta_chunk(sequence, span))
                 number += 1
-    return found
+    return meta_chunks
 
 
 def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
-    negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_cut
+    negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_truncated
     return MetaChunk(
         sequence.number,
         int(sequence.chunk[span]),
@@ -166,7 +168,7 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
 
 def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Scores]]:
     """Return the stored neighbours and scores of the given meta-chunks."""
-    found = {}
+    candidates = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
@@ -174,18 +176,18 @@ def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Sc
                 names = batch.column("chunk_id").to_numpy()
                 for row in np.flatnonzero(np.isin(names, chunks)).tolist():
                     lists = [batch.column(name)[row].values.to_numpy() for name in ("neighbour_ids", "scores")]
-                    found[int(names[row])] = (lists[0].copy(), lists[1].copy())
-    return found
+                    candidates[int(names[row])] = (lists[0].copy(), lists[1].copy())
+    return candidates
 
 
-def _brute_force(run: Artefacts, metas: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
+def _brute_force(run: Artefacts, meta_chunks: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
     """Return for each query the ids and cosines of the `fetch` nearest chunks of other documents, descending."""
-    queries = run.vectors_of(np.array([meta.chunk for meta in metas], np.int64))
-    best_ids = [np.empty(0, np.int64) for _ in metas]
-    best = [np.empty(0, np.float32) for _ in metas]
+    queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))
+    best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
+    best = [np.empty(0, np.float32) for _ in meta_chunks]
     for ids, vectors in _vector_blocks(run):
         scores = queries @ vectors.T
-        for query, meta in enumerate(metas):
+        for query, meta in enumerate(meta_chunks):
             others = (ids < meta.own_first) | (ids >= meta.own_stop)
             all_ids = np.concatenate([best_ids[query], ids[others]])
             all_scores = np.concatenate([best[query], scores[query][others]])
@@ -219,9 +221,9 @@ def _candidate_problems(
     ids, said = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
-    own = (ids >= meta.own_first) & (ids < meta.own_stop)
-    if own.any():
-        yield f"{where} has candidate {ids[own][0]}, of its own document"
+    of_own_document = (ids >= meta.own_first) & (ids < meta.own_stop)
+    if of_own_document.any():
+        yield f"{where} has candidate {ids[of_own_document][0]}, of its own document"
     cosines = run.vectors_of(ids) @ run.vectors_of(np.array([meta.chunk]))[0]
     for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
         yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
@@ -248,11 +250,11 @@ def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
 
 def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
     """Yield for each meta-chunk the first chunk that was passed over though it repeats nothing of its sequence."""
-    passed_over = [found for found in passed_over if len(found.chunks)]
+    passed_over = [chosen for chosen in passed_over if len(chosen.chunks)]
     by_sequence: dict[int, Ids] = {}
-    for found in passed_over:
-        number = found.meta.sequence
-        by_sequence[number] = np.union1d(by_sequence.get(number, found.chunks), found.chunks)
+    for chosen in passed_over:
+        number = chosen.meta.sequence
+        by_sequence[number] = np.union1d(by_sequence.get(number, chosen.chunks), chosen.chunks)
     if run.setting("mine", "near_copies") is not None:
         by_sequence = without_cause(run, by_sequence)
     for meta, farthest, chunks, scores in passed_over:

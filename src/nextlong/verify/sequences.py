@@ -34,24 +34,24 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
     spans, joints = Outcome("spans tile the sequence", "spans"), Outcome("joints, bos, eos", "sequences")
     order = Outcome("order and completeness", "sequences")
     repeats = Outcome("no chunk twice", "sequences")
-    own = Outcome("negatives of other documents", "negatives")
+    negatives_outcome = Outcome("negatives of other documents", "negatives")
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:
             spans.checked += len(sequence.chunk)
             for outcome in (joints, order, repeats):
                 outcome.checked += 1
-            own.checked += int((sequence.role == NEGATIVE).sum())
+            negatives_outcome.checked += int((sequence.role == NEGATIVE).sum())
             _collect(spans, span_problems(run, sequence))
             _collect(joints, joint_problems(run, sequence))
             _collect(order, order_problems(run, sequence))
             _collect(repeats, repeat_problems(run, sequence))
-            _collect(own, own_document_problems(run, sequence))
+            _collect(negatives_outcome, own_document_problems(run, sequence))
             across.add(sequence)
         across.check_keys(block)
     outcomes = [spans, joints, order, repeats, *across.outcomes()]
-    if own.checked:
-        outcomes.insert(4, own)
+    if negatives_outcome.checked:
+        outcomes.insert(4, negatives_outcome)
     return outcomes
 
 
@@ -77,7 +77,7 @@ def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
     for span in np.flatnonzero(too_long).tolist():
         yield f"{sequence.where(span)} is longer than its chunk, which has {sequence.tokens[span]} tokens"
-    if len(cut := np.flatnonzero(sequence.is_cut)) > 1:
+    if len(cut := np.flatnonzero(sequence.is_truncated)) > 1:
         yield f"{sequence.where(int(cut[0]))} and {len(cut) - 1} more are cut; at most one chunk may be"
 
 
@@ -87,21 +87,21 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     lengths = sequence.end - sequence.start
     last = len(lengths) - 1
     for role, place in ((BOS, 0), (EOS, last)):
-        found = np.flatnonzero(sequence.role == role).tolist()
-        if found != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in found):
-            yield f"sequence {sequence.number} has {ROLES[role]} at spans {found}, the tokenizer's is {special[role]}"
+        spans = np.flatnonzero(sequence.role == role).tolist()
+        if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
+            yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
     for span in np.flatnonzero(sequence.role == JOINT).tolist():
         if lengths[span] != len(special[JOINT]) and not (span == end and lengths[span] < len(special[JOINT])):
             yield f"{sequence.where(span)} should have {len(special[JOINT])} tokens"
-        if span == 0 or not (_wants_joint(sequence)[span - 1] or sequence.is_cut[span - 1]):
+        if span == 0 or not (_wants_joint(sequence)[span - 1] or sequence.is_truncated[span - 1]):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
     if special[JOINT]:
         followed = np.append(sequence.role[1:] == JOINT, False)
-        missing = np.flatnonzero(_wants_joint(sequence) & ~sequence.is_cut & ~followed)
+        missing = np.flatnonzero(_wants_joint(sequence) & ~sequence.is_truncated & ~followed)
         missing = missing[missing != end]
         # A negative that just fills the budget has no joint: it counts as the one that is cut.
-        if len(missing) > (0 if sequence.is_cut.any() else 1):
+        if len(missing) > (0 if sequence.is_truncated.any() else 1):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but has no joint after it"
 
 
@@ -139,30 +139,30 @@ def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 
 def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     is_exact = run.setting("compose", "fit", "exact") == "exact"
-    metas = np.flatnonzero(sequence.role == META)
-    if not len(metas):
+    meta_spans = np.flatnonzero(sequence.role == META)
+    if not len(meta_spans):
         if is_exact:
             yield f"sequence {sequence.number} has no meta-chunk"
         return
-    first, stop = int(sequence.doc_first[metas[0]]), int(sequence.doc_stop[metas[0]])
-    for place, span in enumerate(metas.tolist()):
+    first, stop = int(sequence.doc_first[meta_spans[0]]), int(sequence.doc_stop[meta_spans[0]])
+    for place, span in enumerate(meta_spans.tolist()):
         if sequence.chunk[span] != first + place or sequence.group[span] != place:
             yield f"{sequence.where(span)} of group {sequence.group[span]} stands where meta-chunk {place}, {first + place}, should"
             return
-        if is_exact and sequence.is_cut[span]:
+        if is_exact and sequence.is_truncated[span]:
             yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
-    if is_exact and len(metas) != stop - first:
-        yield f"sequence {sequence.number} has {len(metas)} of the {stop - first} chunks of its meta-document"
+    if is_exact and len(meta_spans) != stop - first:
+        yield f"sequence {sequence.number} has {len(meta_spans)} of the {stop - first} chunks of its meta-document"
     groups = sequence.group[sequence.is_chunk]
-    if np.any(np.diff(groups) < 0) or groups[0] != 0 or groups[-1] >= len(metas) + (not is_exact):
-        yield f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} out of order, for {len(metas)} meta-chunks"
+    if np.any(np.diff(groups) < 0) or groups[0] != 0 or groups[-1] >= len(meta_spans) + (not is_exact):
+        yield f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} out of order, for {len(meta_spans)} meta-chunks"
         return
     position = run.setting("compose", "position", "head")
     if position in ("head", "tail"):
         edges = np.flatnonzero(np.diff(groups))
         places = np.append(0, edges + 1) if position == "head" else np.append(edges, len(groups) - 1)
         chunk_spans = np.flatnonzero(sequence.is_chunk)
-        for place in places[: len(metas)].tolist():
+        for place in places[: len(meta_spans)].tolist():
             if sequence.role[chunk_spans[place]] != META:
                 yield f"{sequence.where(int(chunk_spans[place]))} stands at the {position} of its group, no meta-chunk"
 
@@ -179,7 +179,7 @@ def _document_problems(sequence: Composed) -> Iterator[str]:
             yield f"{sequence.where(span)} has group {groups[at]} after {groups[at - 1] if at else 'none'}"
         if begins and at and chunks[at - 1] + 1 != sequence.doc_stop[spans[at - 1]]:
             yield f"{sequence.where(int(spans[at - 1]))} is not the last chunk of its document {docs[at - 1]}"
-        if sequence.is_cut[span] and at != len(spans) - 1:
+        if sequence.is_truncated[span] and at != len(spans) - 1:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
     starts = docs[np.flatnonzero(np.diff(groups, prepend=-1))]
     values, counts = np.unique(starts, return_counts=True)
@@ -199,7 +199,7 @@ def _part_problems(sequence: Composed) -> Iterator[str]:
             yield f"{sequence.where(span)} stands where chunk {expected} of document {doc} should"
         if group != group_of.setdefault(doc, len(group_of)):
             yield f"{sequence.where(span)} has group {group}, its document {doc} is number {group_of[doc]}"
-        if sequence.is_cut[span] and at != len(spans) - 1:
+        if sequence.is_truncated[span] and at != len(spans) - 1:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
         reached[doc] = chunk + 1
 
@@ -215,9 +215,9 @@ def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 
 def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     """Yield negatives of the meta-document, or, under `self-repeat`, those of any other."""
-    metas = sequence.doc[sequence.role == META]
+    meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.strategy == "self-repeat"
-    wrong = (sequence.role == NEGATIVE) & (np.isin(sequence.doc, metas) != wants_own)
+    wrong = (sequence.role == NEGATIVE) & (np.isin(sequence.doc, meta_spans) != wants_own)
     for span in np.flatnonzero(wrong).tolist():
         yield f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document"
 
@@ -284,5 +284,5 @@ class _Across:
                 self._uses.breach(
                     f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences"
                 )
-        found = [self._keys, self._documents]
-        return [*found, self._uses] if self._uses.checked else found
+        outcomes = [self._keys, self._documents]
+        return [*outcomes, self._uses] if self._uses.checked else outcomes

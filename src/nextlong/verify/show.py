@@ -40,8 +40,8 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
         for example in outcome.examples:
             console.print(f"{outcome.check}: {tables.cell(example)}", highlight=False, soft_wrap=True)
     count = sum(outcome.breaches for outcome in outcomes)
-    told = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
-    console.print(told, highlight=False)
+    breaches = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
+    console.print(breaches, highlight=False)
 
 
 def as_json(outcomes: Sequence[Outcome], run_dir: Path) -> str:

@@ -34,11 +34,11 @@ def check_tokens(run: Artefacts) -> list[Outcome]:
             for start in range(0, len(slices), _BATCH_CHUNKS):
                 rows = part[start : start + _BATCH_CHUNKS]
                 places = np.searchsorted(named, rows).tolist()
-                own = [stored[offsets[place] : offsets[place + 1]] for place in places]
+                stored_ids = [stored[offsets[place] : offsets[place + 1]] for place in places]
                 names = (rows | (shard << SHARD_BITS)).tolist()
-                _compare_ids(run, names, slices[start : start + _BATCH_CHUNKS], own, ids)
+                _compare_ids(run, names, slices[start : start + _BATCH_CHUNKS], stored_ids, ids)
                 if decodes:
-                    _compare_texts(run, names, slices[start : start + _BATCH_CHUNKS], own, texts)
+                    _compare_texts(run, names, slices[start : start + _BATCH_CHUNKS], stored_ids, texts)
     return [ids, texts]
 
 
@@ -47,10 +47,10 @@ def _compare_ids(
 ) -> None:
     outcome.checked += len(names)
     encodings = run.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    for name, encoding, own in zip(names, encodings, stored, strict=True):
+    for name, encoding, stored_ids in zip(names, encodings, stored, strict=True):
         true = np.array(encoding.ids, np.int64)
-        if not np.array_equal(true, own):
-            outcome.breach(f"chunk {name}: {_first_difference(own.astype(np.int64), true)}")
+        if not np.array_equal(true, stored_ids):
+            outcome.breach(f"chunk {name}: {_first_difference(stored_ids.astype(np.int64), true)}")
 
 
 def _first_difference(stored: Ids, true: Ids) -> str:
@@ -65,16 +65,17 @@ def _compare_texts(
 ) -> None:
     outcome.checked += len(names)
     normalizer = run.tokenizer.normalizer
-    decoded = run.tokenizer.decode_batch([own.tolist() for own in stored], skip_special_tokens=False)
-    for name, text, found in zip(names, texts, decoded, strict=True):
+    decoded = run.tokenizer.decode_batch([ids.tolist() for ids in stored], skip_special_tokens=False)
+    for name, text, decoded_as in zip(names, texts, decoded, strict=True):
         expected = text if normalizer is None else normalizer.normalize_str(text)
-        if found != expected:
+        if decoded_as != expected:
             at = next(
-                (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
-                min(len(found), len(expected)),
+                (n for n, (a, b) in enumerate(zip(decoded_as, expected, strict=False)) if a != b),
+                min(len(decoded_as), len(expected)),
             )
             outcome.breach(
-                f"chunk {name} at character {at}: tokens say {found[at : at + 20]!r}, the document {expected[at : at + 20]!r}"
+                f"chunk {name} at character {at}: tokens say {decoded_as[at : at + 20]!r}, "
+                f"the document {expected[at : at + 20]!r}"
             )
 
 

@@ -27,14 +27,14 @@ _LETTER, _WORD = 1, 2  # kinds of code points: a letter or digit, and one that i
 
 def words_of(texts: Sequence[str]) -> list[Numbers]:
     """Return the numbers of the words of each text, in reading order."""
-    found: list[Numbers] = []
+    numbers: list[Numbers] = []
     first, held = 0, 0
     for place, text in enumerate(texts):
         held += len(text)
         if held >= _BATCH_CHARS or place == len(texts) - 1:
-            found += _batch(texts[first : place + 1])
+            numbers += _batch(texts[first : place + 1])
             first, held = place + 1, 0
-    return found
+    return numbers
 
 
 def runs_of(words: Numbers) -> Numbers:

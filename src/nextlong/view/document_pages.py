@@ -19,9 +19,9 @@ _SHOWN_CHUNKS = 200
 def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: bool) -> str:
     """Return the documents that fit, from `first` on."""
     state = states.get(name)
-    found = documents.search(state.run.corpus, wanted, first=first, most=_ROWS, seconds=_SECONDS)
-    rows = [_row(name, own) for own in found.documents]
-    below = _below(name, wanted, found)
+    result = documents.search(state.run.corpus, wanted, first=first, most=_ROWS, seconds=_SECONDS)
+    rows = [_row(name, document) for document in result.documents]
+    below = _below(name, wanted, result)
     if is_part:
         return pages.part(rows, below)
     search = pages.form(
@@ -36,34 +36,36 @@ def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: 
     return pages.page(states, name, "documents", "Documents", search, table, below)
 
 
-def _row(name: str, own: documents.Document) -> Element:
-    before, there, behind = own.around
+def _row(name: str, document: documents.Document) -> Element:
+    before, there, behind = document.around
     text = element("span", before, *([element("mark", there)] if there else []), behind, class_="around")
-    link = element("a", element("bdi", own.source_id or str(own.doc_id)), href=url(name, "document", own.doc_id))
-    return pages.row(link, element("bdi", own.source), text)
+    link = element(
+        "a", element("bdi", document.source_id or str(document.doc_id)), href=url(name, "document", document.doc_id)
+    )
+    return pages.row(link, element("bdi", document.source), text)
 
 
-def _below(name: str, wanted: Wanted, found: documents.Found) -> Element:
-    if found.go_on is None:
+def _below(name: str, wanted: Wanted, result: documents.MatchingDocuments) -> Element:
+    if result.go_on is None:
         return pages.more(None, "The whole corpus was looked at.", into="rows")
-    after = ".".join(map(str, found.go_on))
+    after = ".".join(map(str, result.go_on))
     link = url(name, "documents", text=wanted.text, name=wanted.name, source=wanted.source, after=after)
-    is_searching = len(found.documents) < _ROWS
-    return pages.more(link, f"{found.share:.0%} of the corpus looked at.", into="rows", is_searching=is_searching)
+    is_searching = len(result.documents) < _ROWS
+    return pages.more(link, f"{result.share:.0%} of the corpus looked at.", into="rows", is_searching=is_searching)
 
 
 def one(states: States, name: str, doc_id: int) -> str:
     """Return the page of a document. Raises IndexError if there is none."""
-    own = documents.read(states.get(name).run.corpus, doc_id)
-    if own is None:
+    document = documents.read(states.get(name).run.corpus, doc_id)
+    if document is None:
         raise IndexError(f"there is no document {doc_id}")
     shown = [
-        element("section", element("h2", f"Chunk {place + 1} of {len(own.texts):,}"), _text(text), class_="chunk")
-        for place, text in enumerate(own.texts[:_SHOWN_CHUNKS])
+        element("section", element("h2", f"Chunk {place + 1} of {len(document.texts):,}"), _text(text), class_="chunk")
+        for place, text in enumerate(document.texts[:_SHOWN_CHUNKS])
     ]
-    if len(own.texts) > _SHOWN_CHUNKS:
+    if len(document.texts) > _SHOWN_CHUNKS:
         shown.append(element("p", f"The first {_SHOWN_CHUNKS} chunks are shown."))
-    if not own.texts:
+    if not document.texts:
         shown = [element("p", "None of its text is in the data: the document, or all of its chunks, were left out.")]
     links = [
         element("li", element("a", "Sequences that take text from it", href=url(name, "sequences", document=doc_id)))
@@ -72,12 +74,15 @@ def one(states: States, name: str, doc_id: int) -> str:
         links.append(
             element("li", element("a", "It in every state, side by side", href=url(name, "document", doc_id, "beside")))
         )
-    told: dict[str, str | Element] = {"source": element("bdi", own.source), "chunks": f"{len(own.texts):,}"}
-    told["characters"] = f"{sum(map(len, own.texts)):,}"
-    told |= {key: element("bdi", str(value)) for key, value in own.kept.items()}
-    facts = pages.facts(told)
+    described: dict[str, str | Element] = {
+        "source": element("bdi", document.source),
+        "chunks": f"{len(document.texts):,}",
+    }
+    described["characters"] = f"{sum(map(len, document.texts)):,}"
+    described |= {key: element("bdi", str(value)) for key, value in document.kept.items()}
+    facts = pages.facts(described)
     return pages.page(
-        states, name, "documents", own.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
+        states, name, "documents", document.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
     )
 
 
@@ -87,12 +92,17 @@ def _text(text: str) -> Element:
 
 def beside(states: States, name: str, doc_id: int) -> str:
     """Return the page that shows what each state made of a document; `view.js` fetches the states one after the other."""
-    own = documents.read(states.get(name).run.corpus, doc_id)
-    if own is None:
+    document = documents.read(states.get(name).run.corpus, doc_id)
+    if document is None:
         raise IndexError(f"there is no document {doc_id}")
-    told = "A sequence of each state that is about this document: extended ones have it as their meta-document, others contain it."
+    introduction = (
+        "A sequence of each state that is about this document: extended ones have it as their meta-document, "
+        "others contain it."
+    )
     waiting = [_waiting(state, name, doc_id, after=0) for state in states.names]
-    return pages.page(states, name, "documents", f"{own.source_id}, by each state", element("p", told), *waiting)
+    return pages.page(
+        states, name, "documents", f"{document.source_id}, by each state", element("p", introduction), *waiting
+    )
 
 
 def _waiting(state: str, name: str, doc_id: int, *, after: int) -> Element:
@@ -107,11 +117,11 @@ def beside_one(states: States, name: str, doc_id: int, of: str, *, after: int) -
     state = states.get(of)
     if _documents(state) != _documents(states.get(name)):
         return _alone(of, element("p", "This state was made from other documents."))
-    found = state.listing.find(listing.Wanted(about=doc_id), first=after, most=1, seconds=_SECONDS)
-    if found.numbers:
-        return _alone(of, *_drawn(state, of, found.numbers[0], doc_id))
-    if found.go_on is not None:
-        return _alone(of, _waiting(of, name, doc_id, after=found.go_on)[-1])
+    result = state.listing.find(listing.Wanted(about=doc_id), first=after, most=1, seconds=_SECONDS)
+    if result.numbers:
+        return _alone(of, *_drawn(state, of, result.numbers[0], doc_id))
+    if result.go_on is not None:
+        return _alone(of, _waiting(of, name, doc_id, after=result.go_on)[-1])
     return _alone(of, element("p", "No sequence of this state is about it."))
 
 

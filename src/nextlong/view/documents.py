@@ -53,7 +53,7 @@ class Place(NamedTuple):
     row: int = 0
 
 
-class Found(NamedTuple):
+class MatchingDocuments(NamedTuple):
     """Documents that fit, and where to go on; None: there are no more. `share` of the corpus was looked at."""
 
     documents: list[Document]
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     share: float
 
 
-def search(corpus: Corpus, wanted: Wanted, *, first: Place, most: int, seconds: float) -> Found:
+def search(corpus: Corpus, wanted: Wanted, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
     documents: list[Document] = []
@@ -72,13 +72,13 @@ def search(corpus: Corpus, wanted: Wanted, *, first: Place, most: int, seconds: 
                 is_first = (shard, number) == (first.shard, first.batch)
                 share = (shard + number / reader.batches) / shards
                 if not is_first and time.monotonic() > until:
-                    return Found(documents, Place(shard, number), share)
+                    return MatchingDocuments(documents, Place(shard, number), share)
                 for row in _fitting(reader.narrow(number, wanted), wanted, first.row if is_first else 0):
                     if len(documents) == most:
-                        return Found(documents, Place(shard, number, row), share)
+                        return MatchingDocuments(documents, Place(shard, number, row), share)
                     doc_id = shard << schemas.SHARD_BITS | (reader.first_row(number) + row)
                     documents.append(_document(reader.whole(number), row, doc_id, wanted.text))
-    return Found(documents, None, 1.0)
+    return MatchingDocuments(documents, None, 1.0)
 
 
 class _Shard:

@@ -51,14 +51,14 @@ class Kind:
 
     def page(self, first: int, most: int) -> tuple[list[Entry], int | None]:
         """Return some entries from number `first` on, and where to go on; None: there are no more."""
-        found = list(islice(self.entries(), first, first + most + 1))
-        return found[:most], first + most if len(found) > most else None
+        entries = list(islice(self.entries(), first, first + most + 1))
+        return entries[:most], first + most if len(entries) > most else None
 
 
 def kinds(run: Run) -> list[Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    found = [*_records(run), *_documents(run), *_contaminated(run), *_near_copies(run), *_drafts(run)]
-    return [kind for kind in found if kind.count]
+    all_kinds = [*_records(run), *_documents(run), *_contaminated(run), *_near_copies(run), *_drafts(run)]
+    return [kind for kind in all_kinds if kind.count]
 
 
 def _records(run: Run) -> Iterator[Kind]:
@@ -69,9 +69,9 @@ def _records(run: Run) -> Iterator[Kind]:
     for part in ingested:
         reasons.update(part.reject_reasons)
     paths = [step.folder / name for name in names]
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
     yield Kind(
-        "rejected", "records", f"cannot be read as a document ({told})", reasons.total(), partial(_rejects, paths)
+        "rejected", "records", f"cannot be read as a document ({counts})", reasons.total(), partial(_rejects, paths)
     )
     without = sum(part.left_out_by_where for part in ingested)
     examples = [Entry(name, detail=head) for part in ingested for name, head in part.where_examples]
@@ -94,7 +94,7 @@ def _documents(run: Run) -> Iterator[Kind]:
         (selected.capped, "over a cap of its source"),
         (selected.weighted_out, "over its source's weight"),
     )
-    reasons = [f"{told} ({count:,})" for count, told in spoken if count]
+    reasons = [f"{reason} ({count:,})" for count, reason in spoken if count]
     keeps = run.steps["select"].files(".keep.npy")
     total = sum(count for count, _ in spoken)
     yield Kind("selected", "documents", " or ".join(reasons), total, partial(_not_kept, run, keeps, None))
@@ -116,9 +116,9 @@ def _not_kept(run: Run, keeps: Sequence[Path], before: Sequence[Path] | None) ->
 
 def _named(run: Run, doc_ids: np.ndarray, *, detail: str = "") -> Iterator[Entry]:
     for first in range(0, len(doc_ids), 64):
-        own = doc_ids[first : first + 64]
-        names = lookup.source_ids(own, run.corpus.documents)
-        yield from (Entry(name, doc_id, detail) for name, doc_id in zip(names.tolist(), own.tolist(), strict=True))
+        some = doc_ids[first : first + 64]
+        names = lookup.source_ids(some, run.corpus.documents)
+        yield from (Entry(name, doc_id, detail) for name, doc_id in zip(names.tolist(), some.tolist(), strict=True))
 
 
 def _contaminated(run: Run) -> Iterator[Kind]:

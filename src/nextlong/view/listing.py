@@ -47,7 +47,7 @@ class Wanted:
         return self == Wanted()
 
 
-class Found(NamedTuple):
+class MatchingSequences(NamedTuple):
     """Sequences that fit, and the first that was not looked at; None: there are no more."""
 
     numbers: list[int]
@@ -79,11 +79,11 @@ class Listing:
         self._places = list(_places(run))
         self._summaries: dict[int, Summary] = {}
 
-    def find(self, wanted: Wanted, *, first: int, most: int, seconds: float) -> Found:
+    def find(self, wanted: Wanted, *, first: int, most: int, seconds: float) -> MatchingSequences:
         """Return at most `most` sequences from number `first` on that fit, found in about so many seconds."""
         if wanted.is_anything:
             last = min(first + most, len(self._run))
-            return Found(list(range(first, last)), last if last < len(self._run) else None)
+            return MatchingSequences(list(range(first, last)), last if last < len(self._run) else None)
         until = time.monotonic() + seconds
         numbers: list[int] = []
         for block, place in enumerate(self._places):
@@ -92,12 +92,12 @@ class Listing:
             fits = place.number + np.flatnonzero(self._fits(block, wanted))
             for number in fits[fits >= first].tolist():
                 if len(numbers) == most:
-                    return Found(numbers, number)
+                    return MatchingSequences(numbers, number)
                 numbers.append(number)
             behind = place.number + place.size
             if behind < len(self._run) and time.monotonic() > until:
-                return Found(numbers, behind)
-        return Found(numbers, None)
+                return MatchingSequences(numbers, behind)
+        return MatchingSequences(numbers, None)
 
     def summary(self, number: int) -> tuple[Summary, int]:
         """Return what is known of a sequence: the summary of its block, and its place there."""
@@ -105,15 +105,15 @@ class Listing:
         return self._summary(block), number - self._places[block].number
 
     def _fits(self, block: int, wanted: Wanted) -> NDArray[np.bool_]:
-        own = self._summary(block)
-        fits = np.ones(len(own.leads), np.bool_)
+        summary = self._summary(block)
+        fits = np.ones(len(summary.leads), np.bool_)
         if wanted.least is not None:
-            fits &= own.cosines >= wanted.least
+            fits &= summary.cosines >= wanted.least
         if wanted.most is not None:
-            fits &= own.cosines <= wanted.most
+            fits &= summary.cosines <= wanted.most
         for column, text in (("source", wanted.source), ("source_id", wanted.name)):
             if text and fits.any():
-                (names,) = lookup.document_columns(own.leads[fits], self._run.corpus.documents, (column,))
+                (names,) = lookup.document_columns(summary.leads[fits], self._run.corpus.documents, (column,))
                 is_equal = column == "source"
                 fits[fits] = [
                     name == text if is_equal else text.casefold() in name.casefold() for name in names.tolist()
@@ -126,8 +126,8 @@ class Listing:
     def _holds(self, block: int, doc_id: int, roles: tuple[int, ...]) -> NDArray[np.bool_]:
         holds = np.zeros(self._places[block].size, np.bool_)
         for first, one in self._read(block):
-            own = one.of(*roles)
-            holds[first + own.sequence[own.doc_ids == doc_id]] = True
+            spans = one.of(*roles)
+            holds[first + spans.sequence[spans.doc_ids == doc_id]] = True
         return holds
 
     def _summary(self, block: int) -> Summary:
@@ -163,10 +163,10 @@ def _summarise(block: Block) -> Summary:
         cosines = sums / scored
     chunks = block.of(*spans.CHUNK_ROLES)
     leads = _leads(block, count)
-    own = chunks.doc_ids == leads[chunks.sequence]
+    of_lead = chunks.doc_ids == leads[chunks.sequence]
     return Summary(
         cosines,
-        np.bincount(chunks.sequence[own], weights=chunks.lengths[own], minlength=count).astype(np.int64),
+        np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count).astype(np.int64),
         spans.documents_per_sequence(block),
         np.bincount(chunks.sequence, minlength=count),
         leads,
@@ -177,7 +177,7 @@ def _leads(block: Block, count: int) -> NDArray[np.int64]:
     """Return the meta-document of each sequence, else the document of its first chunk."""
     leads = np.full(count, schemas.NO_CHUNK, np.int64)
     for roles in (spans.CHUNK_ROLES, (schemas.META,)):
-        own = block.of(*roles)
-        sequences, firsts = np.unique(own.sequence, return_index=True)
-        leads[sequences] = own.doc_ids[firsts]
+        chunks = block.of(*roles)
+        sequences, firsts = np.unique(chunks.sequence, return_index=True)
+        leads[sequences] = chunks.doc_ids[firsts]
     return leads

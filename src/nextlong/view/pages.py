@@ -106,13 +106,13 @@ def row(*cells: Element | str) -> Element:
     return element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
 
 
-def more(link: str | None, told: str, *, into: str, is_searching: bool = False) -> Element:
+def more(link: str | None, status: str, *, into: str, is_searching: bool = False) -> Element:
     """Return what stands below a list: how to go on, or that this is all. `view.js` fetches what a search has not reached."""
     if link is None:
-        return element("p", told, class_="more", role="status")
+        return element("p", status, class_="more", role="status")
     made = element(
         "p",
-        told,
+        status,
         " ",
         element("a", "Search on" if is_searching else "Show more", href=link),
         class_="more",
@@ -130,7 +130,7 @@ def part(rows: Sequence[Element], below: Element) -> str:
     return document(element("html", element("body", tables, below), lang="en"))
 
 
-def facts(told: Mapping[str, str | Element]) -> Element:
+def facts(values: Mapping[str, str | Element]) -> Element:
     """Return a few facts, each with its name."""
-    parts = [element("div", element("dt", name), element("dd", value)) for name, value in told.items()]
+    parts = [element("div", element("dt", name), element("dd", value)) for name, value in values.items()]
     return element("dl", *parts, class_="tiles")

@@ -15,7 +15,7 @@ from nextlong.picture.strip import Held
 from nextlong.report.page import words
 from nextlong.runs.opened import Span
 from nextlong.view import pages
-from nextlong.view.listing import Found, Wanted
+from nextlong.view.listing import MatchingSequences, Wanted
 from nextlong.view.pages import url
 from nextlong.view.states import State, States
 
@@ -27,14 +27,14 @@ _HEADS = ("sequence", "about the document", "source", "chunks", "documents", "me
 def listed(states: States, name: str, wanted: Wanted, *, first: int, is_part: bool) -> str:
     """Return the list of sequences that fit, from number `first` on."""
     state = states.get(name)
-    found = state.listing.find(wanted, first=first, most=_ROWS, seconds=_SECONDS)
-    rows = _rows(state, name, found)
-    below = _below(state, name, wanted, found)
+    result = state.listing.find(wanted, first=first, most=_ROWS, seconds=_SECONDS)
+    rows = _rows(state, name, result)
+    below = _below(state, name, wanted, result)
     if is_part:
         return pages.part(rows, below)
     recipe = state.run.recipe
-    told = f"{words.sequences_of(len(state.run), recipe.sequence_tokens)}, method {recipe.compose.method}."
-    children = [element("p", told), _form(state, name, wanted), _jump(name, len(state.run))]
+    introduction = f"{words.sequences_of(len(state.run), recipe.sequence_tokens)}, method {recipe.compose.method}."
+    children = [element("p", introduction), _form(state, name, wanted), _jump(name, len(state.run))]
     table = pages.table("rows", _HEADS, rows, caption="Sequences, in the order in which they were drawn")
     return pages.page(states, name, "sequences", "Sequences", *children, table, below)
 
@@ -43,10 +43,10 @@ def _form(state: State, name: str, wanted: Wanted) -> Element:
     number = {"type": "number", "step": "any", "min": "-1", "max": "1"}
     document = "" if wanted.document is None else str(wanted.document)
     hidden = [element("input", type="hidden", name="document", value=document)] if document else []
-    told = [element("p", f"Only sequences that take text from document {document}.", class_="note")] if document else []
+    note = [element("p", f"Only sequences that take text from document {document}.", class_="note")] if document else []
     return pages.form(
         url(name, "sequences"),
-        *told,
+        *note,
         *hidden,
         pages.field("Document's name holds", "name", wanted.name, type="search"),
         pages.choice("Source", "source", wanted.source, state.sources),
@@ -73,15 +73,15 @@ def _jump(name: str, count: int) -> Element:
     )
 
 
-def _rows(state: State, name: str, found: Found) -> list[Element]:
-    known = [state.listing.summary(number) for number in found.numbers]
+def _rows(state: State, name: str, result: MatchingSequences) -> list[Element]:
+    known = [state.listing.summary(number) for number in result.numbers]
     leads = np.array([summary.leads[place] for summary, place in known], np.int64)
     names, of = (
         lookup.document_columns(leads, state.run.corpus.documents, ("source_id", "source")) if len(leads) else ((), ())
     )
     tokens = state.run.recipe.sequence_tokens
     rows = []
-    for number, (summary, place), source_id, source in zip(found.numbers, known, names, of, strict=True):
+    for number, (summary, place), source_id, source in zip(result.numbers, known, names, of, strict=True):
         cosine = summary.cosines[place]
         rows.append(
             pages.row(
@@ -97,18 +97,18 @@ def _rows(state: State, name: str, found: Found) -> list[Element]:
     return rows
 
 
-def _below(state: State, name: str, wanted: Wanted, found: Found) -> Element:
+def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -> Element:
     total = len(state.run)
-    if found.go_on is None:
+    if result.go_on is None:
         return pages.more(
             None,
             f"That is all of {total:,} sequences." if wanted.is_anything else "No more sequences fit.",
             into="rows",
         )
     asked = {key: getattr(wanted, key) for key in ("least", "most", "source", "name", "document")}
-    link = url(name, "sequences", **asked, after=found.go_on)
-    told = f"{found.go_on:,} of {total:,} sequences looked at."
-    return pages.more(link, told, into="rows", is_searching=not wanted.is_anything and len(found.numbers) < _ROWS)
+    link = url(name, "sequences", **asked, after=result.go_on)
+    status = f"{result.go_on:,} of {total:,} sequences looked at."
+    return pages.more(link, status, into="rows", is_searching=not wanted.is_anything and len(result.numbers) < _ROWS)
 
 
 def one(states: States, name: str, number: int, *, first: int, chosen: dict[str, Any]) -> str:
@@ -161,10 +161,12 @@ def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen:
     )
     go_on = shown[_SPANS][0] if len(shown) > _SPANS else None
     link = None if go_on is None else url(name, "sequence", number, **chosen, after=go_on)
-    told = f"{len(fitting):,} chunks" + (" fit." if any(value not in ("", None) for value in chosen.values()) else ".")
+    status = f"{len(fitting):,} chunks" + (
+        " fit." if any(value not in ("", None) for value in chosen.values()) else "."
+    )
     heads = ("place", "what", "document", "tokens", "length", "cosine")
     table = pages.table("chunks", heads, rows, caption="Chunks, in the order of the sequence")
-    return [element("h2", "Its chunks"), search, table, pages.more(link, told, into="chunks")]
+    return [element("h2", "Its chunks"), search, table, pages.more(link, status, into="chunks")]
 
 
 def _fits(span: Span, chosen: dict[str, Any]) -> bool:

@@ -62,12 +62,10 @@ def application(run: Run) -> Starlette:
         Route("/{state}/sequence/{number:int}", answering(_sequence)),
         Route("/{state}/sequence/{number:int}/pairs/{place:int}", pair),
         Route("/{state}/documents", answering(_documents)),
-        Route(
-            "/{state}/document/{doc:int}", answering(lambda own, asked: document_pages.one(own, *_of_document(asked)))
-        ),
+        Route("/{state}/document/{doc:int}", answering(lambda of, asked: document_pages.one(of, *_of_document(asked)))),
         Route(
             "/{state}/document/{doc:int}/beside",
-            answering(lambda own, asked: document_pages.beside(own, *_of_document(asked))),
+            answering(lambda of, asked: document_pages.beside(of, *_of_document(asked))),
         ),
         Route("/{state}/document/{doc:int}/beside/{of}", answering(_beside)),
         Route("/{state}/left-out", answering(_left_out)),

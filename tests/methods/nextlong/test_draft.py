@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nextlong import schemas
+from nextlong.methods.nextlong.candidates import read_candidates
 from nextlong.methods.nextlong.draft import DraftRules, draft_block
-from nextlong.methods.nextlong.offers import read_candidates
 from nextlong.results import DraftResult, NamedChunksResult
-from nextlong.schemas import METAS, DropReason
+from nextlong.schemas import META_DOCUMENTS, DropReason
 from nextlong.similarity.shingles import ShingleStore, shingles
 from nextlong.tokens.encode import TextEncoder
 from nextlong.tokens.named import list_named_chunks
@@ -31,7 +31,7 @@ def mined(tmp_path):
         starts = np.arange(rows) * 10
         columns = [np.zeros(rows), starts, starts + 10, np.zeros(rows, bool)]
         chunks.append(write(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
-    metas = np.array([(1, 0xAB, 0, 2, 20), (2, 0xCD, 2, 3, 30)], METAS)
+    metas = np.array([(1, 0xAB, 0, 2, 20), (2, 0xCD, 2, 3, 30)], META_DOCUMENTS)
     np.save(tmp_path / "metas.npy", metas)
     neighbours = [[2, 3, SECOND], [3, 4, SECOND + 1], [0, 1], [1, SECOND + 3], [0]]
     scores = [[0.9, 0.8, 0.7], [0.6, 0.5, 0.4], [0.3, 0.2], [0.1, 0.0], [-0.5]]
@@ -44,7 +44,7 @@ def mined(tmp_path):
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.save(str(tmp_path / "t.tokenizer.json"))
     return {
-        "metas": tmp_path / "metas.npy",
+        "meta_documents": tmp_path / "metas.npy",
         "first": 0,
         "last": 2,
         "candidates": candidates,

@@ -101,6 +101,6 @@ class TextTokenizer:
         return list(ids) if tuple(ids[: len(self.prefix)]) == self.prefix else [*self.prefix, *ids]
 
 
-def cut_at_stop(answer: str, stop: str | None) -> str:
+def truncate_at_stop(answer: str, stop: str | None) -> str:
     """Return the answer up to the first stop, without it."""
     return answer if stop is None else answer.split(stop, 1)[0]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, cut_at_stop
+from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
 from nextlong.evaluate.task import JSON, Sample
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class HuggingFaceModel:
             yield self._text(answer, sample)
 
     def _text(self, ids: list[int], sample: Sample) -> str:
-        return cut_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
+        return truncate_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")
@@ -261,8 +261,8 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
 def hash_of_files(folder: Path) -> str:
     """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
     paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
-    told = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
-    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
+    identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
 
 
 def _load_tokenizer(name: str, options: LoadOptions) -> Any:

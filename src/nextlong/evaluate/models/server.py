@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, cut_at_stop
+from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
 from nextlong.evaluate.task import JSON, Sample
 
 _FIRST_WAIT_S: Final = 0.5
@@ -79,7 +79,7 @@ class Server:
             text = choice["message"]["content"] if "message" in choice else choice["text"]
         except (ValueError, KeyError, TypeError, IndexError):
             raise self._error(f"answered with no completion: {received[:200].decode('utf-8', 'replace')!r}") from None
-        return cut_at_stop(text or "", sample.stop)
+        return truncate_at_stop(text or "", sample.stop)
 
     def _post(self, place: str, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
@@ -148,10 +148,10 @@ class ServerModel(Server):
 def _message(error: urllib.error.HTTPError) -> str:
     try:
         body = error.read().decode("utf-8", "replace")
-        told = json.loads(body)
+        reply = json.loads(body)
     except (OSError, http.client.HTTPException):
         return error.reason
     except ValueError:
         return " ".join(body.split())[:300] or error.reason
-    told = told.get("error", told) if isinstance(told, dict) else told
-    return str(told.get("message", told) if isinstance(told, dict) else told)[:300]
+    reply = reply.get("error", reply) if isinstance(reply, dict) else reply
+    return str(reply.get("message", reply) if isinstance(reply, dict) else reply)[:300]

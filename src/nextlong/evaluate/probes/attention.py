@@ -156,12 +156,12 @@ def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDA
         "context": weights[:, first:last],
         "whole_without_sink": weights[:, _SINK:],
     }
-    found: dict[str, NDArray[np.float64]] = {}
+    share_of: dict[str, NDArray[np.float64]] = {}
     for name, part in parts.items():
         third, total = part.shape[1] // 3, part.sum(1, dtype=np.float64)
-        found[f"first_third_{name}"] = part[:, :third].sum(1, dtype=np.float64) / total
-        found[f"last_third_{name}"] = part[:, part.shape[1] - third :].sum(1, dtype=np.float64) / total
-    return found
+        share_of[f"first_third_{name}"] = part[:, :third].sum(1, dtype=np.float64) / total
+        share_of[f"last_third_{name}"] = part[:, part.shape[1] - third :].sum(1, dtype=np.float64) / total
+    return share_of
 
 
 PROBE: Final = Probe(

@@ -95,18 +95,18 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence) -> Iterator[Chu
     """Yield the losses of a sequence's second and later meta-chunks."""
     ids = np.asarray(sequence.input_ids, np.int64)
     spans = [(span.token_start, span.token_end) for span in sequence.spans if span.role == "meta"]
-    metas = _joined(spans)
-    if len(metas) < 2:
+    meta_spans = _joined(spans)
+    if len(meta_spans) < 2:
         return
     if model.context is not None and len(ids) > model.context:
         raise EvaluateError(
             f"dependency: a sequence has {len(ids):,} tokens and the model's context is {model.context:,}; give a longer one"
         )
     whole = token_losses(model, ids.tolist())
-    alone = _without_earlier(model, ids, metas)
-    for number, ((start, end), without) in enumerate(zip(metas, alone, strict=True)):
+    alone = _without_earlier(model, ids, meta_spans)
+    for number, ((start, end), without) in enumerate(zip(meta_spans, alone, strict=True)):
         if number:
-            distance = start - metas[number - 1][1]
+            distance = start - meta_spans[number - 1][1]
             # The loss of token t stands at t - 1.
             with_earlier = float(whole[start - 1 : end - 1].mean())
             yield ChunkLoss(sequence.id, end - start, distance, number, with_earlier, float(without.mean()))
@@ -146,12 +146,12 @@ def _read(model: HuggingFaceModel, ids: list[int], cache: Any, *, following: int
 
 
 def _without_earlier(
-    model: HuggingFaceModel, ids: NDArray[np.int64], metas: Sequence[tuple[int, int]]
+    model: HuggingFaceModel, ids: NDArray[np.int64], meta_spans: Sequence[tuple[int, int]]
 ) -> Iterator[NDArray[np.float32]]:
     """Yield each meta-chunk's token losses behind everything that stands before it but the other meta-chunks."""
     cache = required("transformers").DynamicCache(config=model.config)
     read = 0
-    for start, end in metas:
+    for start, end in meta_spans:
         # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
         between, chunk = ids[read:start].tolist(), ids[start:end].tolist()
         last_loss = _read(model, between, cache, following=chunk[0])[-1:]

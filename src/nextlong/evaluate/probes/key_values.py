@@ -63,16 +63,16 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
 def _words(tokenizer: TextTokenizer) -> list[int]:
     """Return the ids of whole words: a space, then letters."""
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=False)
-    found = sorted(
+    words = sorted(
         number
         for token, number in vocabulary.items()
         if token[:1] in _SPACES and len(token) > _LEAST_LETTERS and token[1:].isascii() and token[1:].isalpha()
     )
-    if len(found) < 2 * PAIRS:
+    if len(words) < 2 * PAIRS:
         raise EvaluateError(
-            f"key_values: the tokenizer has {len(found)} tokens that are words, and {2 * PAIRS} are needed; leave the probe out"
+            f"key_values: the tokenizer has {len(words)} tokens that are words, and {2 * PAIRS} are needed; leave the probe out"
         )
-    return found
+    return words
 
 
 def _asked(model: HuggingFaceModel, request: Request, words: list[int], number: int) -> list[bool]:

@@ -36,8 +36,8 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
             "short: lm-eval needs log-probabilities; name the model's folder or hub name, without --url"
         )
     limit = None if request.samples in (None, EVERYTHING) else request.samples
-    found = harness_results(model, list(TASKS), limit=limit)
-    scores = {f"{task} {metric}": 100 * value for task, values in found.items() for metric, value in values.items()}
+    measured = harness_results(model, list(TASKS), limit=limit)
+    scores = {f"{task} {metric}": 100 * value for task, values in measured.items() for metric, value in values.items()}
     paper = {task: scores[f"{task} {metric}"] for task, (_, metric) in TASKS.items()}
     return {
         "category": "Short text",
@@ -61,7 +61,7 @@ def harness_results(
     )
     manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
     try:
-        found: dict[str, Any] = lm_eval.simple_evaluate(
+        evaluated: dict[str, Any] = lm_eval.simple_evaluate(
             harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0
         )
     except (OSError, ValueError, RuntimeError) as error:
@@ -73,7 +73,7 @@ def harness_results(
         ) from None
     return {
         task: {metric: float(values[f"{metric},none"]) for metric in ("acc", "acc_norm") if f"{metric},none" in values}
-        for task, values in found["results"].items()
+        for task, values in evaluated["results"].items()
     }
 
 

@@ -81,17 +81,17 @@ def draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: str
 
 def needle_map(figure: Any, results: Sequence[Results]) -> bool:
     """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
-    found: dict[tuple[float, int], list[float]] = {}
+    scores_at: dict[tuple[float, int], list[float]] = {}
     for result in (result for one in results for result in one.finished if result.task == "needle"):
         for sample in result.values["samples"]:
             if not sample.get("refused"):
                 place = float(sample["details"]["depth"]), result.length or 0
-                found.setdefault(place, []).append(float(sample["scores"]["found"]))
-    if not found:
+                scores_at.setdefault(place, []).append(float(sample["scores"]["found"]))
+    if not scores_at:
         return False
-    depths, lengths = (sorted({place[axis] for place in found}) for axis in (0, 1))
+    depths, lengths = (sorted({place[axis] for place in scores_at}) for axis in (0, 1))
     grid = np.full((len(depths), len(lengths)), np.nan)
-    for (depth, length), scores in found.items():
+    for (depth, length), scores in scores_at.items():
         grid[depths.index(depth), lengths.index(length)] = 100 * fmean(scores)
     axes = figure.subplots()
     image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)

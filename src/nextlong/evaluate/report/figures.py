@@ -85,8 +85,8 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     tasks = [paper.shared_tasks(results, category) for category in paper.CATEGORIES]
     values = {
         one.name: [
-            _mean(paper.category_score(one, name, length, own) for length in lengths)
-            for name, own in zip(paper.CATEGORIES, tasks, strict=True)
+            _mean(paper.category_score(one, name, length, category_tasks) for length in lengths)
+            for name, category_tasks in zip(paper.CATEGORIES, tasks, strict=True)
         ]
         for one in results
     }
@@ -133,13 +133,13 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
 
 def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
     """Return (shots, score) of a task at each length; imported results hold no samples that say the shots."""
-    found = []
+    points = []
     for result in one.finished:
         if result.task != task:
             continue
         shots = [sample["details"]["shots"] for sample in result.values["samples"] if not sample.get("refused")]
-        found += [(float(shown), result.score) for shown in shots[:1]]
-    return sorted(found)
+        points += [(float(shown), result.score) for shown in shots[:1]]
+    return sorted(points)
 
 
 def _attention(figure: Any, results: Sequence[Results]) -> bool:
@@ -177,15 +177,15 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
 
 
 def _measured_tasks(results: Sequence[Results]) -> dict[str, list[Task]]:
-    return {category: own for category in paper.CATEGORIES if (own := paper.shared_tasks(results, category))}
+    return {category: shared for category in paper.CATEGORIES if (shared := paper.shared_tasks(results, category))}
 
 
 def _dependence(figure: Any, results: Sequence[Results]) -> bool:
     axes = figure.subplots()
     drawn = False
     for number, one in enumerate(results):
-        for found in (result for result in one.finished if result.task == "dependency"):
-            parts = found.values["by_distance"]
+        for dependency in (result for result in one.finished if result.task == "dependency"):
+            parts = dependency.values["by_distance"]
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
             colour = COLOURS[number % len(COLOURS)]
             errors = [part["gain_standard_error"] for part in parts]
@@ -203,12 +203,12 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
 
 def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     """Draw the curves of a setting, say chunk.max_chars, from labels KEY=NUMBER (paper, Figure 6): one a length, and their mean."""
-    named = [(found, one) for one in results if (found := _LABEL_NUMBER.fullmatch(one.name))]
-    keys = {found[1] for found, _ in named}
+    named = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
+    keys = {label[1] for label, _ in named}
     if len(named) < 2 or len(keys) != 1:
         return False
     axes = figure.subplots()
-    ordered = sorted((int(found[2]), one) for found, one in named)
+    ordered = sorted((int(label[2]), one) for label, one in named)
     lengths = paper.lengths_of(results)
     tasks = _measured_tasks(results)
     if not tasks:
@@ -228,7 +228,9 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
 
 
 def _over_categories(one: Results, length: int, tasks: Mapping[str, Sequence[Task]]) -> float | None:
-    return _mean(paper.category_score(one, category, length, own) for category, own in tasks.items())
+    return _mean(
+        paper.category_score(one, category, length, category_tasks) for category, category_tasks in tasks.items()
+    )
 
 
 def _mean(values: Any) -> float | None:

@@ -35,9 +35,9 @@ def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
     tasks = tasks_of(category)
     measured = {
         (number, one.length)
-        for number, own in enumerate(results)
+        for number, model_results in enumerate(results)
         for task in tasks
-        for one in own.finished
+        for one in model_results.finished
         if one.task == task.name
     }
     return [

@@ -47,8 +47,8 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
             )
     results = [read_results(folder) for folder in folders]
     _refuse_same_names(results)
-    found = list(all_tables(results))
-    if not found:
+    all_of_them = list(all_tables(results))
+    if not all_of_them:
         raise EvaluateError(
             f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again"
         )
@@ -56,7 +56,7 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
     if not outputs and figures is None:
         tables(results, console)
     for output in outputs:
-        store.write_text(output, _page(output.suffix, found, results, made))
+        store.write_text(output, _page(output.suffix, all_of_them, results, made))
         console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
     if figures is not None:
         write_figures(made, figures)
@@ -73,13 +73,13 @@ def _refuse_same_names(results: Sequence[Results]) -> None:
         )
 
 
-def _page(suffix: str, found: Sequence[Table], results: Sequence[Results], made: Sequence[Figure]) -> str:
+def _page(suffix: str, tables: Sequence[Table], results: Sequence[Results], made: Sequence[Figure]) -> str:
     if suffix == ".html":
-        return as_html(found, [(figure.title, figure.svg) for figure in made])
+        return as_html(tables, [(figure.title, figure.svg) for figure in made])
     if suffix == ".md":
-        return as_markdown(found)
+        return as_markdown(tables)
     if suffix == ".tex":
-        return as_latex(found)
+        return as_latex(tables)
     rows = [
         {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
         for one in results

@@ -119,8 +119,8 @@ def _unranked(table: Table) -> Table:
 def _longbench(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        found = [result for result in one.finished if result.task == "longbench_v2"]
-        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in found]
+        parts = [result for result in one.finished if result.task == "longbench_v2"]
+        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in parts]
     about = "Accuracy, percent; documents are cut in their middle to the length; no letter is wrong (paper, Table 3)."
     return Table("LongBench v2", about, ("Overall", *(name for name, _, _ in _LONGBENCH_COLUMNS)), tuple(rows))
 
@@ -135,9 +135,9 @@ def _longbench_parts(result: Result) -> Iterator[Cell]:
 def _short(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        found = next((result for result in one.finished if result.task == "short"), None)
-        scores = found.values["tasks"] if found else {}
-        rows.append((one.name, (found.score if found else None, *(scores.get(task) for task in SHORT_TASKS))))
+        short_text = next((result for result in one.finished if result.task == "short"), None)
+        scores = short_text.values["tasks"] if short_text else {}
+        rows.append((one.name, (short_text.score if short_text else None, *(scores.get(task) for task in SHORT_TASKS))))
     columns = ("Avg.", *(name for name, _ in SHORT_TASKS.values()))
     return Table("Short text", "lm-eval, zero-shot, percent (paper, Table 4).", columns, tuple(rows))
 
@@ -151,10 +151,10 @@ def _attention(results: Sequence[Results]) -> Table:
         "first_third_whole_without_sink",
     )
     rows = [
-        (f"{one.name}, {short(found.length)}", tuple(found.values["scores"].get(name) for name in names))
+        (f"{one.name}, {short(result.length)}", tuple(result.values["scores"].get(name) for name in names))
         for one in results
-        for found in one.finished
-        if found.task == "attention"
+        for result in one.finished
+        if result.task == "attention"
     ]
     columns = ("First third", "Last third", "First, prompt", "Last, prompt", "First, prompt, no sink")
     about = "Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4)."
@@ -164,9 +164,9 @@ def _attention(results: Sequence[Results]) -> Table:
 def _copying(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        found = {(result.task, result.length): result.values.get("scores", {}) for result in one.finished}
+        scores_of = {(result.task, result.length): result.values.get("scores", {}) for result in one.finished}
         for length in paper.lengths_of([one]):
-            copying, choice = found.get(("copying", length), {}), found.get(("key_values", length), {})
+            copying, choice = scores_of.get(("copying", length), {}), scores_of.get(("key_values", length), {})
             cells = (*(copying.get(name) for name in _COPYING), choice.get("accuracy"), choice.get("chance"))
             if any(cell is not None for cell in cells):
                 rows.append((f"{one.name}, {short(length)}", cells))
@@ -182,8 +182,8 @@ def _copying(results: Sequence[Results]) -> Table:
 def _dependency(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        for found in (result for result in one.finished if result.task == "dependency"):
-            for part in found.values["by_distance"]:
+        for dependency in (result for result in one.finished if result.task == "dependency"):
+            for part in dependency.values["by_distance"]:
                 name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
                 cells = (
                     float(part["chunks"]),

@@ -82,14 +82,14 @@ def _sentence_end(text: str, near: int) -> int:
     """Return the end of a sentence that is nearest before `near`; the ends of the text are ends too."""
     if near >= len(text):
         return len(text)
-    ends = [0] + [found.end() for found in re.finditer(r"[.!?](?=\s)", text)]
+    ends = [0] + [match.end() for match in re.finditer(r"[.!?](?=\s)", text)]
     place = bisect_left(ends, near)
     return ends[min(place, len(ends) - 1)] if ends[min(place, len(ends) - 1)] == near else ends[max(place - 1, 0)]
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
-    found = [fact.lower() in answer.lower() for fact in sample.references]
-    return {"found": float(all(found)), "found_share": sum(found) / len(found)}
+    is_named = [fact.lower() in answer.lower() for fact in sample.references]
+    return {"found": float(all(is_named)), "found_share": sum(is_named) / len(is_named)}
 
 
 register(

@@ -84,8 +84,8 @@ class Format:
     every document or not; `no_packing` says why a row may hold one sequence only, and is empty where it may hold several.
 
     What it accepts: `keys` of `export`, and words of `export.compression`, of which `auto` means the first. A file holds
-    `auto_shard_mb` of ids, None: by how much there is; never more than `most_shard_mb`. `cut` says how many rows each file
-    takes, where the format has a rule of its own.
+    `auto_shard_mb` of ids, None: by how much there is; never more than `most_shard_mb`. `shard_rows` says how many rows each
+    file takes, where the format has a rule of its own.
 
     What is told: `layout` is the name of what the files are; `columns`; `reader_takes` is what a reader is given below the
     folder, nothing for the folder itself; `hub`: whether the Hugging Face hub loads it; `bytes_per_token` of a compression
@@ -111,7 +111,7 @@ class Format:
     compressions: tuple[str, ...] = ("none",)
     auto_shard_mb: float | None = None
     most_shard_mb: float | None = None
-    cut: Callable[[RowSizes, Options], Sequence[int]] | None = None
+    shard_rows: Callable[[RowSizes, Options], Sequence[int]] | None = None
 
     columns: tuple[str, ...] = ()
     reader_takes: str = ""
@@ -125,7 +125,7 @@ class Format:
 
 def format_of(name: str) -> Format:
     """Return a format by its name, which a recipe has checked. Raises PluginError if another package's is none."""
-    found = terms_of(name)
-    if not isinstance(found, Format):
-        raise FORMATS.broken(name, f"is no nextlong Format, but {type(found).__name__}")
-    return found
+    terms = terms_of(name)
+    if not isinstance(terms, Format):
+        raise FORMATS.broken(name, f"is no nextlong Format, but {type(terms).__name__}")
+    return terms

@@ -164,7 +164,7 @@ def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> MdsSh
     )
 
 
-def _cut(rows: RowSizes, options: Options) -> list[int]:
+def _shard_rows(rows: RowSizes, options: Options) -> list[int]:
     return shard_sizes(*rows, size_limit=options.shard_bytes, compression=_compression(options))
 
 
@@ -179,7 +179,7 @@ FORMAT = Format(
     write=_write_shard,
     result=MdsShard,
     close=close,
-    cut=_cut,
+    shard_rows=_shard_rows,
     wanted="domains",
     keys=frozenset({"compression"}),
     compressions=("none", "zstd"),

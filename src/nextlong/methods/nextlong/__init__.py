@@ -1,6 +1,6 @@
 """NExtLong: a document's chunks, and between them the chunks of other documents most similar to them (arXiv 2501.12766).
 
-Here it is as a method; `rules` has the paper's formulas, `draft` their use, `offers` and `screen` what may stand in a draft.
+Here it is as a method; `rules` has the paper's formulas, `draft` their use, `candidates` and `filter` what may stand in a draft.
 """
 
 from __future__ import annotations

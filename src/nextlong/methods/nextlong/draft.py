@@ -1,6 +1,6 @@
 """Draft: say which chunks may stand in each sequence, counted in characters and generous.
 
-In:  METAS and CANDIDATES of a block of meta-documents; E, the measured characters per token.
+In:  META_DOCUMENTS and CANDIDATES of a block of meta-documents; E, the measured characters per token.
 Out: DRAFTS, in draw order.
 
 The tokens of the drawn documents themselves are counted, for what does not fit T is not drafted; of candidates characters
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
-from nextlong.methods.nextlong.offers import Candidates, offer, read_candidates
-from nextlong.methods.nextlong.screen import Screened, screen
+from nextlong.methods.nextlong.candidates import Candidates, ordered_candidates, read_candidates
+from nextlong.methods.nextlong.filter import Filtered, filter_near_copies
 from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
-from nextlong.search.metas import chunk_ids_of
+from nextlong.search.draw import chunk_ids_of
 from nextlong.similarity.shingles import ShingleStore, Weights, document_of
 from nextlong.tokens.encode import TextEncoder
 
@@ -60,11 +60,11 @@ class DraftRules:
             return self.target_tokens * self.chars_per_token
         return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
 
-    def prefixes(self, meta: NDArray[Any], target_chars: float, offers: Candidates) -> list[int]:
+    def prefixes(self, meta: NDArray[Any], target_chars: float, candidates_of: Candidates) -> list[int]:
         """Return how much of each list the draft takes."""
         return nextlong_rules.draft(
-            offers.ids,
-            offers.chars,
+            candidates_of.ids,
+            candidates_of.chars,
             fit=self.fit,
             needed_chars=target_chars - float(meta["chars"]),
             drafted_chars=target_chars * self.draft_factor - float(meta["chars"]),
@@ -82,7 +82,7 @@ class DraftRules:
 def draft_block(
     out: Path,
     *,
-    metas: Path,
+    meta_documents: Path,
     first: int,
     last: int,
     candidates: Path,
@@ -98,7 +98,7 @@ def draft_block(
 
     `measure`, SHINGLES and WEIGHTS, is needed if the rules say how near a near-copy is; the near-copies are counted too.
     """
-    drawn = np.load(metas)[first:last]
+    drawn = np.load(meta_documents)[first:last]
     texts = _texts(drawn, Corpus(tuple(documents), tuple(chunks)))
     own_tokens = np.array(_count_tokens(drawn, texts, tokenizer, engine), np.int64)
     fits = own_tokens < rules.target_tokens
@@ -107,7 +107,7 @@ def draft_block(
         for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
         if is_in
     )
-    screening = None if measure is None else (measure[0], np.load(measure[1]))
+    near_copy_inputs = None if measure is None else (measure[0], np.load(measure[1]))
     firsts = np.cumsum(drawn["chunks"]) - drawn["chunks"]
     near_copies = by_passage = 0
     examples: list[tuple[int, int, int]] = []
@@ -115,11 +115,13 @@ def draft_block(
         for place, retrieved in zip(np.flatnonzero(fits).tolist(), neighbourhoods, strict=True):
             meta, first_text = drawn[place], int(firsts[place])
             own_texts = texts[first_text : first_text + int(meta["chunks"])]
-            found = _draft(meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, screening, rules)
-            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, found)], schema=schemas.DRAFTS))
-            near_copies += found.near_copies
-            by_passage += found.by_passage
-            examples += _examples(meta, found)[: _EXAMPLES - len(examples)]
+            drafted = _draft(
+                meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, near_copy_inputs, rules
+            )
+            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
+            near_copies += drafted.near_copies
+            by_passage += drafted.by_passage
+            examples += _examples(meta, drafted)[: _EXAMPLES - len(examples)]
     too_long = tuple(
         (int(meta["first_chunk"]), int(meta["chunks"]), int(tokens))
         for meta, tokens in zip(drawn[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
@@ -134,10 +136,10 @@ def draft_block(
     )
 
 
-def _examples(meta: NDArray[Any], found: Screened) -> list[tuple[int, int, int]]:
+def _examples(meta: NDArray[Any], drafted: Filtered) -> list[tuple[int, int, int]]:
     """Return chunks that were passed over, each with the first chunk and the number of chunks of what it repeats."""
     document = int(meta["first_chunk"]), int(meta["chunks"])
-    return [(chunk, *(document if repeated is None else (repeated, 1))) for chunk, repeated in found.examples]
+    return [(chunk, *(document if repeated is None else (repeated, 1))) for chunk, repeated in drafted.examples]
 
 
 def _draft(
@@ -147,12 +149,12 @@ def _draft(
     retrieved: Candidates,
     chunks: Sequence[Path],
     vectors: Sequence[Path],
-    screening: tuple[ShingleStore, Weights] | None,
+    near_copy_inputs: tuple[ShingleStore, Weights] | None,
     rules: DraftRules,
-) -> Screened:
+) -> Filtered:
     """Return what a meta-document is offered, and the prefixes drafted of it."""
     target_chars = rules.target_chars(meta, own_tokens)
-    offers = offer(
+    candidates_of = ordered_candidates(
         meta,
         retrieved,
         negatives=rules.negatives,
@@ -164,14 +166,14 @@ def _draft(
         rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
     )
     draft = partial(rules.prefixes, meta, target_chars)
-    if screening is None or rules.near_copies is None:
-        return Screened(offers, draft(offers), np.empty((0, 2), np.int64))
-    return screen(
-        offers,
+    if near_copy_inputs is None or rules.near_copies is None:
+        return Filtered(candidates_of, draft(candidates_of), np.empty((0, 2), np.int64))
+    return filter_near_copies(
+        candidates_of,
         draft,
         document=document_of(texts),
-        shingles=screening[0],
-        weights=screening[1],
+        shingles=near_copy_inputs[0],
+        weights=near_copy_inputs[1],
         threshold=rules.near_copies,
     )
 
@@ -197,9 +199,9 @@ def _encoder(tokenizer: Path, engine: Literal["auto", "reference"]) -> TextEncod
     return TextEncoder.from_file(tokenizer, engine=engine)
 
 
-def _draft_row(meta: NDArray[Any], drafted: Screened) -> dict[str, Any]:
+def _draft_row(meta: NDArray[Any], drafted: Filtered) -> dict[str, Any]:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
-    neighbours = drafted.offers
+    neighbours = drafted.candidates
     ids, roles, groups, scores = [], [], [], []
     for group, length in enumerate(drafted.prefixes):
         ids += [np.array([int(meta["first_chunk"]) + group]), neighbours.ids[group][:length]]

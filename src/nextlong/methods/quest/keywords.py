@@ -32,7 +32,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
     """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else quest.doc2query(options.queries)
-    first = found = 0
+    first = with_keywords = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
         pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
@@ -46,14 +46,18 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
             queries = [quest.extract_queries(text) for text in texts] if model is None else model.queries(texts)
             keywords = [
                 quest.candidate_keywords(
-                    own, min_keyword_score=options.min_keyword_score, min_keyword_chars=options.min_keyword_chars
+                    text_queries,
+                    min_keyword_score=options.min_keyword_score,
+                    min_keyword_chars=options.min_keyword_chars,
                 )
-                for own in queries
+                for text_queries in queries
             ]
-            found += sum(map(bool, keywords))
+            with_keywords += sum(map(bool, keywords))
             writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
     return KeywordsResult(
-        documents=len(wanted), with_keywords=found, queries=quest.EXTRACTIVE if model is None else options.queries
+        documents=len(wanted),
+        with_keywords=with_keywords,
+        queries=quest.EXTRACTIVE if model is None else options.queries,
     )
 
 

@@ -67,11 +67,13 @@ def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
     left out, over the root of their number. Deterministic; no model.
     """
-    found = (sentence.strip()[:_QUERY_CHARS] for sentence in _SENTENCES.findall(text[:_READ_CHARS]))
-    sentences = list(dict.fromkeys(filter(None, found)))
+    stripped = (sentence.strip()[:_QUERY_CHARS] for sentence in _SENTENCES.findall(text[:_READ_CHARS]))
+    sentences = list(dict.fromkeys(filter(None, stripped)))
     words = [set(_WORDS.findall(sentence.lower())) - english_stop_words() for sentence in sentences]
-    counts = Counter(word for own in words for word in own)
-    central = [sum(counts[word] for word in own) / math.sqrt(len(own) or 1) for own in words]
+    counts = Counter(word for sentence_words in words for word in sentence_words)
+    central = [
+        sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
+    ]
     best = sorted(range(1, len(sentences)), key=lambda place: (-central[place], place))[: max_queries - 1]
     return [sentences[place] for place in sorted([*best, 0])] if sentences else []
 
@@ -177,7 +179,7 @@ def _row(
     names = np.array([xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in index.keywords], np.uint64)
     rare = np.lexsort((keyed_hash(names, seed=seed, stage="quest.rare"), counts))[: round(split_ratio * len(names))]
     draws = [np.arange(len(names)), *[rare] * (oversample - 1)]
-    keys = [keyed_hash(names[own], seed=seed, stage=f"quest.draw.{turn}") for turn, own in enumerate(draws)]
+    keys = [keyed_hash(names[keyword], seed=seed, stage=f"quest.draw.{turn}") for turn, keyword in enumerate(draws)]
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
     pieces = [by_keyword[first[keyword] : first[keyword] + counts[keyword]] for keyword in row.tolist()]
     return np.concatenate([np.empty(0, np.int64), *pieces])
@@ -211,14 +213,14 @@ class Doc2Query:
         owners: list[int] = []
         segments: list[list[int]] = []
         for number, text in enumerate(texts):
-            own = self._segments(text)
-            owners += [number] * len(own)
-            segments += own
-        found: list[list[str]] = [[] for _ in texts]
+            text_segments = self._segments(text)
+            owners += [number] * len(text_segments)
+            segments += text_segments
+        queries_of: list[list[str]] = [[] for _ in texts]
         for owner, query in zip(owners, self._generate(segments), strict=True):
-            if query and query not in found[owner]:
-                found[owner].append(query)
-        return found
+            if query and query not in queries_of[owner]:
+                queries_of[owner].append(query)
+        return queries_of
 
     def _segments(self, text: str) -> list[list[int]]:
         ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

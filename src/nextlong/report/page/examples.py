@@ -46,7 +46,9 @@ def near_copies(runs: Sequence[Run]) -> Iterator[Element]:
 def near_copy_pairs(run: Run, *, most: int) -> Iterator[Pair]:
     """Yield near-copies that the drafts left out, from different tasks before several of one."""
     counted = [part.near_copy_examples for part in run.steps["draft"].results(DraftResult)]
-    rounds = (own[turn] for turn in range(max(map(len, counted), default=0)) for own in counted if turn < len(own))
+    rounds = (
+        of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
+    )
     for (chunk, first, count), _ in zip(rounds, range(most), strict=False):
         ids = np.array([chunk, *range(first, first + count)])
         texts = run.corpus.texts(ids).tolist()
@@ -68,9 +70,9 @@ def _shown(pair: Pair) -> Element:
     shared = set(_runs(texts[0])) & set(_runs(texts[1]))
     cards = [
         element(
-            "article", element("h4", told), element("p", element("bdi", source), class_="from"), _text(text, shared)
+            "article", element("h4", heading), element("p", element("bdi", source), class_="from"), _text(text, shared)
         )
-        for told, (source, text) in zip(("Left out", "It repeats"), pair, strict=True)
+        for heading, (source, text) in zip(("Left out", "It repeats"), pair, strict=True)
     ]
     return element("div", *cards, class_="pair")
 
@@ -78,16 +80,16 @@ def _shown(pair: Pair) -> Element:
 def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
     """Return every run of three words, in lower case, and where each of them stands, in characters."""
     words = list(_WORD.finditer(text))
-    found: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    places_of: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for place in range(len(words) - _RUN + 1):
         run = words[place : place + _RUN]
-        found.setdefault(tuple(word[0].lower() for word in run), []).append((run[0].start(), run[-1].end()))
-    return found
+        places_of.setdefault(tuple(word[0].lower() for word in run), []).append((run[0].start(), run[-1].end()))
+    return places_of
 
 
 def _text(text: str, shared: set[tuple[str, ...]]) -> Element:
     """Return a text from a little before the first run that both hold, with what such runs cover marked."""
-    places = sorted(place for run, own in _runs(text).items() if run in shared for place in own)
+    places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
     first = max(0, places[0][0] - _BEFORE) if places else 0
     last = min(len(text), first + _CHARS)
     pieces: list[Element | str] = ["…"] if first else []

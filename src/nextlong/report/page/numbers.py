@@ -39,7 +39,7 @@ class Row:
 
 def row(name: str, plain: Plain, path: Path, form: str = "{:,}", *, is_foreign: bool = False) -> Row:
     """Return one number of every run."""
-    return Row(name, tuple(_cell(own, path, form) for own in plain), is_foreign)
+    return Row(name, tuple(_cell(stats, path, form) for stats in plain), is_foreign)
 
 
 def _cell(plain: Mapping[str, Any], path: Path | None, form: str) -> Cell:
@@ -61,7 +61,7 @@ def first(plain: Plain) -> list[Row]:
         ("distance_tokens", "p50"),
         "{:,.0f}",
     )
-    return _said(
+    return _filled(
         [
             row("sequences", plain, ("sequences",)),
             row("tokens in each", plain, ("target_tokens",)),
@@ -90,12 +90,12 @@ def settings(plain: Plain) -> list[Row]:
         "tokens": "tokens in all",
         "distinct_documents": "documents that are used",
     }
-    return _said(row(name, plain, (key,)) for key, name in names.items())
+    return _filled(row(name, plain, (key,)) for key, name in names.items())
 
 
-def _said(rows: Iterable[Row]) -> list[Row]:
+def _filled(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that say something of one run at least."""
-    return [own for own in rows if any(cell.path for cell in own.cells)]
+    return [row for row in rows if any(cell.path for cell in row.cells)]
 
 
 def yields(plain: Plain) -> list[Row]:
@@ -110,44 +110,45 @@ def yields(plain: Plain) -> list[Row]:
         "untried": "not needed",
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
-    reasons = dict.fromkeys(reason for own in plain for reason in own["yields"]["dropped"])
-    return _said([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
+    reasons = dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"])
+    return _filled([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
 
 
 def _is_extended(plain: Plain) -> bool:
-    return any(own["layout"] == Layout.EXTENDED for own in plain)
+    return any(stats["layout"] == Layout.EXTENDED for stats in plain)
 
 
 def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
     """A distribution in five numbers; `of` says of what, where the table holds other numbers too."""
     names = {**_SPREAD, "max": "the largest"}
-    return _said(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
+    return _filled(row(f"{of}{name}", plain, (key, part), form) for part, name in names.items())
 
 
 def by_rank(plain: Plain) -> list[Row]:
     """The mean cosine at each place."""
-    ranks = sorted({one["rank"] for own in plain for one in own["similarity_by_rank"]})
+    ranks = sorted({one["rank"] for stats in plain for one in stats["similarity_by_rank"]})
     return [
-        Row(f"place {rank:,}", _found(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}")) for rank in ranks
+        Row(f"place {rank:,}", _cells_where(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}"))
+        for rank in ranks
     ]
 
 
-def _found(plain: Plain, key: str, where: Mapping[str, Any], part: str, form: str) -> tuple[Cell, ...]:
+def _cells_where(plain: Plain, key: str, where: Mapping[str, Any], part: str, form: str) -> tuple[Cell, ...]:
     """Return one part of that entry of a list, in each run, in which `where` holds."""
     cells = []
-    for own in plain:
-        places = [n for n, one in enumerate(own[key]) if all(one[name] == value for name, value in where.items())]
-        cells.append(_cell(own, (key, places[0], part), form) if places else Cell(_NOTHING))
+    for stats in plain:
+        places = [n for n, one in enumerate(stats[key]) if all(one[name] == value for name, value in where.items())]
+        cells.append(_cell(stats, (key, places[0], part), form) if places else Cell(_NOTHING))
     return tuple(cells)
 
 
 def bins(plain: Plain, key: str, *, of: str) -> list[Row]:
     """A histogram; `of` says what a bin of whole numbers counts, and is empty for cosines."""
-    edges = sorted({(one["least"], one["most"]) for own in plain for one in own[key]})
+    edges = sorted({(one["least"], one["most"]) for stats in plain for one in stats[key]})
     return [
         Row(
             f"{spoken_bin(*edge)} {of}" if of else f"from {edge[0]:.2f}",
-            _found(plain, key, {"least": edge[0], "most": edge[1]}, "count", "{:,}"),
+            _cells_where(plain, key, {"least": edge[0], "most": edge[1]}, "count", "{:,}"),
         )
         for edge in edges
     ]
@@ -160,37 +161,37 @@ def reuse(plain: Plain) -> list[Row]:
         row("uses of a chunk, mean", plain, ("reuse", "mean"), "{:.2f}"),
         row("uses of a chunk, at most", plain, ("reuse", "max")),
     ]
-    edges = sorted({(one["least"], one["most"]) for own in plain for one in own["reuse"]["histogram"]})
+    edges = sorted({(one["least"], one["most"]) for stats in plain for one in stats["reuse"]["histogram"]})
     for edge in edges:
         cells = []
-        for own in plain:
-            there = [n for n, one in enumerate(own["reuse"]["histogram"]) if (one["least"], one["most"]) == edge]
+        for stats in plain:
+            there = [n for n, one in enumerate(stats["reuse"]["histogram"]) if (one["least"], one["most"]) == edge]
             path: Path | None = ("reuse", "histogram", there[0], "chunks") if there else None
-            cells.append(_cell(own, path, "{:,}"))
+            cells.append(_cell(stats, path, "{:,}"))
         rows.append(Row(f"chunks used {spoken_bin(*edge)} times", tuple(cells)))
-    return _said(rows)
+    return _filled(rows)
 
 
 def roles(plain: Plain) -> list[Row]:
     """What the tokens are."""
-    names = dict.fromkeys(role for own in plain for role in own["tokens_by_role"])
+    names = dict.fromkeys(role for stats in plain for role in stats["tokens_by_role"])
     counts = [row(f"tokens: {role}", plain, ("tokens_by_role", role)) for role in names]
-    return _said([row("share of the meta-documents", plain, ("meta_share",), "{:.1%}"), *counts])
+    return _filled([row("share of the meta-documents", plain, ("meta_share",), "{:.1%}"), *counts])
 
 
 def sources(plain: Plain, names: Sequence[str]) -> list[Row]:
     """Tokens by source; `names` are all of them, the largest first."""
     shown = [row(name, plain, ("tokens_by_source", name), is_foreign=True) for name in names[:_SHOWN_SOURCES]]
     if rest := names[_SHOWN_SOURCES:]:
-        sums = [sum(own["tokens_by_source"].get(name, 0) for name in rest) for own in plain]
+        sums = [sum(stats["tokens_by_source"].get(name, 0) for name in rest) for stats in plain]
         shown.append(Row(f"{len(rest):,} sources more, together", tuple(Cell(f"{total:,}") for total in sums)))
     return shown
 
 
 def left_out(plain: Plain) -> list[Row]:
     """What repeats something, or stands in an evaluation."""
-    files = dict.fromkeys(file for own in plain for file in own["contaminated"] or {})
-    return _said(
+    files = dict.fromkeys(file for stats in plain for file in stats["contaminated"] or {})
+    return _filled(
         [
             row("near-copies left out of the drafts", plain, ("near_copies",)),
             row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
@@ -204,7 +205,7 @@ def left_out(plain: Plain) -> list[Row]:
 
 def leaks(plain: Plain) -> list[Row]:
     """What must not be there."""
-    return _said(
+    return _filled(
         [
             row("negatives from the sequence's own document", plain, ("own_document_negatives",)),
             row("chunks that a sequence holds twice", plain, ("repeated_chunks",)),
@@ -214,14 +215,14 @@ def leaks(plain: Plain) -> list[Row]:
 
 def costs(plain: Plain, key: str, form: str, unit: float) -> list[Row]:
     """What each step took, in the order of the route; nothing where no step says."""
-    names = dict.fromkeys(own["step"] for one in plain for own in one["steps"])
-    return _said(Row(name, tuple(_cost(one, name, key, form, unit) for one in plain)) for name in names)
+    names = dict.fromkeys(step["step"] for one in plain for step in one["steps"])
+    return _filled(Row(name, tuple(_cost(one, name, key, form, unit) for one in plain)) for name in names)
 
 
 def _cost(plain: Mapping[str, Any], step: str, key: str, form: str, unit: float) -> Cell:
-    for place, own in enumerate(plain["steps"]):
-        if own["step"] == step and own[key] is not None:
-            return Cell(form.format(own[key] * unit), own[key], ("steps", place, key))
+    for place, cost in enumerate(plain["steps"]):
+        if cost["step"] == step and cost[key] is not None:
+            return Cell(form.format(cost[key] * unit), cost[key], ("steps", place, key))
     return Cell(_NOTHING)
 
 

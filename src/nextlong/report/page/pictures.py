@@ -121,7 +121,7 @@ def similarity(runs: Named) -> str | None:
 
     def paint(figure: Any) -> bool:
         axes = figure.subplots()
-        _lines(figure, axes, runs, [[(own.least + 0.025, share) for own, share in points] for points in lines])
+        _lines(figure, axes, runs, [[(one.least + 0.025, share) for one, share in points] for points in lines])
         axes.set(xlabel="cosine, by steps of 0.05", ylabel="percent", ylim=(0, None))
         return any(lines)
 
@@ -129,8 +129,8 @@ def similarity(runs: Named) -> str | None:
 
 
 def _shares(bins: Sequence[Bin]) -> list[tuple[Bin, float]]:
-    total = sum(own.count for own in bins)
-    return [(own, 100 * own.count / max(1, total)) for own in bins]
+    total = sum(part.count for part in bins)
+    return [(part, 100 * part.count / max(1, total)) for part in bins]
 
 
 def _lines(figure: Any, axes: Any, runs: Named, lines: Sequence[Sequence[tuple[float, float]]]) -> None:
@@ -153,15 +153,15 @@ def chunk_tokens(runs: Named) -> str | None:
 
 def reuse(runs: Named) -> str | None:
     """How often a chunk serves."""
-    bins = [[Bin(own.least, own.most, own.chunks) for own in one.reuse.histogram] for _, one in runs]
+    bins = [[Bin(part.least, part.most, part.chunks) for part in one.reuse.histogram] for _, one in runs]
     return _binned(runs, bins, label="times that a chunk is used")
 
 
 def _binned(runs: Named, histograms: Sequence[Sequence[Bin]], *, label: str) -> str | None:
     """Bars of shares, side by side a run; the bins of all runs have the same edges."""
-    edges = sorted({(own.least, own.most) for bins in histograms for own in bins})
-    shares = [{(own.least, own.most): share for own, share in _shares(bins)} for bins in histograms]
-    rows = [[own.get(edge, 0.0) for edge in edges] for own in shares]
+    edges = sorted({(part.least, part.most) for bins in histograms for part in bins})
+    shares = [{(part.least, part.most): share for part, share in _shares(bins)} for bins in histograms]
+    rows = [[share_of.get(edge, 0.0) for edge in edges] for share_of in shares]
     names = [spoken_bin(*edge) for edge in edges]
     return _bars(runs, names, rows, label="percent", title=label)
 
@@ -176,8 +176,8 @@ def sources(runs: Named) -> str | None:
     total = [max(1, sum(one.tokens_by_source.values())) for _, one in runs]
     names = source_names(runs)[:MAX_SOURCES]
     rows = [
-        [100 * one.tokens_by_source.get(name, 0) / own for name in names]
-        for (_, one), own in zip(runs, total, strict=True)
+        [100 * one.tokens_by_source.get(name, 0) / tokens for name in names]
+        for (_, one), tokens in zip(runs, total, strict=True)
     ]
     return _bars(runs, [_label(name) for name in names], rows, label="percent of the tokens")
 
@@ -214,9 +214,9 @@ def document_chars(runs: Named) -> str | None:
 
 def costs(runs: Named, key: str, *, unit: float, label: str) -> str | None:
     """What each step took, in the order of the route; `key` names a part of `StepCost`."""
-    taken = [{own.step: (getattr(own, key) or 0) * unit for own in one.steps} for _, one in runs]
-    names = list(dict.fromkeys(name for own in taken for name in own))
-    return _bars(runs, names, [[own.get(name, 0.0) for name in names] for own in taken], label=label)
+    taken = [{step.step: (getattr(step, key) or 0) * unit for step in one.steps} for _, one in runs]
+    names = list(dict.fromkeys(name for run_costs in taken for name in run_costs))
+    return _bars(runs, names, [[run_costs.get(name, 0.0) for name in names] for run_costs in taken], label=label)
 
 
 def _bars(

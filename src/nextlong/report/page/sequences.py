@@ -63,9 +63,9 @@ def _choose(runs: Sequence[Run]) -> Iterator[_Chosen]:
 
 def _before(one: _Chosen) -> Element | None:
     """Return the document as it was: its chunks side by side, to the scale of the sequence."""
-    own = {span.chunk_id: span for span in one.sequence.spans if span.doc_id == one.lead}
+    meta_spans = {span.chunk_id: span for span in one.sequence.spans if span.doc_id == one.lead}
     at, placed = 0, []
-    for _, span in sorted(own.items()):
+    for _, span in sorted(meta_spans.items()):
         placed.append(_moved(span, at))
         at += pieces.length(span)
     if not placed:

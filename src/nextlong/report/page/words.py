@@ -75,13 +75,15 @@ def chunks(count: int) -> str:
 
 def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
     """Return what a sequence is made of, in a sentence or two."""
-    own = [span for span in spans if span.doc_id == lead]
+    meta_spans = [span for span in spans if span.doc_id == lead]
     others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
     apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
-    told = f"{tokens:,} tokens: {chunks(len(own))} of the document, and text of {len(others):,} other documents."
+    summary = (
+        f"{tokens:,} tokens: {chunks(len(meta_spans))} of the document, and text of {len(others):,} other documents."
+    )
     if not apart:
-        return f"{told} Whatever the document holds still stands side by side."
-    return f"{told} Chunks that stood side by side are now up to {max(apart):,} tokens apart."
+        return f"{summary} Whatever the document holds still stands side by side."
+    return f"{summary} Chunks that stood side by side are now up to {max(apart):,} tokens apart."
 
 
 def opening(stats: Mapping[str, Any]) -> str:
@@ -105,14 +107,16 @@ def similarity_to(stats: Mapping[str, Any]) -> str:
 
 def verdict(stats: Mapping[str, Any]) -> list[str]:
     """Return what speaks against training on a run, or that nothing which is checked does."""
-    if told := warnings(stats):
-        return [f"Look before you train: {one}" for one in told]
+    if lines := warnings(stats):
+        return [f"Look before you train: {one}" for one in lines]
     if stats["negatives"] == "self-repeat":
         return ["The sequences repeat themselves, as was asked: an experiment's control, rarely what to train on."]
-    own = ", no look-alike comes from the document that it stands among" if stats["own_document_negatives"] == 0 else ""
+    no_leaks = (
+        ", no look-alike comes from the document that it stands among" if stats["own_document_negatives"] == 0 else ""
+    )
     asked = ", and there are as many sequences as were asked for" if isinstance(stats["yields"]["asked"], int) else ""
     return [
-        f"Nothing that is checked here speaks against training on it: no chunk stands twice in a sequence{own}{asked}. "
+        f"Nothing that is checked here speaks against training on it: no chunk stands twice in a sequence{no_leaks}{asked}. "
         "Whether its similarity, distances and sources are what you want, the pictures say."
     ]
 

@@ -35,7 +35,7 @@ def page(runs: Sequence[Run]) -> str:
             f"report shows {pictures.MAX_RUNS} runs side by side, not {len(runs)}; name fewer, or say nextlong compare"
         )
     named = [(letter, stats.measure(run)) for letter, run in zip(parts.letters(len(runs)), runs, strict=True)]
-    plain = [own.as_json() for _, own in named]
+    plain = [stats.as_json() for _, stats in named]
     sections = [
         *_made(runs, plain),
         *sequences.shown(runs),
@@ -70,7 +70,7 @@ def _html(title: str, sections: Sequence[Element], shows: str) -> Element:
         element("title", f"{title} · nextlong report"),
         element("style", style),
     )
-    links = [element("li", element("a", _heading(own), href=f"#{own.get('id')}")) for own in sections]
+    links = [element("li", element("a", _heading(section), href=f"#{section.get('id')}")) for section in sections]
     contents = element("details", element("summary", "On this page"), element("ul", *links))
     navigation = element("nav", contents, aria_label="On this page")
     header = element("header", element("h1", title), navigation)
@@ -89,13 +89,13 @@ def _heading(section: Element) -> str:
 
 def _made(runs: Sequence[Run], plain: Plain) -> Iterator[Element]:
     letters = parts.letters(len(runs))
-    told: list[Element] = []
+    paragraphs: list[Element] = []
     for opening in dict.fromkeys(map(words.opening, plain)):
-        of = [letter for letter, own in zip(letters, plain, strict=True) if words.opening(own) == opening]
-        told.append(element("p", *(() if len(runs) == 1 else (element("b", f"{', '.join(of)}: "),)), opening))
-    for letter, run, own in zip(letters, runs, plain, strict=True):
-        told += _one_made(letter, run, own, plain, is_alone=len(runs) == 1)
-    yield parts.section("made", "What was made, and whether to train on it", *told)
+        of = [letter for letter, of_run in zip(letters, plain, strict=True) if words.opening(of_run) == opening]
+        paragraphs.append(element("p", *(() if len(runs) == 1 else (element("b", f"{', '.join(of)}: "),)), opening))
+    for letter, run, of_run in zip(letters, runs, plain, strict=True):
+        paragraphs += _one_made(letter, run, of_run, plain, is_alone=len(runs) == 1)
+    yield parts.section("made", "What was made, and whether to train on it", *paragraphs)
 
 
 def _settings(plain: Plain) -> Element:
@@ -106,15 +106,15 @@ def _settings(plain: Plain) -> Element:
     return parts.section("settings", heading, parts.wide(table, "Settings of the recipe"))
 
 
-def _one_made(letter: str, run: Run, own: Mapping[str, Any], plain: Plain, *, is_alone: bool) -> Iterator[Element]:
+def _one_made(letter: str, run: Run, of_run: Mapping[str, Any], plain: Plain, *, is_alone: bool) -> Iterator[Element]:
     """Yield what was made of what, the few numbers to look at first, and what speaks against training on it."""
     sources = [source.name or source.path for source in run.recipe.ingest.sources]
-    yield element("h3", *(() if is_alone else (f"{letter}: ",)), element("bdi", own["run"]))
-    yield element("p", f"{words.made(own)} Read from: ", element("bdi", ", ".join(sources)), ".")
+    yield element("h3", *(() if is_alone else (f"{letter}: ",)), element("bdi", of_run["run"]))
+    yield element("p", f"{words.made(of_run)} Read from: ", element("bdi", ", ".join(sources)), ".")
     if is_alone:
         yield _tiles(plain)
-    verdict = words.warnings(own)
-    for one in words.verdict(own):
+    verdict = words.warnings(of_run)
+    for one in words.verdict(of_run):
         yield element("p", one, class_="note warning" if verdict else "note", role="note")
     lines = [(name, value) for name, value in summary.lines(run.recipe, run.steps) if name not in _NEXT_TO_TYPE]
     items = [element("li", element("bdi", f"{name}: {value}")) for name, value in lines]
@@ -214,8 +214,8 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
 
 
 def _hubs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
-    for (letter, _), own in zip(named, plain, strict=True):
-        if rows := numbers.hubs(own):
+    for (letter, _), of_run in zip(named, plain, strict=True):
+        if rows := numbers.hubs(of_run):
             caption = f"Chunks of {letter} that are used most" if len(named) > 1 else "Chunks that are used most"
             yield parts.wide(parts.table(caption, rows, ["times"]), caption)
 
@@ -246,5 +246,5 @@ def _costs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
 
 
 def _glossary() -> Element:
-    terms = [part for term, told in words.GLOSSARY.items() for part in (element("dt", term), element("dd", told))]
+    terms = [part for term, meaning in words.GLOSSARY.items() for part in (element("dt", term), element("dd", meaning))]
     return parts.section("glossary", "The words of this page", element("dl", *terms))

@@ -47,10 +47,10 @@ def lines(
     asked: Asked,
 ) -> list[str]:
     """Return what the figures of a plan rest on, where it is more than what was measured here."""
-    machines, told = on[-1]
+    machines, cost_of = on[-1]
     if not (asked.is_elsewhere or asked.chunks is not None):
         return []
-    written = sum(cost.disk_bytes for cost in told.values())
+    written = sum(cost.disk_bytes for cost in cost_of.values())
     said = ["", "assumed:"]
     if asked.is_elsewhere:
         each = asked.workers or machines.workers // max(1, asked.nodes)
@@ -60,7 +60,7 @@ def lines(
             f"{machines.head_s * 1e3:.0f} ms of the head a task"
         )
     shape = _shape(recipe)
-    if "embed" in told and told["embed"].on_gpus and shape is not None and asked.gpus:
+    if "embed" in cost_of and cost_of["embed"].on_gpus and shape is not None and asked.gpus:
         tokens = _tokens(amounts)
         operations = shape.operations(tokens)
         said.append(
@@ -73,7 +73,7 @@ def lines(
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into
         where = (
             f"{2 / choose.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
-            if any(told[name].on_gpus for name in ("mine", "neighbours") if name in told)
+            if any(cost_of[name].on_gpus for name in ("mine", "neighbours") if name in cost_of)
             else f"{2 / measured.product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         )
         looked = f" × {amounts.looked_into:.1%} looked into" if amounts.index != "exact" else ""

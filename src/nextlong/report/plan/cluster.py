@@ -62,7 +62,11 @@ def shape_of(encoder: Encoder) -> Shape | None:
     """Return the shape of a model: one in a folder by its config.json, else one that is known; None: neither."""
     config = Path(encoder.name).expanduser() / "config.json"
     try:
-        told = json.loads(config.read_text(encoding="utf-8"))
-        return Shape(int(told["num_hidden_layers"]), int(told["hidden_size"]), int(told["intermediate_size"]))
+        architecture = json.loads(config.read_text(encoding="utf-8"))
+        return Shape(
+            int(architecture["num_hidden_layers"]),
+            int(architecture["hidden_size"]),
+            int(architecture["intermediate_size"]),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return _KNOWN.get(encoder.name)

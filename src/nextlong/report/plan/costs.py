@@ -61,7 +61,7 @@ class Cost:
     at_once: int | None = None
     unknown: str = "not known"
 
-    def lanes(self, machines: Machines) -> int:
+    def parallel_tasks(self, machines: Machines) -> int:
         """Return how many of its tasks run at once."""
         most = machines.gpus if self.on_gpus else machines.workers
         return max(1, min(self.tasks, most, self.at_once or most))
@@ -70,7 +70,7 @@ class Cost:
         """Return its seconds by itself."""
         if self.seconds is None:
             return None
-        return self.start_s + self.seconds * math.ceil(self.tasks / self.lanes(machines)) / self.tasks
+        return self.start_s + self.seconds * math.ceil(self.tasks / self.parallel_tasks(machines)) / self.tasks
 
 
 class Machines(NamedTuple):
@@ -102,7 +102,7 @@ def costs(
 ) -> dict[str, Cost]:
     """Return what each step will take; `earlier` (seconds a unit of work, by step, in this run directory) beats the samples."""
     capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
-    told = {}
+    cost_of = {}
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
         on_gpus = resources.gpus > 0
@@ -114,7 +114,7 @@ def costs(
             start_s, seconds = _tried(step.name, estimate, amounts, samples)
         if earlier and step.name in earlier:
             seconds = earlier[step.name] * estimate.work(amounts)
-        told[step.name] = Cost(
+        cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
             disk_bytes=_disk_bytes(step.name, estimate, amounts, samples),
@@ -124,33 +124,33 @@ def costs(
             at_once=resources.at_once,
             unknown=rate.unknown if rate is not None else "",
         )
-    return told
+    return cost_of
 
 
-def total(steps: Sequence[Step], told: Mapping[str, Cost], machines: Machines) -> Total:
+def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines) -> Total:
     """Return what the steps in `told` take together, of which those run side by side that need not wait for each other."""
-    unknown = [cost.unknown for cost in told.values() if cost.seconds is None]
-    when = schedule(loads(steps, told), workers=machines.workers, gpus=machines.gpus, head_s=machines.head_s)
-    at_once = {name: cost.memory_bytes * cost.lanes(machines) for name, cost in told.items()}
+    unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
+    when = schedule(loads(steps, cost_of), workers=machines.workers, gpus=machines.gpus, head_s=machines.head_s)
+    at_once = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
     peak = max(
         (sum(at_once[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
         default=0.0,
     )
     return Total(
         seconds=None if unknown else max((end for _, end in when.values()), default=0.0),
-        disk_bytes=sum(cost.disk_bytes for cost in told.values()),
+        disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
         memory_bytes=_WORKER_BYTES * (machines.workers + 1) + peak,
-        gpu_seconds=sum(cost.seconds or 0.0 for cost in told.values() if cost.on_gpus),
+        gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),
         unknown=unknown[0] if unknown else "",
     )
 
 
-def loads(steps: Sequence[Step], told: Mapping[str, Cost]) -> list[Load]:
+def loads(steps: Sequence[Step], cost_of: Mapping[str, Cost]) -> list[Load]:
     """Return the steps that are to do as the schedule wants them."""
     return [
         Load(
             name=step.name,
-            needs=frozenset(before.name for before in step.inputs if before.name in told),
+            needs=frozenset(before.name for before in step.inputs if before.name in cost_of),
             tasks=cost.tasks,
             seconds=cost.seconds or 0.0,
             start_s=cost.start_s,
@@ -158,21 +158,21 @@ def loads(steps: Sequence[Step], told: Mapping[str, Cost]) -> list[Load]:
             at_once=cost.at_once,
         )
         for step in steps
-        if (cost := told.get(step.name)) is not None
+        if (cost := cost_of.get(step.name)) is not None
     ]
 
 
 def memory_of(cost: Cost, machines: Machines) -> float:
     """Return the bytes that a step holds, with the workers themselves."""
-    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.lanes(machines)
+    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.parallel_tasks(machines)
 
 
-def _by_rate(rate: Rate, work: float, lanes: int, *, on_gpus: bool) -> tuple[float, float | None]:
+def _by_rate(rate: Rate, work: float, parallel_tasks: int, *, on_gpus: bool) -> tuple[float, float | None]:
     """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
     if not work:
         return 0.0, 0.0
     unit = rate.on_gpu if on_gpus else rate.seconds
-    return rate.start_s(work / lanes), None if unit is None else unit * work
+    return rate.start_s(work / parallel_tasks), None if unit is None else unit * work
 
 
 def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:

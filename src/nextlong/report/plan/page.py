@@ -66,7 +66,7 @@ class Planned(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists; costs are those of this machine first."""
         corpus = self.plan and self.plan.corpus
-        told = (self.loses, *self.warnings, self.missing)
+        notes = (self.loses, *self.warnings, self.missing)
         return {
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
@@ -91,7 +91,7 @@ class Planned(NamedTuple):
                 for machines, costs in self.columns
             ],
             "assumed": list(self.notes),
-            "warnings": [one for one in told if one],
+            "warnings": [one for one in notes if one],
         }
 
 
@@ -120,7 +120,9 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         states = ["" for _ in steps]  # of another corpus
     plan = make(recipe, files, steps, asked)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
-    columns = [(machines, {name: cost for name, cost in told.items() if name in todo}) for machines, told in plan.on]
+    columns = [
+        (machines, {name: cost for name, cost in cost_of.items() if name in todo}) for machines, cost_of in plan.on
+    ]
     total = plan_costs.total(steps, columns[0][1], columns[0][0])
     loses = lost.warning(plan.measured.tokenizing.lost_share)
     return Planned(
@@ -138,21 +140,21 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
 
 def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    told = partial(console.print, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    found = planned(recipe, asked, tell=told)
-    if found.plan is None:
-        _print(found.steps, found.states, [], console)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    page = planned(recipe, asked, tell=say)
+    if page.plan is None:
+        _print(page.steps, page.states, [], console)
         return
-    told(_summary(recipe, found.plan))
-    if found.loses:
-        told(found.loses, style="yellow")
-    _print(found.steps, found.states, found.columns, console)
-    for line in found.notes:
-        told(line)
-    for line in found.warnings:
-        told(line, style="bold red")
-    if found.missing:
-        told(f"before `nextlong run`: {found.missing}")
+    say(_summary(recipe, page.plan))
+    if page.loses:
+        say(page.loses, style="yellow")
+    _print(page.steps, page.states, page.columns, console)
+    for line in page.notes:
+        say(line)
+    for line in page.warnings:
+        say(line, style="bold red")
+    if page.missing:
+        say(f"before `nextlong run`: {page.missing}")
 
 
 def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
@@ -258,7 +260,7 @@ def _print(
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
     for step, state in zip(steps, states, strict=True):
         table.add_row(step.name, state, *_cells(step.name, on))
-    if any(told for _, told in on):
+    if any(cost_of for _, cost_of in on):
         table.add_row("all to do", "", *_totals(steps, on), style="bold")
     tables.show(table, console)
 
@@ -275,7 +277,7 @@ def _named(machines: Machines) -> str:
 
 
 def _cells(name: str, on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
-    costs = [(machines, told[name]) for machines, told in on if name in told]
+    costs = [(machines, cost_of[name]) for machines, cost_of in on if name in cost_of]
     if not costs:
         return ["" for _ in _headings(on)]
     here, first = costs[0]
@@ -287,7 +289,7 @@ def _cells(name: str, on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list
 
 
 def _totals(steps: Sequence[Step], on: Sequence[tuple[Machines, Mapping[str, Cost]]]) -> list[str]:
-    totals = [plan_costs.total(steps, told, machines) for machines, told in on]
+    totals = [plan_costs.total(steps, cost_of, machines) for machines, cost_of in on]
     gpu = [_hours(totals[-1].gpu_seconds)] if any(machines.gpus for machines, _ in on) else []
     times = [_time(total.seconds, total.unknown) for total in totals]
     return [*times, *gpu, _disk(totals[0].disk_bytes), _memory(totals[0].memory_bytes)]

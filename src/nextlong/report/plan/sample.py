@@ -77,10 +77,10 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
     chunks = [
         text[start:end]
         for look, of_texts in zip(looks, spans, strict=True)
-        for text, own in zip(look.texts, of_texts, strict=True)
-        for start, end in own
+        for text, text_spans in zip(look.texts, of_texts, strict=True)
+        for start, end in text_spans
     ]
-    corpus = size(recipe, looks, [[len(own) for own in of_texts] for of_texts in spans])
+    corpus = size(recipe, looks, [[len(text_spans) for text_spans in of_texts] for of_texts in spans])
     encoding = _measure_encoder(recipe, chunks)
     tokenizing = _measure_tokenizer(recipe, chunks)
     return Measured(
@@ -122,7 +122,7 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]])
     factors = [share * look.text_scale for share, look in zip(kept, looks, strict=True)]
 
     def total(number_of: Callable[[Sequence[int]], int]) -> float:
-        return sum(factor * number_of(own) for factor, own in zip(factors, counts, strict=True))
+        return sum(factor * number_of(chunk_counts) for factor, chunk_counts in zip(factors, counts, strict=True))
 
     return Corpus(
         is_whole=all(look.is_whole for look in looks),
@@ -131,8 +131,8 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]])
         kept_documents=sum(share * count for share, count in zip(kept, found_documents, strict=True)),
         kept_chars=sum(share * chars for share, chars in zip(kept, found_chars, strict=True)),
         chunks=total(sum),
-        eligible=total(lambda own: sum(count >= least for count in own)),
-        meta_chunks=total(lambda own: sum(count for count in own if count >= least)),
+        eligible=total(lambda chunk_counts: sum(count >= least for count in chunk_counts)),
+        meta_chunks=total(lambda chunk_counts: sum(count for count in chunk_counts if count >= least)),
     )
 
 

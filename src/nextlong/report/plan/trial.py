@@ -99,7 +99,7 @@ def _try(recipe: Recipe, texts: Sequence[str], chars_per_token: float) -> Trial:
                 run_steps(route, run_dir=_run_dir(folder), executor=executor)
             except NextlongError:
                 pass  # a sample may be too small for what the corpus can do; what has run by then still tells
-        return _told(tried, _run_dir(folder), executor.seconds)
+        return _summed_up(tried, _run_dir(folder), executor.seconds)
 
 
 def _run_dir(folder: str) -> Path:
@@ -167,7 +167,7 @@ class Timed(SerialExecutor):
         yield from ended
 
 
-def _told(recipe: Recipe, run_dir: Path, seconds: Mapping[str, float]) -> Trial:
+def _summed_up(recipe: Recipe, run_dir: Path, seconds: Mapping[str, float]) -> Trial:
     manifests = {path.parent.name.split("-", 1)[1]: store.read_json(path) for path in run_dir.glob("*/manifest.json")}
     by_name = {manifest["step"]: manifest for manifest in manifests.values()}
 

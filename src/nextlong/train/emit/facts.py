@@ -81,8 +81,8 @@ class Facts:
             raise RecipeError(
                 f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes and RoPE; name a folder here"
             )
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        architecture: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return architecture
 
     def llama3_scaling(self) -> dict[str, Any] | None:
         """Return the model's own RoPE scaling, that of Llama 3.1, if it stays. Raises RecipeError for another that would."""

@@ -18,10 +18,10 @@ def files(facts: Facts) -> Mapping[str, str]:
         ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
         *torchrun(facts, '"$MEGATRON/pretrain_gpt.py"', *arguments(facts)),
     ]
-    found = {"launch.sh": shell(launch)}
+    text_of = {"launch.sh": shell(launch)}
     if not facts.llama3_scaling():  # which GPT-NeoX does not know
-        found["neox.yaml"] = yaml.safe_dump(neox(facts), sort_keys=False, width=120)
-    return found
+        text_of["neox.yaml"] = yaml.safe_dump(neox(facts), sort_keys=False, width=120)
+    return text_of
 
 
 def arguments(facts: Facts) -> list[str]:

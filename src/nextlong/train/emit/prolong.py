@@ -30,7 +30,7 @@ def arguments(facts: Facts) -> list[str]:
         )
     model = shlex.quote(str(recipe.model.path))
     data = "$here/data/train" if recipe.data.validation else "$here/data"
-    found = [
+    options = [
         "--do_train --report_to wandb --run_name nextlong",
         f"--model_name {model} --tokenizer_name {model}",
         '--output_dir "$here/out"',
@@ -46,4 +46,4 @@ def arguments(facts: Facts) -> list[str]:
         '--fsdp "auto_wrap" --gradient_checkpointing --cuda_empty_cache',
         f'--tokenized_mds_train "{data}@1.0"',
     ]
-    return [*found[:6], *(["--bf16"] if training.precision == "bf16" else []), *found[6:]]
+    return [*options[:6], *(["--bf16"] if training.precision == "bf16" else []), *options[6:]]

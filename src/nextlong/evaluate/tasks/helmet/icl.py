@@ -49,7 +49,7 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
     """Read TREC's questions; `level` is coarse (6 labels) or fine (50)."""
 
     def lines(name: str) -> list[Labelled]:
-        found = []
+        examples = []
         for number, line in enumerate(data.text(name).rstrip("\n").split("\n"), start=1):
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
@@ -57,8 +57,8 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
                     f"{data.path(name)}, line {number} is {line[:60]!r}, no `LABEL:label text`; mend it, or get the file anew: "
                     f"{origin(name)}"
                 )
-            found.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))
-        return found
+            examples.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))
+        return examples
 
     return lines(_TREC_TRAIN), lines(_TREC_TEST)
 

@@ -39,14 +39,14 @@ Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
     examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN, Narrative)), seed=seed)[:SHOTS]
-    told = [_told(one) for one in examples]
-    shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in told)
+    shots = [_question_and_answers(one) for one in examples]
+    shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in shots)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
     for row in shuffled(list(data.json_lines(_NARRATIVE, Narrative)), seed=seed)[:QUESTIONS]:
-        yield {"context": row["document"]["text"], **_told(row)}, demo
+        yield {"context": row["document"]["text"], **_question_and_answers(row)}, demo
 
 
-def _told(row: Item) -> Item:
+def _question_and_answers(row: Item) -> Item:
     return {"question": row["question"]["text"], "answers": [answer["text"] for answer in row["answers"]]}
 
 
@@ -81,12 +81,12 @@ def _shown(item: Item) -> str:
 def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield HELMET's 100 questions, each story cut to what the length leaves."""
     for item, demo in read(request.data, request.seed):
-        told = {key: value for key, value in item.items() if key in ("question", "options")}
-        before, behind = (part.format(demo=demo, **told) for part in prompt.split("{context}"))
+        fields = {key: value for key, value in item.items() if key in ("question", "options")}
+        before, behind = (part.format(demo=demo, **fields) for part in prompt.split("{context}"))
         around = request.tokenizer.count(before + behind + prefix)
-        context, is_cut = _cut(request, item["context"], request.room - budget - around)
+        context, is_truncated = _truncated(request, item["context"], request.room - budget - around)
         details: dict[str, JSON] = {
-            "story_cut": is_cut,
+            "story_cut": is_truncated,
             "question": item["question"],  # what a judge is told
             "chars_before": len(before),
             "chars_behind": len(behind + prefix),
@@ -95,7 +95,7 @@ def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: i
         yield sample if request.fits(sample) else None
 
 
-def _cut(request: Request, text: str, tokens: int) -> tuple[str, bool]:
+def _truncated(request: Request, text: str, tokens: int) -> tuple[str, bool]:
     """Return the text, or its first tokens with the remark that there is more; a few stay free for what joins add."""
     bounds = request.tokenizer.boundaries(text)
     if len(bounds) <= tokens:

@@ -62,10 +62,10 @@ def read_squad(data: DataFiles) -> QuestionSet:
     for article in articles:
         same = [numbers[text] for text, _ in article]
         for text, asked in article:
-            own = numbers[text]
-            related = [number for number in same if number != own]
+            answering = numbers[text]
+            related = [number for number in same if number != answering]
             questions += [
-                Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [own], related)
+                Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [answering], related)
                 for one in asked
                 if not one.get("is_impossible")
             ]

@@ -18,7 +18,7 @@ from typing import Final, overload
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.shapes import Told
+from nextlong.evaluate.shapes import TextField
 
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 ENGLISH_WORDS: Final = "ruler/english_words.json"
@@ -88,7 +88,7 @@ def single_words(*, seed: int) -> list[str]:
 def essay_words(data: DataFiles) -> list[str]:
     """Return the words of the essays, in order."""
     is_plain = not data.has(ESSAYS) and data.has(_PLAIN_ESSAYS)
-    text = data.text(_PLAIN_ESSAYS) if is_plain else data.json(ESSAYS, Told)["text"]
+    text = data.text(_PLAIN_ESSAYS) if is_plain else data.json(ESSAYS, TextField)["text"]
     if not text.strip():
         raise EvaluateError(f"{ESSAYS} holds no words; {origin(ESSAYS)}")
     return re.sub(r"\s+", " ", text).split(" ")

@@ -1,4 +1,4 @@
-"""Offers: which candidates each meta-chunk is offered, and in what order.
+"""Candidates: which chunks each meta-chunk may take as negatives, and in what order.
 
 In:  CANDIDATES of a block of meta-documents, and the recipe's choice of negatives (the paper's ablation, §4.4).
 Out: for each meta-document one list a meta-chunk; drafting takes a prefix of each.
@@ -20,7 +20,7 @@ from nextlong.methods.nextlong import rules
 
 
 class Candidates(NamedTuple):
-    """The candidates of one meta-document; one array a meta-chunk, in the order in which they are offered."""
+    """The candidates of one meta-document; one array a meta-chunk, in the order in which drafts take them."""
 
     ids: list[NDArray[np.int64]]
     scores: list[NDArray[np.float32]]
@@ -40,7 +40,7 @@ class Candidates(NamedTuple):
         )
 
 
-def offer(
+def ordered_candidates(
     meta: NDArray[Any],
     retrieved: Candidates,
     *,
@@ -52,7 +52,7 @@ def offer(
     vectors: Sequence[Path],
     rng: np.random.Generator,
 ) -> Candidates:
-    """Return what the meta-chunks of a METAS row are offered; none scores above `max_similarity`."""
+    """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `max_similarity`."""
     if negatives == "self-repeat":
         return _repeated(meta, chunks, drafted_chars=drafted_chars)
     if negatives == "random-corpus":
@@ -91,14 +91,14 @@ def _from_corpus(
     """Return as many random chunks of other documents as were retrieved, with their true cosines."""
     counts = np.array([np.load(path, mmap_mode="r").shape[0] for path in vectors])
     first_of_shard = np.cumsum(counts) - counts
-    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    queries_QD = lookup.vectors(own, vectors)
+    own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    queries_QD = lookup.vectors(own_chunks, vectors)
     drawn = Candidates([], [], [])
     for query_D, like in zip(queries_QD, retrieved.ids, strict=True):
-        places = rng.permutation(int(counts.sum()))[: len(like) + len(own)]
+        places = rng.permutation(int(counts.sum()))[: len(like) + len(own_chunks)]
         shards = np.searchsorted(first_of_shard, places, side="right") - 1
         ids = shards << schemas.SHARD_BITS | (places - first_of_shard[shards])
-        ids = ids[~np.isin(ids, own)][: len(like)]
+        ids = ids[~np.isin(ids, own_chunks)][: len(like)]
         drawn.ids.append(ids)
         drawn.scores.append((lookup.vectors(ids, vectors) @ query_D).astype(np.float32))
         drawn.chars.append(lookup.chunk_chars(ids, chunks))
@@ -107,11 +107,11 @@ def _from_corpus(
 
 def _repeated(meta: NDArray[Any], chunks: Sequence[Path], *, drafted_chars: float) -> Candidates:
     """Return each meta-chunk as its own negative, often enough."""
-    own = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    chars = lookup.chunk_chars(own, chunks)
-    times = np.ceil(drafted_chars / len(own) / np.maximum(chars, 1)).astype(np.int64) + 1
+    own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    chars = lookup.chunk_chars(own_chunks, chunks)
+    times = np.ceil(drafted_chars / len(own_chunks) / np.maximum(chars, 1)).astype(np.int64) + 1
     return Candidates(
-        [np.full(n, chunk) for chunk, n in zip(own, times, strict=True)],
+        [np.full(n, chunk) for chunk, n in zip(own_chunks, times, strict=True)],
         [np.ones(n, np.float32) for n in times],
         [np.full(n, size) for size, n in zip(chars, times, strict=True)],
     )

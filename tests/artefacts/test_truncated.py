@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from nextlong.artefacts.cut import kept_chars
+from nextlong.artefacts.truncated import kept_chars
 from nextlong.tokens.token_chars import token_chars
 from nextlong.tokens.tokenizer import train_bpe
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nextlong.methods.nextlong.offers import Candidates
-from nextlong.methods.nextlong.screen import screen
+from nextlong.methods.nextlong.candidates import Candidates
+from nextlong.methods.nextlong.filter import filter_near_copies
 from nextlong.similarity.shingles import ShingleStore, document_of, shingles
 
 WEIGHTS = np.full(1 << 16, 1024, np.uint16)
@@ -49,34 +49,36 @@ def take(length):
     return draft
 
 
-def screened(store, offered, *, chunks=1, length=2):
+def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = document_of(texts[:chunks])
-    found = screen(offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8)
-    return [ids[:length].tolist() for ids, length in zip(found.offers.ids, found.prefixes, strict=True)], found
+    found = filter_near_copies(
+        offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
+    )
+    return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
 
 
 def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
     store = stored([words(0), words(1), words(0, changed=2), words(2), words(3)])
-    drafted, found = screened(store, offers([2, 1, 3, 4]))
+    drafted, found = filtered(store, offers([2, 1, 3, 4]))
     assert drafted == [[1, 3]]
     assert found.near_copies == 1
     assert found.pairs.tolist() == []
-    assert found.offers.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
+    assert found.candidates.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
 
 
 def test_a_copy_of_another_meta_chunk_falls_out_too(stored):
-    drafted, _ = screened(stored([words(0), words(1), words(1, changed=1), words(2)]), offers([2, 3], [3]), chunks=2)
+    drafted, _ = filtered(stored([words(0), words(1), words(1, changed=1), words(2)]), offers([2, 3], [3]), chunks=2)
     assert drafted == [[3], [3]]
 
 
 def test_copies_among_candidates_stay_paired_and_the_later_one_counts_nothing(stored):
     texts = [words(0), words(1), words(2), words(2, changed=1), words(3)]
-    drafted, found = screened(stored(texts), offers([1, 3], [2, 4]))
+    drafted, found = filtered(stored(texts), offers([1, 3], [2, 4]))
     assert drafted == [[1, 3], [2, 4]]
     assert found.pairs.tolist() == [[3, 2]]
-    drafted, found = screened(stored(texts), offers([2, 3, 1, 4]))
+    drafted, found = filtered(stored(texts), offers([2, 3, 1, 4]))
     assert drafted == [[2, 3, 1]]
     assert found.pairs.tolist() == [[2, 3]]
     assert found.near_copies == 1
@@ -88,19 +90,19 @@ def test_a_copy_of_what_counts_nothing_counts(stored):
     second = [*own[:5], *words(8, count=9).split(), *own[14:]]
     third = [*second[:40], *words(9, count=9).split(), *second[49:]]
     texts = [words(0), " ".join(own), " ".join(second), " ".join(third), words(2)]
-    drafted, found = screened(stored(texts), offers([1, 2, 3, 4]))
+    drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]))
     assert drafted == [[1, 2, 3]]
     assert found.pairs.tolist() == [[1, 2], [2, 3]]
 
 
 def test_pairs_outside_the_draft_are_left_out(stored):
-    drafted, found = screened(stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4]))
+    drafted, found = filtered(stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4]))
     assert drafted == [[1, 2]]
     assert found.pairs.tolist() == []
 
 
 def test_half_a_copy_stays(stored):
-    drafted, found = screened(
+    drafted, found = filtered(
         stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]), offers([1, 2])
     )
     assert drafted == [[1, 2]]
@@ -109,13 +111,13 @@ def test_half_a_copy_stays(stored):
 
 def test_it_looks_on_where_everything_so_far_falls_out(stored):
     copies = [words(0, changed=1 + number % 3) for number in range(50)]
-    drafted, found = screened(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
+    drafted, found = filtered(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
     assert drafted == [[51, 52]]
     assert found.near_copies == 50
 
 
 def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
-    drafted, found = screened(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
+    drafted, found = filtered(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
     assert drafted == [[]]
     assert found.near_copies == 30
 
@@ -124,7 +126,7 @@ def test_what_falls_out_for_a_passage_alone_is_counted(stored):
     passage = words(7, count=100)
     texts = [words(0, count=200) + " " + passage, passage + " " + words(1, count=200), words(2)]
     texts += [words(number, count=300) + " " + words(8, count=120) for number in (3, 4)]
-    drafted, found = screened(stored(texts), offers([1, 2, 3, 4]), length=3)
+    drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]), length=3)
     assert drafted == [[2, 3, 4]]
     assert found.pairs.tolist() == [[3, 4]]
     assert (found.near_copies, found.by_passage) == (2, 2)

@@ -37,12 +37,14 @@ def kept_chars(
     All ids of chunk i, more than `tokens[i]`, are ids[offsets[i]:offsets[i + 1]]; `chars[i]` is its length. `texts_of` gives
     the texts of the chunks at those places that `token_chars` (TOKEN_CHARS) does not tell of.
     """
-    own = token_chars[ids]
-    first, cut, last = offsets[:-1], offsets[:-1] + tokens, offsets[1:]
-    begun, unreadable = (np.concatenate([[0], np.cumsum(column)]) for column in (own["begun"], ~own["readable"]))
-    kept: NDArray[np.int64] = begun[cut] - begun[first] - own["goes_on"][cut]
-    told = (begun[last] - begun[first] == chars) & (unreadable[last] == unreadable[first])
-    places = np.flatnonzero(~told)
+    per_token = token_chars[ids]
+    first, stop, last = offsets[:-1], offsets[:-1] + tokens, offsets[1:]
+    begun, unreadable = (
+        np.concatenate([[0], np.cumsum(column)]) for column in (per_token["begun"], ~per_token["readable"])
+    )
+    kept: NDArray[np.int64] = begun[stop] - begun[first] - per_token["goes_on"][stop]
+    is_exact = (begun[last] - begun[first] == chars) & (unreadable[last] == unreadable[first])
+    places = np.flatnonzero(~is_exact)
     if len(places):
         texts = zip(texts_of(places), tokens[places].tolist(), strict=True)
         kept[places] = [_chars_by_offsets(text, count, tokenizer()) for text, count in texts]

@@ -13,10 +13,10 @@ from nextlong import schemas
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.results import DocumentsResult, MetaDocumentsResult
 from nextlong.rng import keyed_hash, shuffled
-from nextlong.schemas import METAS
+from nextlong.schemas import META_DOCUMENTS
 
 
-def draw_metas(
+def draw_meta_documents(
     out: Path,
     *,
     chunks: Sequence[Path],
@@ -31,14 +31,14 @@ def draw_metas(
     A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
     then have fewer characters than `chars`, by document row, says.
     """
-    drawn = np.empty(0, METAS)
+    drawn = np.empty(0, META_DOCUMENTS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
-        found = metas_of(shard, chunk_path, hash_path, seed=seed)
-        documents += len(found)
-        found = found[(found["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
-        eligible += len(found)
-        drawn = np.concatenate([drawn, found])
+        documents_of = document_rows(shard, chunk_path, hash_path, seed=seed)
+        documents += len(documents_of)
+        documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
+        eligible += len(documents_of)
+        drawn = np.concatenate([drawn, documents_of])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
@@ -58,38 +58,40 @@ def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
     return whole
 
 
-def metas_of(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
-    """Return a METAS row for every document of a shard that has chunks, in the shard's order."""
+def document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+    """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the shard's order."""
     table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
-    metas = np.empty(len(doc_rows), METAS)
-    metas["content_hash"] = hash_of[doc_rows]
-    metas["key"] = keyed_hash(metas["content_hash"], seed=seed, stage="meta")
-    metas["first_chunk"] = schemas.pack_ids(shard, first)
-    metas["chunks"] = count
-    metas["chars"] = table["end"][first + count - 1]
-    return metas
+    documents = np.empty(len(doc_rows), META_DOCUMENTS)
+    documents["content_hash"] = hash_of[doc_rows]
+    documents["key"] = keyed_hash(documents["content_hash"], seed=seed, stage="meta")
+    documents["first_chunk"] = schemas.pack_ids(shard, first)
+    documents["chunks"] = count
+    documents["chars"] = table["end"][first + count - 1]
+    return documents
 
 
-def chunk_ids_of(metas: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the chunk ids of the given METAS rows, one after the other, shape (sum of chunks,)."""
-    counts = metas["chunks"]
+def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the chunk ids of the given META_DOCUMENTS rows, one after the other, shape (sum of chunks,)."""
+    counts = documents["chunks"]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids: NDArray[np.int64] = np.repeat(metas["first_chunk"], counts) + within
+    ids: NDArray[np.int64] = np.repeat(documents["first_chunk"], counts) + within
     return ids
 
 
 def list_documents(
     out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
 ) -> DocumentsResult:
-    """Write `{out}.docs.npy`, METAS of every document with chunks in shard order, and `{out}.queries.npy`.
+    """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`.
 
     The queries are the documents whose neighbours are wanted, by their ids among the document vectors: `seeds` of them
     in the order in which they start sequences, or all (None).
     """
-    found = [metas_of(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))]
-    docs = np.concatenate([np.empty(0, METAS), *found])
-    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(own)) for own in found)])
+    of_shards = [
+        document_rows(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))
+    ]
+    docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
     ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
     order = draw_seeds(docs["content_hash"], seed=seed)[:seeds] if seeds is not None else np.arange(len(docs))
     np.save(f"{out}.docs.npy", docs)
