@@ -18,8 +18,8 @@ def load(vectors, queries, *, dimensions=256, k=1088, memory=64 * GIB, has_gpu=F
         (load(1_332_815, 2_500), "exact"),  # an index would take longer to build
         (load(577_070, 577_070, k=17), "IVF,Flat"),
         (load(10_000_000, 10_000_000), "IVF,Flat"),
-        (load(10_000_000, 10_000_000, memory=4 * GIB), "OPQ64,IVF,PQ64"),
-        (load(10_000_000, 10_000_000, memory=6 * GIB), "IVF,SQ8"),
+        (load(10_000_000, 10_000_000, memory=3 * GIB), "OPQ64,IVF,PQ64"),
+        (load(10_000_000, 10_000_000, memory=4 * GIB), "IVF,SQ8"),
         (load(100_000_000, 200_000, dimensions=1024, has_gpu=True), "exact"),
     ],
 )

@@ -28,8 +28,7 @@ from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, 
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
 from nextlong.results import DraftResult, LengthsResult
-from nextlong.tokens.encode import TextEncoder
-from nextlong.tokens.tokenize import Engine
+from nextlong.tokens.encode import Engine, TextEncoder
 
 _ROWS_PER_FILE = 64
 

@@ -32,7 +32,10 @@ class MayBePrivate:
 
 
 class Operational:
-    """Marks a key that says how or where to work, never what is made: another value of it makes nothing anew."""
+    """Marks a key that says how or where to work, never what is made: another value of it makes nothing anew.
+
+    Only `tokenizer.engine` has the steps that encode done again, with the same ids: it is changed where one gave wrong ones.
+    """
 
 
 class Section(BaseModel):

@@ -104,7 +104,7 @@ def _index_step(
     if is_auto:
         config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
-    return Step("index", 1, config, inputs, tasks, IndexResult, estimate=TRAIN)
+    return Step("index", 2, config, inputs, tasks, IndexResult, estimate=TRAIN)
 
 
 def _lists_step(vectors: Step, index: Step) -> Step:
@@ -122,7 +122,7 @@ def _lists_step(vectors: Step, index: Step) -> Step:
             for low, high in pairwise(bounds)
         ]
 
-    return Step("lists", 1, {}, (vectors, index), tasks, ListsResult, estimate=FILL)
+    return Step("lists", 2, {}, (vectors, index), tasks, ListsResult, estimate=FILL)
 
 
 def _tune_step(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.artefacts.flat_npy import opened
 from nextlong.methods.nextlong import rules
 
 
@@ -89,7 +90,7 @@ def _from_corpus(
     rng: np.random.Generator,
 ) -> Candidates:
     """Return as many random chunks of other documents as were retrieved, with their true cosines."""
-    counts = np.array([np.load(path, mmap_mode="r").shape[0] for path in vectors])
+    counts = np.array([opened(path).shape[0] for path in vectors])
     first_of_shard = np.cumsum(counts) - counts
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
     queries_QD = lookup.vectors(own_chunks, vectors)

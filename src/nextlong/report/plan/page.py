@@ -176,10 +176,11 @@ def plan_for(
     corpus = measured.corpus
     if asked.chunks is not None:
         corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
-    machines = [Machines(pipeline.worker_count(recipe), pipeline.capacity_here(recipe).gpus)]
+    here = Machines(pipeline.worker_count(recipe), pipeline.capacity_here(recipe).gpus, start_s=measured.start_s)
+    machines = [here]
     if asked.is_elsewhere:
         each = asked.workers or pipeline.worker_count(recipe)
-        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked)))
+        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked), measured.start_s))
     amounts = [
         amounts_of(
             recipe,

@@ -31,6 +31,7 @@ from nextlong.engine.serial import SerialExecutor
 from nextlong.errors import NextlongError
 from nextlong.inputs.remembered import input_files
 from nextlong.methods.base import method_of
+from nextlong.methods.quest.keywords import Keywords
 from nextlong.recipe import Encoder, Recipe
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
@@ -133,8 +134,8 @@ def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: fl
         plain["export"] |= {"megatron_eod": END_OF_TEXT}
     if kind_of(recipe.encoder).rate != TRIED:
         plain["encoder"] |= {"model": Encoder().model}
-    if "queries" in (options := plain.get(recipe.compose.method) or {}):
-        options["queries"] = "extractive"
+    if isinstance(recipe.options, Keywords):  # a model that writes queries has a rate of its own
+        plain[recipe.compose.method] |= {"queries": "extractive"}
     tokens = chars / chars_per_token
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     room = _ROOM * recipe.compose.draft_factor if is_extended else _ROOM
