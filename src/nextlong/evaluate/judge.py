@@ -55,14 +55,15 @@ Answer: {answer}
 
 
 def judge(folders: Sequence[Path], server: Server, console: Console) -> None:
-    """Judge every result of NarrativeQA in some results directories that this judge has not judged yet."""
+    """Judge every result of NarrativeQA in some results directories that this judge has not judged yet, by today's rubric."""
     judged = [one for folder in folders for one in results.read_results(folder).finished if one.task == TASK]
     if not judged:
         raise EvaluateError(
             f"{folders[0]} holds no result of {TASK}; say nextlong evaluate MODEL --tasks {TASK} --out {folders[0]} first"
         )
     for result in judged:
-        is_judged = (result.values.get("judge") or {}).get("name") == server.name
+        before = result.values.get("judge") or {}
+        is_judged = (before.get("name"), before.get("version")) == (server.name, _VERSION)
         outcome = "kept" if is_judged else _judge(result, server)
         score = results.read_finished(result.path).score
         console.print(f"{result.path}: {score:.2f}  {outcome}", markup=False, highlight=False, soft_wrap=True)

@@ -14,11 +14,16 @@ from nextlong.plain_data import Json
 Values = Json
 
 
+def anything(_: Request) -> None:
+    """Refuse no request."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """A named measurement. `measure` returns the scores, in percent where they are shares, and what stands in the file beside them.
 
     `lengths` says whether it is measured at each length or once, `optional` what it reads of the user's files where they are there.
+    `check` raises EvaluateError, without a model, for a request that `measure` would refuse: its length, text or tokenizer.
     """
 
     name: str
@@ -29,6 +34,7 @@ class Probe:
     samples: int
     version: int = 1
     optional: tuple[str, ...] = ()
+    check: Callable[[Request], None] = anything
 
 
 def all_probes() -> Mapping[str, Probe]:

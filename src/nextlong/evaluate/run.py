@@ -115,11 +115,28 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
     with store.locked(asked.out):
         _claim(asked, model.identity())
         todo = pairs(asked)
+        _check_probes(todo, asked, model)
         progress.begin(len(todo))
         for task, length in todo:
             with _memory_explained(task, length):
                 _one(model, task, length, asked, progress)
     return results.read_results(asked.out)
+
+
+def _check_probes(todo: Sequence[tuple[Task | Probe, int | None]], asked: Asked, model: Model) -> None:
+    """Raise EvaluateError for a probe that cannot be measured at its length, before the first task is begun."""
+    for task, length in todo:
+        if (
+            isinstance(task, Probe)
+            and length is not None
+            and not results.place_of(asked.out, task.name, length).exists()
+        ):
+            task.check(_request(task, length, asked, model))
+
+
+def _request(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
+    samples = asked.samples or task.samples
+    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead)
 
 
 @contextmanager
@@ -165,7 +182,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         progress.kept(task.name, length, done.score)
         return
     wanted = asked.samples or task.samples
-    request = Request(length or 0, model.tokenizer, asked.data, wanted, asked.seed, model.overhead)
+    request = _request(task, length, asked, model)
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:

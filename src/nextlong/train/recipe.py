@@ -230,6 +230,10 @@ class TrainRecipe(RecipeFile):
         "whole row; a NExtLong sequence is one document in any case",
     )
     attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    loss_kernel: Literal["auto", "blocks", "liger"] = Field(
+        "auto",
+        description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
+    )
     training: Training = Training()
     memory: Memory = Memory()
     checkpoints: Checkpoints = Checkpoints()

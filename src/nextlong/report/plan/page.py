@@ -19,6 +19,7 @@ from rich.console import Console
 from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of, store_of
 from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.parts import whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Step
 from nextlong.errors import EncoderError, RunError
@@ -133,7 +134,10 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         plan,
         columns,
         [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
-        [*warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere)],
+        [
+            *warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere),
+            *whole_files(recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)),
+        ],
         f"the tokenizer {loses}" if loses else "",
         missing,
     )
