@@ -20,9 +20,11 @@ class Result(BaseModel):
 
 
 class LineCountResult(Result):
-    """`lines` that end in a part of a file."""
+    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
 
     lines: int
+    bytes: int = 0
+    ends_line: bool = True
 
 
 class IngestResult(Result):

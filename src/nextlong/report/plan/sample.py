@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import fsspec
@@ -23,6 +27,7 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
+from nextlong.pipeline import preloaded
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
@@ -62,6 +67,7 @@ class Measured:
     encode_s: float | None  # a chunk; None: LSA, or not known
     encode_unknown: str  # why it is not known
     product_s: float  # a multiplication and addition of exact search
+    start_s: float  # Python and its libraries, before the first task
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
@@ -91,6 +97,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         encode_s=encoding.chunk_s,
         encode_unknown=encoding.unknown,
         product_s=_measure_search(encoding.dimensions or recipe.encoder.lsa.dimensions),
+        start_s=_measure_start(recipe),
     )
 
 
@@ -163,6 +170,21 @@ def _measure_search(dimensions: int) -> float:
     queries @ queries.T
     _, seconds = _timed(lambda: queries @ stored.astype(np.float32).T)
     return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
+
+
+def _measure_start(recipe: Recipe) -> float:
+    """Return what the run takes to import its libraries, and again for the server that its workers are forked from."""
+    own = _import_s(("nextlong.cli.main", "nextlong.pipeline"))
+    return own + (_import_s(tuple(preloaded(recipe))) if recipe.executor == "local" else 0.0)
+
+
+@lru_cache
+def _import_s(modules: tuple[str, ...]) -> float:
+    """Return the processor seconds of a Python that imports modules; one that is missing ends it early."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", f"import {', '.join(modules)}"], check=False, capture_output=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
