@@ -320,7 +320,7 @@ def flip(path):
     [
         (cut, "*-ingest-*/part-00001.0001.documents.arrow", "was altered or truncated"),
         (flip, "*-embed-*/part-00003.vectors.npy", "was altered or truncated"),
-        (Path.unlink, "*-tokens-*/part-00002.ids.npy", "is missing"),
+        (Path.unlink, "*-tokens-*/part-00000.00002.ids.npy", "is missing"),
         (flip, "*-parquet-*/part-00000.parquet", "was altered or truncated"),
     ],
 )
