@@ -50,8 +50,8 @@ def numbered(splits: Sequence[tuple[Part, ...]], counted: Iterator[LineCountResu
         (part,) = parts
         if not part.start:
             above, begins_line = 0, True
-        own = next(counted)
-        inside = Inside(own.bytes, begins_line) if compression_of(part.file.name) else None
+        shard_parts = next(counted)
+        inside = Inside(shard_parts.bytes, begins_line) if compression_of(part.file.name) else None
         yield (replace(part, lines_before=above, inside=inside),)
-        above += own.lines
-        begins_line = own.ends_line if own.bytes else begins_line
+        above += shard_parts.lines
+        begins_line = shard_parts.ends_line if shard_parts.bytes else begins_line
