@@ -50,8 +50,8 @@ def numbered(splits: Sequence[tuple[Part, ...]], counted: Iterator[LineCountResu
         (part,) = parts
         if not part.start:
             above, begins_line = 0, True
-        shard_parts = next(counted)
-        inside = Inside(shard_parts.bytes, begins_line) if compression_of(part.file.name) else None
+        counts = next(counted)
+        inside = Inside(counts.bytes, begins_line) if compression_of(part.file.name) else None
         yield (replace(part, lines_before=above, inside=inside),)
-        above += shard_parts.lines
-        begins_line = shard_parts.ends_line if shard_parts.bytes else begins_line
+        above += counts.lines
+        begins_line = counts.ends_line if shard_parts.bytes else begins_line
