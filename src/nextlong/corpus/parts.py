@@ -54,4 +54,4 @@ def numbered(splits: Sequence[tuple[Part, ...]], counted: Iterator[LineCountResu
         inside = Inside(counts.bytes, begins_line) if compression_of(part.file.name) else None
         yield (replace(part, lines_before=above, inside=inside),)
         above += counts.lines
-        begins_line = counts.ends_line if shard_parts.bytes else begins_line
+        begins_line = counts.ends_line if counts.bytes else begins_line
