@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.recipe import Search
-from nextlong.search.ivf import GRAPH_FROM, ITERATIONS, clusters_for, sample_of
+from nextlong.search.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
@@ -85,7 +85,7 @@ def build_seconds(load: Load) -> tuple[float, float]:
     clusters = clusters_for(load.vectors)
     product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
     train = product * ITERATIONS * sample_of(clusters) * clusters
-    return train, product * load.vectors * min(clusters, GRAPH_FROM)  # of more clusters a graph is searched
+    return train, product * load.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
 
 
 def factory_for(load: Load) -> str:
