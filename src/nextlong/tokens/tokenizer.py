@@ -29,7 +29,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.results import TokenizerResult
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.tokens.encode import TextEncoder, for_corpus
+from nextlong.tokens.encode import TextEncoder, chars_before_loading, for_corpus
 from nextlong.tokens.lost import lost_share
 from nextlong.tokens.token_chars import token_chars
 
@@ -102,13 +102,13 @@ def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -
     """Return the id of a special token, None for None; `key` is the recipe's, for the error. Raises TokenizerError."""
     if name is None:
         return None
-    found: int | None = tokenizer.token_to_id(name)
-    if found is None:
+    known_id: int | None = tokenizer.token_to_id(name)
+    if known_id is None:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
         advice = f"nearest of its special tokens: {', '.join(near)}" if near else "it has no special tokens"
         raise TokenizerError(f"{key}={name!r} is not in the tokenizer; {advice}")
-    return found
+    return known_id
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
@@ -161,6 +161,9 @@ def prepare_tokenizer(
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     np.save(f"{out}.tokenchars.npy", token_chars(loaded))
     encoder = TextEncoder(loaded, engine=tokenizer.engine)
+    # Once for all steps that tokenize. A corpus that is not worth it is encoded by the reference before fastokens had loaded.
+    is_worth_it = sum(_total_chars(path) for path in chunks) >= chars_before_loading(loaded)
+    engine = encoder.settle() if is_worth_it else "reference"
     texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
@@ -174,6 +177,7 @@ def prepare_tokenizer(
         eos_id=eos_id,
         joint_ids=joint_ids,
         lost_share=lost,
+        engine=engine,
     )
 
 
@@ -256,11 +260,11 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
 
 def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    found: int | None = tokenizer_of(tokenizer).token_to_id(name)
-    if found is None:
-        told = f"{key}={name!r}" if key else repr(name)
-        raise TokenizerError(f"{told} is no token of the tokenizer; name one, such as its end of text")
-    return found
+    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    if token is None:
+        asked = f"{key}={name!r}" if key else repr(name)
+        raise TokenizerError(f"{asked} is no token of the tokenizer; name one, such as its end of text")
+    return token
 
 
 @lru_cache(maxsize=2)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.recipe.lengths import PositiveLength
 from nextlong.recipe.read import read_file
 from nextlong.recipe.text import explain, merge
@@ -171,9 +172,14 @@ class HeldOut(Section):
     rows: Positive = Field(16, description="at most; the first of the held-out part")
 
 
+def _switch(value: Any) -> Any:
+    """Return the word for what YAML reads from a bare `on` or `off`."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class Watch(Section):
-    tensorboard: Literal["off", "on"] = "off"
-    wandb: Literal["off", "offline"] = "off"
+    tensorboard: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = "off"
+    wandb: Annotated[Literal["off", "offline"], BeforeValidator(_switch)] = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
         2.0, description="stop when a step's loss is more than so many times the median of the last 20; null: never"
     )
@@ -229,6 +235,10 @@ class TrainRecipe(RecipeFile):
         "whole row; a NExtLong sequence is one document in any case",
     )
     attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    loss_kernel: Literal["auto", "blocks", "liger"] = Field(
+        "auto",
+        description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
+    )
     training: Training = Training()
     memory: Memory = Memory()
     checkpoints: Checkpoints = Checkpoints()
@@ -236,7 +246,7 @@ class TrainRecipe(RecipeFile):
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
 
-    def trained_keys(self) -> dict[str, Any]:
+    def trained_keys(self) -> Json:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
         everything = self.model_dump(mode="json")
         return {key: everything[key] for key in _DECIDING} | {"memory": {"optimizer": self.memory.optimizer}}
