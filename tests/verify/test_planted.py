@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from damage import change_array, change_recipe, change_rows, change_sequence, files, rehash
+from damage import (
+    change_array,
+    change_recipe,
+    change_rows,
+    change_sequence,
+    files,
+    first_sequence,
+    read_batches,
+    rehash,
+)
 from exported_runs import record_of
 from nextlong import pipeline
 from nextlong.recipe.methods import METHODS
@@ -126,13 +135,23 @@ def method_of(run):
     return json.loads(record_of(run).read_text())["recipe"]["compose"]["method"]
 
 
+def sequences_of(run):
+    """Return the files that hold sequences, and how many each."""
+    counted = [
+        (path, sum(len(batch) for batch in read_batches(path)[0])) for path in files(run, "compose", ".sequences.arrow")
+    ]
+    return [(path, count) for path, count in counted if count]
+
+
 def a_sequence_less(run):
-    change_rows(files(run, "compose", ".sequences.arrow")[-1], lambda rows: rows.pop())
+    change_rows(sequences_of(run)[-1][0], lambda rows: rows.pop())
 
 
 def a_sequence_twice(run):
-    path = files(run, "compose", ".sequences.arrow")[0]
-    change_rows(path, lambda rows: rows.append(rows[0]) if len(rows) == 1 else rows.__setitem__(1, rows[0]))
+    path, count = sequences_of(run)[-1]
+    first = first_sequence(run)
+    assert count > 1 or len(sequences_of(run)) > 1
+    change_rows(path, lambda rows: rows.__setitem__(-1, first))
 
 
 def a_token_of_each_chunk(run):
