@@ -81,7 +81,7 @@ def _list(asked: argparse.Namespace) -> None:
         size = _size(sum(one.bytes for one in waste))
         told.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
     for line in told:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        tables.say(line, console)
 
 
 def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
@@ -100,7 +100,7 @@ def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
     if unused:
         size = _size(sum(one.bytes for one in unused))
         told = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        tables.say(told, console)
 
 
 def _shared_with(run_dir: Path) -> list[str]:
@@ -170,7 +170,7 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
         if not waste:
             prune.remove_unshared(path, (), forget=asked.forget)
             told = f"{path}: there is nothing that no run directory needs"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            tables.say(told, console)
             return
         _show_waste(waste, console)
         if not (asked.yes or _agrees(path)):
@@ -198,16 +198,14 @@ def _prune(asked: argparse.Namespace) -> None:
             print(json.dumps(_as_json(kept, dropped, waste, removed=asked.yes), indent=1, ensure_ascii=False))
             return
         if not waste and not dropped:
-            console.print(
-                f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False, soft_wrap=True
-            )
+            tables.say(f"{run_dir}: there is nothing that no state needs", console)
             return
         _show_waste(waste, console)
         told = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
         if dropped:
             told += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
         told += f"; what stays: {', '.join(state.name for state in kept)}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        tables.say(told, console)
         if not (asked.yes or _agrees(run_dir)):
             console.print("nothing was removed")
             return
