@@ -1,7 +1,8 @@
-"""Measure: a command's wall seconds and the peak memory of its whole process tree.
+"""Measure: a command's wall and processor seconds and the peak memory of its whole process tree.
 
 In:  a command as a list of words.
-Out: seconds, peak memory, exit status and output.
+Out: seconds, processor seconds, load, peak memory, exit status and output.
+Processor seconds are those of the command and of all that it started and waited for: what else the machine does shows less in them.
 Memory is PSS summed over the tree, sampled every 50 ms or slower: shared pages (forked workers, mapped vectors) count
 once, which summed RSS gets wrong. Where the kernel has no PSS it is RSS, and `memory` says so.
 """
@@ -9,6 +10,8 @@ once, which summed RSS gets wrong. Where the kernel has no PSS it is RSS, and `m
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,9 +28,11 @@ MAX_SAMPLING_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One run of a command; MB are 10^6 bytes; `memory` says what was summed: pss or rss."""
+    """One run of a command; MB are 10^6 bytes; `memory` says what was summed: pss or rss; `load` is the mean of the last minute."""
 
     seconds: float
+    processor_seconds: float
+    load: float
     peak_mb: float
     memory: str
     rc: int
@@ -39,7 +44,7 @@ def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> 
     """Run `command` to its end and return what it took; a failing command is returned, not raised."""
     memory = "pss" if _has_pss() else "rss"
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        start = time.perf_counter()
+        start, before = time.perf_counter(), _processor_seconds()
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env) as process:
             peak_bytes = _watch(process, memory=memory)
         seconds = time.perf_counter() - start
@@ -47,12 +52,20 @@ def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> 
         stderr.seek(0)
         return Measurement(
             seconds=round(seconds, 3),
+            processor_seconds=round(_processor_seconds() - before, 2),
+            load=round(os.getloadavg()[0], 1),
             peak_mb=round(peak_bytes / 1e6, 1),
             memory=memory,
             rc=process.returncode,
             stdout=stdout.read().decode(errors="replace"),
             stderr=stderr.read().decode(errors="replace"),
         )
+
+
+def _processor_seconds() -> float:
+    """Return what all ended children took so far, with theirs."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def _watch(process: subprocess.Popen[bytes], *, memory: str) -> int:

@@ -126,7 +126,11 @@ def growth_table(routes: Mapping[int, Route], *, corpus_mb: Mapping[int, float])
     values: dict[str, list[float]] = {"corpus (MB)": [corpus_mb[size] for size in sizes]}
     for name in dict.fromkeys(name for route in routes.values() for name in route.stage_seconds):
         values[f"{name} (s)"] = [route.stage_seconds.get(name, 0.0) for route in routes.values()]
-    values["**total (s)**"] = [route.seconds for route in routes.values()]
+    values["**total, wall (s)**"] = [route.seconds for route in routes.values()]
+    values["**total, processor (s)**"] = [route.processor_seconds for route in routes.values()]
+    values["load at the end"] = [route.load for route in routes.values()]
+    for name in dict.fromkeys(name for route in routes.values() for name in route.step_peaks_mb):
+        values[f"peak of a task of {name} (MB)"] = [route.step_peaks_mb.get(name, 0.0) for route in routes.values()]
     values[f"**peak memory, {routes[sizes[0]].memory} (MB)**"] = [route.peak_mb for route in routes.values()]
     values["vectors, memory-mapped by the search (MB)"] = [route.vectors_mb for route in routes.values()]
     values["**peak − vectors (MB)**"] = [route.peak_mb - route.vectors_mb for route in routes.values()]

@@ -60,7 +60,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
     began = time.process_time()
     ((machines, told),) = page.make(recipe, files, steps).on
     planning = time.process_time() - began
-    total = plan_costs.total(steps, told, machines._replace(head_s=0.0))
+    total = plan_costs.total(steps, told, machines._replace(head_s=0.0, start_s=0.0))
     timed = Timed()
     pipeline.executor_for = lambda *_, **__: timed
     done = nextlong.pipeline.run(recipe)

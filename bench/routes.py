@@ -42,6 +42,9 @@ class Route:
     exact_sequences: int = 0
     other_sequences: int = 0
     vectors_mb: float = 0.0
+    processor_seconds: float = 0.0
+    load: float = 0.0
+    step_peaks_mb: dict[str, float] = field(default_factory=dict)
     error: str = ""
 
 
@@ -93,6 +96,15 @@ def step_seconds(run_dir: Path) -> dict[str, float]:
     return seconds
 
 
+def step_peaks_mb(run_dir: Path) -> dict[str, float]:
+    """Return the most that a task of each step held, by name, from the manifests of a run; none of another program."""
+    peaks: dict[str, float] = {}
+    for path in sorted(run_dir.glob("*/manifest.json")):
+        manifest = json.loads(path.read_bytes())
+        peaks[manifest["step"]] = max((part.get("peak_bytes") or 0 for part in manifest["parts"]), default=0) / 1e6
+    return peaks
+
+
 def _failed(taken: Measurement) -> Route:
     end = (taken.stderr or taken.stdout).strip()[-2000:]
     return Route(
@@ -108,6 +120,9 @@ def _finished(taken: Measurement, *, stage_seconds: dict[str, float], out: Path,
         peak_mb=taken.peak_mb,
         memory=taken.memory,
         stage_seconds=stage_seconds,
+        processor_seconds=taken.processor_seconds,
+        load=taken.load,
+        step_peaks_mb=step_peaks_mb(out),
         exact_sequences=exact,
         other_sequences=len(lengths) - exact,
         vectors_mb=sum(path.stat().st_size for path in out.rglob("*.vectors.npy")) / 1e6,

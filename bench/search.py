@@ -7,7 +7,8 @@ Out: two Markdown tables. Everything runs on one core, in turn, `--repeats` time
 
 *stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
 is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Recall is measured
-against exact search, as tuning measures it.
+against exact search, as tuning measures it. *Peak* is the largest resident memory (VmHWM) while an index is built, tuned and
+searched by this one process, with all that is memory-mapped meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from nextlong.engine import memory
 from nextlong.search import exact, ivf, tune
 from nextlong.search.cosines import half_vectors
 from nextlong.search.index import IndexFiles
@@ -172,10 +174,12 @@ def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Name
         for k in options.k
     }
     print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")
-    print("| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search | peak |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k, seconds in base.items():
-        print(f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | 1 | {1 / seconds:,.0f} | 1× |", flush=True)
+        print(f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | 1 | {1 / seconds:,.0f} | 1× | |", flush=True)
     for number, kind in enumerate(options.kinds):
         _measure_index(folder / f"index{number}", kind, paths, queries, exclude, base, options)
 
@@ -191,27 +195,32 @@ def _measure_index(
 ) -> None:
     factory = ivf.fitted(kind, vectors=options.count)
     template = stem.with_name(f"{stem.name}.template.faiss")
-    training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
-    filling, filled = 0.0, 0
-    stems = []
-    for shard, path in enumerate(paths):
-        stems.append(stem.with_name(f"{stem.name}-{shard}"))
-        seconds, counts = _seconds(
-            lambda shard=shard, path=path: ivf.fill(stems[shard], template=template, vectors=[path], first_shard=shard)
-        )
-        filling, filled = filling + seconds, filled + counts.bytes
+    stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
+    with memory.peak() as built_peak:
+        training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
+        filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
     files = IndexFiles("ivf", tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
-        tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)
-        opened = ivf.Ivf(tune.replace(files, probes=tuned["probes"], spare=tuned["spare"]))
-        seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
+        with memory.peak() as searched_peak:
+            tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)
+            opened = ivf.Ivf(tune.replace(files, probes=tuned.probes, spare=tuned.spare))
+            seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
         rate = len(queries) / seconds
-        looked_into = f"{tuned['probes']:,} of {trained['clusters']:,}"
         print(
-            f"| {factory} | {training:.0f} s | {filling:.0f} s | {filled / options.count:,.0f} | {k:,} | {looked_into} "
-            f"| {tuned['recall_measured']:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× |",
+            f"| {factory} | {training:.0f} s | {filling:.0f} s | {sum(filled) / options.count:,.0f} | {k:,} "
+            f"| {tuned.probes:,} of {trained.clusters:,} | {tuned.recall_measured:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× "
+            f"| {_mb(built_peak())}, {_mb(searched_peak())} MB |",
             flush=True,
         )
+
+
+def _fill(stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int) -> int:
+    """Encode one shard; return the bytes of its codes and ids."""
+    return ivf.fill(stems[shard], template=template, vectors=[paths[shard]], first_shard=shard).bytes
+
+
+def _mb(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / 1e6:,.0f}"
 
 
 if __name__ == "__main__":

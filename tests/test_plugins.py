@@ -12,6 +12,7 @@ from nextlong.cli.main import main
 from nextlong.errors import PluginError, RecipeError
 from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.template import commented
+from nextlong.report.plan.trial import try_route
 
 # The example of the documentation, as it stands there.
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -61,6 +62,21 @@ def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, tmp_
     assert "longest" in shown
     assert "no breach" in shown
     assert nextlong.open(run.path).recipe == asked
+
+
+def test_its_options_are_planned_for_as_they_are(bring, tmp_path):
+    bring(SOUND.replace("least_tokens", "queries").replace("longest", "lengthy"), name="lengthy")
+    texts = [
+        "\n".join(f"Text {n} has line {k} about ropes, tides and {n * k} gulls." for k in range(40)) for n in range(60)
+    ]
+    settings = [
+        "compose.method=lengthy",
+        "lengthy.queries=7",
+        "compose.target_tokens=1024",
+    ]  # no queries that a model writes
+    less, more = try_route(Recipe.from_dict(PLAIN, overrides=settings), texts, chars_per_token=4.0)
+    assert less.recipe.options.queries == more.recipe.options.queries == 7
+    assert "draft" in more.steps
 
 
 def test_its_options_are_a_section_of_the_recipe(bring):

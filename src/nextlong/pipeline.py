@@ -82,7 +82,9 @@ def run(
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
             check_enough(recipe, files)
-            for note in whole_files(files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)):
+            for note in whole_files(
+                recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)
+            ):
                 reporter.tell(note)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(
@@ -151,8 +153,12 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
-    preload = [*_PRELOAD, *kind_of(recipe.encoder).preload]
-    return LocalExecutor(capacity_here(recipe), preload=preload)
+    return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
+
+
+def preloaded(recipe: Recipe) -> list[str]:
+    """Return the modules that workers of this machine have imported before their first task."""
+    return [*_PRELOAD, *kind_of(recipe.encoder).preload]
 
 
 def capacity_here(recipe: Recipe) -> Capacity:

@@ -6,7 +6,7 @@ A field with a default is one that earlier versions did not write, or that only 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,9 +20,11 @@ class Result(BaseModel):
 
 
 class LineCountResult(Result):
-    """`lines` that end in a part of a file."""
+    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
 
     lines: int
+    bytes: int = 0
+    ends_line: bool = True
 
 
 class IngestResult(Result):
@@ -273,7 +275,7 @@ class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
     `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `lost_share` is the share of the text
-    that the tokenizer cannot give back.
+    that the tokenizer cannot give back, `engine` what encodes: fastokens where its ids are the same and the corpus is worth it.
     """
 
     chars_per_token: float
@@ -283,6 +285,7 @@ class TokenizerResult(Result):
     eos_id: int | None
     joint_ids: tuple[int, ...]
     lost_share: float = 0.0
+    engine: Literal["fastokens", "reference"] = "reference"
 
 
 class TokensResult(Result):

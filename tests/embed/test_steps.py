@@ -53,5 +53,13 @@ def test_a_folder_by_the_name_of_a_servers_model_is_not_read(tmp_path, monkeypat
 
 
 def test_how_to_compute_is_no_other_encoder():
-    assert fingerprint("hub/name", batch_size=8, device="cpu") == fingerprint("hub/name")
+    assert fingerprint("hub/name", batch_size=8) == fingerprint("hub/name")
     assert fingerprint("hub/name", prompt="query: ") != fingerprint("hub/name")
+
+
+def test_a_device_is_another_encoder_only_where_it_chooses_the_precision():
+    default = fingerprint("hub/name")
+    assert len({default, fingerprint("hub/name", device="cpu"), fingerprint("hub/name", device="cuda")}) == 3
+    assert fingerprint("hub/name", device="cuda:1") == fingerprint("hub/name", device="cuda")
+    in_float32 = fingerprint("hub/name", dtype="float32")
+    assert in_float32 == fingerprint("hub/name", dtype="float32", device="cpu") != default

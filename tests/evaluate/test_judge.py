@@ -66,6 +66,17 @@ def test_the_score_is_fluency_times_correctness_as_a_share_of_three(measured, se
     assert "narrativeqa (judge gpt-x)" in capsys.readouterr().out
 
 
+def test_what_another_version_judged_is_judged_again(measured, served, monkeypatch, capsys):
+    assert ask(measured, served) == 0
+    monkeypatch.setattr(judge, "_VERSION", judge._VERSION + 1)
+    assert ask(measured, served) == 0
+    assert len(served.asked) == 12
+    found = results.read_results(measured).finished[0]
+    assert found.values["judge"]["version"] == judge._VERSION
+    assert found.score == pytest.approx(100 * (3 * 2) / (3 * 6))
+    assert "kept" not in capsys.readouterr().out
+
+
 def test_a_server_that_gives_up_keeps_what_is_judged(measured, served, capsys):
     served.fails = lambda number: 400 if number == 5 else None
     assert ask(measured, served, "--concurrency", "1", "--max-attempts", "1") == 2

@@ -21,7 +21,6 @@ OTHER_VALUES = {
     "tokenizer.engine": ["tokenizer.engine=reference"],
     "export.push": ["export.push=published"],
     "encoder.sentence_transformers.batch_size": [MODEL, "encoder.sentence_transformers.batch_size=7"],
-    "encoder.sentence_transformers.device": [MODEL, "encoder.sentence_transformers.device=cpu"],
     "encoder.openai.api_key_env": [SERVER, "encoder.openai.api_key_env=OTHER"],
     "encoder.openai.batch_size": [SERVER, "encoder.openai.batch_size=7"],
     "encoder.openai.concurrency": [SERVER, "encoder.openai.concurrency=3"],

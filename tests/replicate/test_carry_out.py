@@ -102,3 +102,25 @@ def test_another_recipe_in_the_same_folder_keeps_what_it_shares(small_replicatio
     assert "pretrained, seed 0: kept" in told
     assert "standard, seed 0: loss" in told
     assert "extended by 3,072" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tasks", "told"),
+    [
+        (
+            [200, 1024],
+            ["copying"],
+            "measure: copying needs at least 256 tokens, not 200; leave the length out",
+        ),
+        ([100], ["key_values"], "measure: key_values needs at least 128 tokens, not 100"),
+        ([32], ["attention"], "measure: needle needs more than 32 tokens"),
+    ],
+)
+def test_a_probe_that_a_length_is_too_short_for_is_told_before_anything_is_trained(
+    small_replication, tmp_path, capsys, lengths, tasks, told
+):
+    keys = small_replication(tmp_path / "out", seeds=[0], methods=["standard"])
+    keys["measure"] = {**keys["measure"], "lengths": lengths, "tasks": tasks}
+    assert main(["replicate", str(saved(keys, tmp_path / "r.yaml"))]) == 2
+    assert told in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out" / "models").exists()

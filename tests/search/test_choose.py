@@ -2,6 +2,7 @@
 
 import pytest
 
+from nextlong.search import choose as choose_module
 from nextlong.search.choose import Load, choose, seconds
 
 GIB = 1 << 30
@@ -18,8 +19,8 @@ def load(vectors, queries, *, dimensions=256, k=1088, memory=64 * GIB, has_gpu=F
         (load(1_332_815, 2_500), "exact"),  # an index would take longer to build
         (load(577_070, 577_070, k=17), "IVF,Flat"),
         (load(10_000_000, 10_000_000), "IVF,Flat"),
-        (load(10_000_000, 10_000_000, memory=4 * GIB), "OPQ64,IVF,PQ64"),
-        (load(10_000_000, 10_000_000, memory=6 * GIB), "IVF,SQ8"),
+        (load(10_000_000, 10_000_000, memory=3 * GIB), "OPQ64,IVF,PQ64"),
+        (load(10_000_000, 10_000_000, memory=4 * GIB), "IVF,SQ8"),
         (load(100_000_000, 200_000, dimensions=1024, has_gpu=True), "exact"),
     ],
 )
@@ -38,3 +39,14 @@ def test_a_gpu_makes_exact_search_cheaper_alone():
     slow, fast = (seconds(load(1_000_000, 1_000_000, has_gpu=has_gpu)) for has_gpu in (False, True))
     assert fast[0] < slow[0]
     assert fast[1] == slow[1]
+
+
+def test_the_memory_of_a_container_is_what_it_may_use(tmp_path, monkeypatch):
+    limits = (tmp_path / "memory.max", tmp_path / "limit_in_bytes")
+    monkeypatch.setattr(choose_module, "_CONTAINER_LIMITS", limits)
+    installed = choose_module.memory_bytes()
+    limits[0].write_text("max\n")
+    limits[1].write_text(f"{2**62}\n")  # as version 1 says that there is none
+    assert choose_module.memory_bytes() == installed
+    limits[0].write_text("1048576\n")
+    assert choose_module.memory_bytes() == 1 << 20

@@ -72,7 +72,8 @@ def test_the_sample_comes_from_all_shards(tmp_path):
         ("IVF4096,SQ8", 4_000, "IVF100,SQ8"),
         ("IVF,Flat", 1, "IVF1,Flat"),
         ("OPQ16,IVF,PQ16", 40_000, "OPQ16,IVF512,PQ16"),
-        ("IVF,SQ8", 100_000_000, "IVF16384_HNSW32,SQ8"),
+        ("IVF,SQ8", 100_000_000, "IVF16384,SQ8"),
+        ("IVF,SQ8", 1_000_000_000, "IVF65536_HNSW32,SQ8"),
     ],
 )
 def test_clusters_fit_the_corpus(factory, vectors, expected):

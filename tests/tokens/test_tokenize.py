@@ -2,6 +2,7 @@
 
 import shutil
 from itertools import pairwise
+from types import SimpleNamespace
 
 import fastokens
 import numpy as np
@@ -18,10 +19,11 @@ from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Step
 from nextlong.errors import RunError
 from nextlong.results import TokensResult
+from nextlong.tokens import encode
 from nextlong.tokens import tokenize as stage
 from nextlong.tokens.encode import TextEncoder, read_tokenizer
 from nextlong.tokens.steps import tokens_step
-from nextlong.tokens.tokenize import tokenize_shard
+from nextlong.tokens.tokenize import Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
@@ -53,10 +55,11 @@ def chunk_texts(shard):
     return [text for batch in iter_chunk_texts(shard["documents"], shard["chunks"]) for text in batch.texts]
 
 
-def run(shard, out, rows, **options):
+def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
-    counts = tokenize_shard(out, **shard, **options)
-    return counts, np.load(f"{out}.ids.npy", mmap_mode="r"), np.load(f"{out}.offsets.npy", mmap_mode="r")
+    tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
+    counts = tokenize_shards(out, wanted=[Wanted(0, *paths, known=known)], tokenizer=tokenizer, engine=engine)
+    return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
 
 
 def test_wanted_rows_in_order(shard, tmp_path):
@@ -92,7 +95,7 @@ def test_no_rows(shard, tmp_path):
 
 def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
     run(shard, tmp_path / "out", [0, 1])
-    with open(tmp_path / "out.ids.npy", "rb") as file:
+    with open(tmp_path / "out.00000.ids.npy", "rb") as file:
         assert np.lib.format.read_magic(file) == (1, 0)
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
         assert file.tell() == 128
@@ -101,46 +104,49 @@ def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
     assert len(rest) == 4 * shape[0] > 0
 
 
-def test_the_encoder_is_read_once_a_process(shard, tmp_path):
-    run(shard, tmp_path / "first", [0])
-    shard["tokenizer"].unlink()
-    run(shard, tmp_path / "second", [0])
-    assert (tmp_path / "first.ids.npy").read_bytes() == (tmp_path / "second.ids.npy").read_bytes()
+def test_shards_of_one_task_are_written_apart(shard, tmp_path):
+    rows = [tmp_path / "first.npy", tmp_path / "second.npy"]
+    np.save(rows[0], np.array([0, 3]))
+    np.save(rows[1], np.array([4, 11, 17]))
+    paths = shard["documents"], shard["chunks"]
+    wanted = [Wanted(7, *paths, rows[0]), Wanted(8, *paths, rows[1])]
+    together = tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
+    whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
+    assert together == whole
+    assert np.array_equal(np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]), ids)
+    assert np.array_equal(np.load(tmp_path / "two.00008.offsets.npy") + offsets[2], offsets[2:])
 
 
-def test_differences_are_counted_whatever_shard_the_process_had_before(shard, tmp_path):
+@pytest.mark.parametrize("engine", ["auto", "fastokens", "reference"])
+def test_every_engine_writes_the_same_bytes(shard, tmp_path, engine):
     rows = range(len(chunk_texts(shard)))
-    clean, *_ = run(shard, tmp_path / "clean", rows)
-    stage._encoder.cache_clear()
-    encoder = stage._encoder(shard["tokenizer"], "auto")
-    assert encoder.settle() == "fastokens"
+    for name in ("reference", engine):
+        counts, *_ = run(shard, tmp_path / name, rows, engine=name)
+        assert counts.mismatches == 0
+    for kind in ("ids", "offsets"):
+        made, right = (tmp_path / f"{name}.00000.{kind}.npy" for name in (engine, "reference"))
+        assert made.read_bytes() == right.read_bytes()
+
+
+def test_differences_are_counted(shard, tmp_path, monkeypatch):
     other = train_bpe(TEXTS[:2], vocab_size=300)
-    encoder._fast = fastokens.Tokenizer.from_json_str(other.to_str())
+    wrong = fastokens.Tokenizer.from_json_str(other.to_str())
+    monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
     checked = chunk_texts(shard)[:16]  # of 18
     expected = sum(reference.encode(text).ids != other.encode(text).ids for text in checked)
-    assert clean.mismatches == 0
     assert expected > 0
-    for name in ("first", "second"):
-        counts, *_ = run(shard, tmp_path / name, rows)
-        assert counts.mismatches == expected
-    counts, *_ = run(shard, tmp_path / "reference", rows, engine="reference")
-    assert counts.mismatches == 0
-    stage._encoder.cache_clear()
-    stage._encoder(shard["tokenizer"], "auto").settle()
-    run(shard, tmp_path / "fast", rows)
-    for name in ("ids", "offsets"):
-        reference_bytes = (tmp_path / f"reference.{name}.npy").read_bytes()
-        assert (tmp_path / f"clean.{name}.npy").read_bytes() == reference_bytes
-        assert (tmp_path / f"fast.{name}.npy").read_bytes() == reference_bytes
+    rows = range(len(chunk_texts(shard)))
+    assert run(shard, tmp_path / "fast", rows, engine="fastokens")[0].mismatches == expected
+    assert run(shard, tmp_path / "auto", rows)[0].mismatches == 0
 
 
 def known_rows(shard, folder, rows):
     folder.mkdir()
     run(shard, folder / "t", rows)
     np.save(folder / "rows.npy", np.array(rows, np.int64))
-    return folder / "rows.npy", folder / "t.offsets.npy", folder / "t.ids.npy"
+    return folder / "rows.npy", folder / "t.00000.offsets.npy", folder / "t.00000.ids.npy"
 
 
 @pytest.mark.parametrize(
@@ -158,9 +164,10 @@ def test_rows_known_before_are_copied_and_the_bytes_the_same(
     folder = tmp_path / "result"
     folder.mkdir()
     assert run(shard, folder / "out", rows, known=known)[0] == counts.model_copy(update={"copied_chunks": copied})
-    assert sorted(path.name for path in folder.iterdir()) == ["out.ids.npy", "out.offsets.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["out.00000.ids.npy", "out.00000.offsets.npy"]
     for name in ("ids", "offsets"):
-        assert (folder / f"out.{name}.npy").read_bytes() == (tmp_path / f"anew.{name}.npy").read_bytes()
+        made, anew = folder / f"out.00000.{name}.npy", tmp_path / f"anew.00000.{name}.npy"
+        assert made.read_bytes() == anew.read_bytes()
 
 
 def test_a_known_row_is_not_encoded_again(shard, tmp_path):
@@ -216,11 +223,11 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
         assert (folder / path.name).read_bytes() == path.read_bytes()
 
 
-def test_differences_stop_the_run_and_name_the_shards(recipe_for, tmp_path):
+def test_differences_stop_the_run_and_name_the_tasks(recipe_for, tmp_path):
     inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "named_chunks")]
     step = tokens_step(recipe_for(tmp_path), *inputs)
     encoded = TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Done("tokens", tmp_path, {"parts": parts[:1]}))
-    with pytest.raises(RunError, match=r"\(3 of shard 1, 1 of shard 3\); .* --set tokenizer\.engine=reference"):
+    with pytest.raises(RunError, match=r"\(3 of task 1, 1 of task 3\); .* --set tokenizer\.engine=reference"):
         step.check(Done("tokens", tmp_path, {"parts": parts}))

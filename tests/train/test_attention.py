@@ -133,3 +133,36 @@ def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
         model(**packed(BOUNDS))
     assert seen
     assert all(dtypes == {torch.bfloat16} for dtypes in seen)
+
+
+def test_the_command_counts_what_moves_in_a_row_of_the_recipe(train_recipe, tmp_path, capsys):
+    from nextlong.cli.main import main
+
+    path = tmp_path / "packed.yaml"
+    path.write_text(train_recipe({"data.pack": 4096}).dump())
+    assert main(["train", str(path), "--check-attention"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["2,048 outputs of its own moved, 0 of the others"] * 2
+    assert lines[1].startswith("document 2 of 2, tokens 2,048 to 4,096")
+    path.write_text(train_recipe().dump())
+    assert main(["train", str(path), "--check-attention"]) == 0
+    assert "each row is one document here" in capsys.readouterr().out
+    assert not (tmp_path / "trained").exists()
+
+
+def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, monkeypatch):
+    from nextlong.cli.main import main
+    from nextlong.train import attention
+
+    kernel = attention._sdpa
+
+    def leaking(query, key, value, bounds, *rest):
+        return kernel(query, key, value, bounds[[0, -1]], *rest)
+
+    monkeypatch.setattr(attention, "_sdpa", leaking)
+    path = tmp_path / "packed.yaml"
+    path.write_text(train_recipe({"data.pack": 4096}).dump())
+    assert main(["train", str(path), "--check-attention"]) == 2
+    captured = capsys.readouterr()
+    assert "2,048 of the others" in captured.out
+    assert "does not keep documents apart" in captured.err

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.chunks import read_chunks
+from nextlong.artefacts.flat_npy import opened
 
 Ids = NDArray[np.int64]
 
@@ -110,7 +111,7 @@ def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
     """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [np.load(paths[shard], mmap_mode="r")[rows].astype(np.float32)]
+        return [opened(paths[shard])[rows].astype(np.float32)]
 
     vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
     return vectors_of_ids

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.artefacts.flat_npy import opened
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -51,7 +52,7 @@ def document_hashes(chunk_ids: NDArray[np.int64], chunks: Sequence[Path], hashes
     doc_ids = schemas.shard_of(chunk_ids) << schemas.SHARD_BITS | doc_rows
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [np.load(hashes[shard], mmap_mode="r")[rows]]
+        return [opened(hashes[shard])[rows]]
 
     content_hashes: NDArray[np.uint64] = lookup.by_shard(doc_ids, load)[0]
     return content_hashes

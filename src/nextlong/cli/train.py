@@ -25,7 +25,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     train = commands.add_parser(
         "train",
         help="train a model on the sequences of finished runs",
-        usage="nextlong train RECIPE [--dry-run | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
+        usage="nextlong train RECIPE [--dry-run | --check-attention | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
         "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]",
     )
     train.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
@@ -33,6 +33,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=50"
     )
     train.add_argument("--dry-run", action="store_true", help="say parameters, memory, FLOPs and hours; train nothing")
+    train.add_argument(
+        "--check-attention",
+        action="store_true",
+        help="change a token of a document in a packed row, count which outputs of the others move (0); train nothing",
+    )
     train.add_argument(
         "--emit",
         nargs=2,
@@ -85,6 +90,11 @@ def _train(asked: argparse.Namespace) -> None:
             print_json(plan.planned(recipe).as_json())
         else:
             plan.show(recipe, Console())
+        return
+    if asked.check_attention:
+        from nextlong.train import probe
+
+        probe.show(recipe, Console())
         return
     from nextlong.train.start import train
 

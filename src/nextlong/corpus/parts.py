@@ -4,42 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from nextlong.inputs.files import InputFile, Part, compression_of
+from nextlong.engine.step import Config
+from nextlong.inputs.files import InputFile, Inside, Part, can_be_parted, compression_of, has_frames
+from nextlong.recipe import Source
+from nextlong.results import LineCountResult
 
 Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 
-def row_groups(splits: Splits) -> dict[str, Any]:
+def row_groups(splits: Splits) -> Config:
     """Return how large Parquet files are parted; nothing where none is."""
     parts = [part for of_source in splits for split in of_source for part in split if part.row_groups is not None]
     return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
 
 
-def whole_files(files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:
-    """Say of each compressed file that holds several shards that one task reads it."""
+def whole_files(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:
+    """Say of each compressed file that holds several shards and cannot be parted that one task reads it."""
     large = [
-        file
-        for source_files in files
+        (file, source)
+        for source, source_files in zip(sources, files, strict=True)
         for file in source_files
-        if compression_of(file.name) and file.bytes > 2 * shard_bytes
+        if compression_of(file.name) and file.bytes > 2 * shard_bytes and not has_frames(file, source)
     ]
     return [
-        f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so one task reads it; several smaller files, plain "
-        "JSON lines or Parquet are read by as many tasks as there are workers"
-        for file in large
+        f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as {_whole(file, source)}, so one task reads it; several smaller "
+        "files, plain JSON lines, JSON lines in several zstd frames (pzstd, or .zst files put together by cat) or Parquet are "
+        "read by as many tasks as there are workers"
+        for file, source in large
     ]
 
 
-def numbered(splits: Sequence[tuple[Part, ...]], ended: Iterator[int]) -> Iterator[tuple[Part, ...]]:
-    """Tell each part of a file how many lines end above it; `ended` are those that end in each such part."""
-    above = 0
+def _whole(file: InputFile, source: Source) -> str:
+    is_frame = compression_of(file.name) == "zstd" and can_be_parted(file, source)
+    return "one zstd frame" if is_frame else "a whole"
+
+
+def numbered(splits: Sequence[tuple[Part, ...]], counted: Iterator[LineCountResult]) -> Iterator[tuple[Part, ...]]:
+    """Tell each part of a file how many lines end above it; `counted` is what each such part holds."""
+    above, begins_line = 0, True
     for parts in splits:
         if parts[0].stop is None:
             yield parts
             continue
         (part,) = parts
-        above = above if part.start else 0
-        yield (replace(part, lines_before=above),)
-        above += next(ended)
+        if not part.start:
+            above, begins_line = 0, True
+        own = next(counted)
+        inside = Inside(own.bytes, begins_line) if compression_of(part.file.name) else None
+        yield (replace(part, lines_before=above, inside=inside),)
+        above += own.lines
+        begins_line = own.ends_line if own.bytes else begins_line

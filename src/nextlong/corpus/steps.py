@@ -80,7 +80,7 @@ def line_counts_steps(splits: Splits) -> list[Step]:
 
 
 def _count(_: Path, *, part: Part) -> LineCountResult:
-    return LineCountResult(lines=count_lines(part))
+    return LineCountResult(**count_lines(part)._asdict())
 
 
 def ingest_step(
@@ -96,7 +96,7 @@ def ingest_step(
     sources = recipe.ingest.sources
 
     def tasks(done: Finished) -> list[Task]:
-        ended = iter([part.lines for step in done.values() for part in step.results(LineCountResult)])
+        counted = iter([part for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
                 _ingest_and_hash,
@@ -106,7 +106,7 @@ def ingest_step(
                 max_document_chars=recipe.ingest.max_document_chars,
             )
             for source, own in zip(sources, splits, strict=True)
-            for parts in numbered(own, ended)
+            for parts in numbered(own, counted)
         ]
 
     def check(done: Done) -> None:

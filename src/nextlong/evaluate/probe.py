@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.task import Request
+from nextlong.plain_data import Json
 
-Values = dict[str, Any]
+Values = Json
+
+
+def anything(_: Request) -> None:
+    """Refuse no request."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,7 @@ class Probe:
     """A named measurement. `measure` returns the scores, in percent where they are shares, and what stands in the file beside them.
 
     `lengths` says whether it is measured at each length or once, `optional` what it reads of the user's files where they are there.
+    `check` raises EvaluateError, without a model, for a request that `measure` would refuse: its length, text or tokenizer.
     """
 
     name: str
@@ -28,6 +34,7 @@ class Probe:
     samples: int
     version: int = 1
     optional: tuple[str, ...] = ()
+    check: Callable[[Request], None] = anything
 
 
 def all_probes() -> Mapping[str, Probe]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nextlong
 from nextlong.engine import store
@@ -23,6 +23,7 @@ from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.task import JSON, Request, Sample, Task
+from nextlong.plain_data import Json
 
 _STAND_INS: Final = {
     "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
@@ -114,11 +115,28 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
     with store.locked(asked.out):
         _claim(asked, model.identity())
         todo = pairs(asked)
+        _check_probes(todo, asked, model)
         progress.begin(len(todo))
         for task, length in todo:
             with _memory_explained(task, length):
                 _one(model, task, length, asked, progress)
     return results.read_results(asked.out)
+
+
+def _check_probes(todo: Sequence[tuple[Task | Probe, int | None]], asked: Asked, model: Model) -> None:
+    """Raise EvaluateError for a probe that cannot be measured at its length, before the first task is begun."""
+    for task, length in todo:
+        if (
+            isinstance(task, Probe)
+            and length is not None
+            and not results.place_of(asked.out, task.name, length).exists()
+        ):
+            task.check(_request(task, length, asked, model))
+
+
+def _request(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
+    samples = asked.samples or task.samples
+    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead)
 
 
 @contextmanager
@@ -164,7 +182,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         progress.kept(task.name, length, done.score)
         return
     wanted = asked.samples or task.samples
-    request = Request(length or 0, model.tokenizer, asked.data, wanted, asked.seed, model.overhead)
+    request = _request(task, length, asked, model)
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
@@ -190,12 +208,12 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         partial.close()
 
 
-def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> dict[str, Any]:
+def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> Json:
     values = probe.measure(model, request, run)
     return {"score": values["scores"][probe.metric], "refused": 0, **values}
 
 
-def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> dict[str, Any]:
+def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> Json:
     return {
         "task": task.name,
         "version": task.version,
@@ -246,7 +264,7 @@ def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     }
 
 
-def _summary(task: Task, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(task: Task, lines: Sequence[Json]) -> Json:
     asked = [line for line in lines if not line.get("refused")]
     if not asked:
         raise EvaluateError(f"{task.name}: no sample fits the length, {len(lines)} were refused; give a greater length")

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import fsspec
 import pyarrow as pa
@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
 from nextlong.inputs.retries import RetriedFile, again
-from nextlong.inputs.walk import check_regular, match
+from nextlong.inputs.walk import Listing, check_regular, match
+from nextlong.inputs.zstd_frames import frame_bounds
 from nextlong.recipe import Source
 
 _FORMATS: Final = {
@@ -107,11 +108,19 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     return sorted(files, key=lambda file: file.path)
 
 
+class Inside(NamedTuple):
+    """What is in the zstd frames of a part: so many bytes; `begins_line`: the first of them begins a line."""
+
+    bytes: int
+    begins_line: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A file, or of JSON lines those that begin in bytes [start, stop) of it, or of Parquet the row groups [first, last).
 
-    `lines_before` are the lines or rows further up.
+    `lines_before` are the lines or rows further up. Of a zstd file the bytes are those of whole frames, and `inside` says what is
+    in them, once it is known.
     """
 
     file: InputFile
@@ -119,6 +128,7 @@ class Part:
     stop: int | None = None
     lines_before: int = 0
     row_groups: tuple[int, int] | None = None
+    inside: Inside | None = None
 
     @property
     def begins_file(self) -> bool:
@@ -137,13 +147,7 @@ def split_inputs(
     held_bytes = full = shard_bytes + 1
     for file in files:
         if file.bytes > _PARTED * part_bytes and can_be_parted(file, source):
-            if format_of(file.name, source) == "parquet":
-                tasks += [[part] for part in _row_group_parts(file, source, part_bytes)]
-                held_bytes = full
-                continue
-            count = -(-file.bytes // part_bytes)
-            bounds = [file.bytes * number // count for number in range(count + 1)]
-            tasks += [[Part(file, start, stop)] for start, stop in pairwise(bounds)]
+            tasks += [[part] for part in _parts_of(file, source, part_bytes)]
             held_bytes = full
             continue
         if held_bytes + file.bytes > shard_bytes:
@@ -155,9 +159,45 @@ def split_inputs(
 
 
 def can_be_parted(file: InputFile, source: Source) -> bool:
-    """Say whether a reader can begin in the midst of a file: of plain JSON lines or Parquet, on a local disk."""
-    is_parted = format_of(file.name, source) in ("jsonl", "parquet") and not compression_of(file.name)
+    """Say whether a reader can begin in the midst of a file on a local disk: of JSON lines, plain or in zstd frames, or Parquet."""
+    is_parted = format_of(file.name, source) in ("jsonl", "parquet") and compression_of(file.name) != "gzip"
     return is_parted and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
+
+
+def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
+    """Return a file in parts of about `part_bytes`; whole where it is one row group or one frame, or these are not to be read."""
+    if format_of(file.name, source) == "parquet":
+        return _row_group_parts(file, source, part_bytes)
+    if compression_of(file.name):
+        return _frame_parts(file, part_bytes)
+    count = -(-file.bytes // part_bytes)
+    bounds = [file.bytes * number // count for number in range(count + 1)]
+    return [Part(file, start, stop) for start, stop in pairwise(bounds)]
+
+
+def has_frames(file: InputFile, source: Source) -> bool:
+    """Say whether a file is of JSON lines in more than one zstd frame, on a local disk."""
+    if (
+        format_of(file.name, source) != "jsonl"
+        or compression_of(file.name) != "zstd"
+        or not can_be_parted(file, source)
+    ):
+        return False
+    return len(frame_bounds(file.path, version=file.version)) > 2
+
+
+def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
+    """Return consecutive zstd frames of about `part_bytes` together."""
+    try:
+        _, *ends = frame_bounds(file.path, version=file.version) or (0,)
+    except OSError:
+        return [Part(file)]  # reading it says what is wrong with it
+    parts, start = [], 0
+    for end in ends:
+        if end - start >= part_bytes or end == ends[-1]:
+            parts.append(Part(file, start, end))
+            start = end
+    return parts if len(parts) > 1 else [Part(file)]
 
 
 def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
@@ -178,7 +218,7 @@ def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[P
     return parts if len(parts) > 1 else [Part(file)]
 
 
-def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:
+def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> Listing:
     """Return the files whose format is known; a format in the recipe covers every file that was named or matched."""
     if asked_for == "file":
         return {path: info for path, info in matched.items() if format_of(posixpath.basename(path), source)}
@@ -248,8 +288,11 @@ def check_unchanged(file: InputFile) -> None:
         raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
 
 
-def open_file(file: InputFile, source: Source) -> Any:
-    """Open a file as an Arrow stream, decompressed where its name says so; Arrow files are mapped, not read."""
+def open_file(file: InputFile, source: Source, *, start: int = 0) -> Any:
+    """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on.
+
+    Arrow files are mapped, not read.
+    """
     fs, path = fsspec.core.url_to_fs(file.path)
     if not file_systems.is_local(fs):
         raw = pa.PythonFile(RetriedFile(fs, path), mode="r")
@@ -258,4 +301,8 @@ def open_file(file: InputFile, source: Source) -> Any:
     else:
         raw = pa.OSFile(path)
     compression = compression_of(file.name)
-    return pa.CompressedInputStream(raw, compression) if compression else raw
+    if not compression:
+        return raw
+    if start:
+        raw.seek(start)
+    return pa.CompressedInputStream(raw, compression)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import ABSENT, lookup
-from nextlong.inputs.files import InputFile, Part, check_unchanged
+from nextlong.inputs.files import InputFile, Part, check_unchanged, compression_of
 from nextlong.inputs.record import Record, Reject, RejectKind, explained, refuse_column, source_id
+from nextlong.plain_data import Json
 from nextlong.recipe import Source
 
 BOM: Final = b"\xef\xbb\xbf"
@@ -23,16 +25,28 @@ _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
 
 
-def count_lines(part: Part) -> int:
-    """Return how many lines end in a part of a local file. Raises CorpusError if that cannot be read."""
-    ended, left = 0, (part.file.bytes if part.stop is None else part.stop) - part.start
-    with explained(part.file), open(part.file.path, "rb", buffering=0) as stream:
-        stream.seek(part.start)
-        while block := stream.read(min(BUFFER_BYTES, left)):
-            ended += block.count(b"\n")
-            left -= len(block)
+class Counted(NamedTuple):
+    """What a part holds: `lines` that end in it, its bytes (of zstd, those inside), and whether a line ends with the last."""
+
+    lines: int
+    bytes: int
+    ends_line: bool
+
+
+def count_lines(part: Part) -> Counted:
+    """Return what a part of a local file holds. Raises CorpusError if that cannot be read."""
+    lines, size, last = 0, 0, b""
+    compression = compression_of(part.file.name)
+    with explained(part.file), pa.memory_map(part.file.path) as file:
+        file.seek(part.start)
+        stop = part.file.bytes if part.stop is None else part.stop
+        stream = pa.BufferReader(file.read_buffer(stop - part.start))
+        if compression:
+            stream = pa.CompressedInputStream(stream, compression)
+        while block := stream.read(BUFFER_BYTES):
+            lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
         check_unchanged(part.file)
-    return ended
+    return Counted(lines, size, last == b"\n")
 
 
 def read_json_lines(
@@ -72,11 +86,15 @@ def read_json_lines(
 def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield each line of a part that is not blank with its 1-based number; of one over the limit only its head."""
     reader = io.BufferedReader(stream, BUFFER_BYTES)
-    number, at = part.lines_before, part.start
-    if part.start:
+    number, at, stop = part.lines_before, part.start, part.stop
+    if part.inside is not None:
+        at, stop = 0, part.inside.bytes
+        if not part.inside.begins_line:
+            at, number = _skip_line(reader), number + 1
+    elif part.start:
         at = reader.seek(part.start - 1) + _skip_line(reader)
         number += at > part.start  # the end of a line that begins in the part before
-    while (part.stop is None or at < part.stop) and (line := reader.readline(max_line_bytes + 1)):
+    while (stop is None or at < stop) and (line := reader.readline(max_line_bytes + 1)):
         number += 1
         at += len(line)
         if len(line) > max_line_bytes and not line.endswith(b"\n"):
@@ -97,7 +115,7 @@ def _skip_line(reader: io.BufferedReader) -> int:
     return skipped
 
 
-def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], tuple[RejectKind, str] | None]:
+def _parse(line: bytes, text_column: str) -> tuple[Json, tuple[RejectKind, str] | None]:
     """Return (object, None) or ({}, (kind, detail))."""
     try:
         value = orjson.loads(line)
@@ -129,7 +147,7 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         )
 
 
-def _key_names(record: dict[str, Any]) -> list[str]:
+def _key_names(record: Json) -> list[str]:
     nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value]
     return [*record, *nested]
 

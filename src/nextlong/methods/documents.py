@@ -28,8 +28,7 @@ from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, 
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
 from nextlong.results import DraftResult, LengthsResult
-from nextlong.tokens.encode import TextEncoder
-from nextlong.tokens.tokenize import Engine
+from nextlong.tokens.encode import Engine, TextEncoder
 
 _ROWS_PER_FILE = 64
 
@@ -134,7 +133,7 @@ def _write(out: Path, method: DocumentMethod[Section], rows: NDArray[Any], draft
                 writer.write_batch(pa.RecordBatch.from_pylist([_row(method, rows, draft)], schema=schemas.DRAFTS))
 
 
-def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> dict[str, Any]:
+def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> schemas.DraftRow:
     """Return a DRAFTS row: each document's chunks, or those of its next part, one after the other."""
     documents, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up

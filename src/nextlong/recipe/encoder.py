@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
 from nextlong.recipe.lengths import PositiveLength
@@ -43,8 +43,8 @@ class SentenceTransformers(EncoderSection):
         False, description="run Python code that comes with the model; only if you trust it"
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
-    device: Annotated[str | None, Operational()] = Field(
-        None, description="cuda, cuda:1, cpu, mps; default: the best there is"
+    device: str | None = Field(
+        None, description="cuda, cuda:1, cpu, mps; default: the best there is; beside dtype: auto it sets the precision"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
@@ -52,6 +52,13 @@ class SentenceTransformers(EncoderSection):
     backend: Literal["torch", "onnx", "openvino"] = Field(
         "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
     )
+
+    def identity(self) -> dict[str, JsonValue]:
+        """Return what sets the numbers: of the device its kind, and that only where it chooses the precision."""
+        plain = super().identity()
+        device = plain.pop("device")
+        is_chosen = isinstance(device, str) and self.dtype == "auto" and self.backend == "torch"
+        return plain | ({"device": str(device).partition(":")[0]} if is_chosen else {})
 
     @model_validator(mode="after")
     def _backend_suits(self) -> Self:

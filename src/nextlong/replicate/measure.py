@@ -58,17 +58,26 @@ def check(recipe: Replication) -> None:
 
 
 def check_samples(recipe: Replication, documents: Stage, tokenizer: Path) -> None:
-    """Raise a user's error for a task without its files, or without a sample that fits a length, before anything is trained."""
+    """Raise a user's error for a task without its files, or a task or probe that a length is too short for.
+
+    Before anything is trained.
+    """
     counts = TextTokenizer.read(tokenizer)
     for task in chosen([], recipe.measure.tasks):
         for length in recipe.measure.lengths:
-            if isinstance(task, Task):
-                request = Request(length, counts, _data(documents), recipe.measure.samples)
-                if all(sample is None for sample in islice(task.make(request), recipe.measure.samples)):
-                    raise RecipeError(
-                        f"measure.tasks: no sample of {task.name} fits {length:,} tokens of this tokenizer; leave the task or the "
-                        "length out of measure"
-                    )
+            try:
+                _check_samples(task, Request(length, counts, _data(documents), recipe.measure.samples))
+            except EvaluateError as error:
+                raise RecipeError(f"measure: {str(error).removeprefix('--lengths: ')}") from None
+
+
+def _check_samples(task: Task | Probe, request: Request) -> None:
+    if isinstance(task, Probe):
+        task.check(request)
+    elif all(sample is None for sample in islice(task.make(request), request.samples)):
+        raise EvaluateError(
+            f"no sample of {task.name} fits {request.length:,} tokens of this tokenizer; leave the task or the length out"
+        )
 
 
 def _data(documents: Stage) -> DataFiles:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
-from nextlong.replicate.presets import PRESETS
+from nextlong.replicate.presets import is_only_planned, preset_of
 from nextlong.replicate.recipe import Phase, Replication
 from nextlong.report import tables
 from nextlong.train import costs, presets
@@ -27,7 +27,6 @@ _TOKEN_BYTES: Final = 4
 _COPIES_OF_TOKENS: Final = 3  # tokens, rows, the exported files
 _STATE_BYTES: Final = 12  # of a weight in a checkpoint: itself and Adam's two moments, float32
 _FINAL_BYTES: Final = {"bf16": 2, "fp32": 4}
-_GPU_PRESETS: Final = ("one-gpu", "paper")
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,12 @@ class _Plan:
 
 
 def show(recipe: Replication, console: Console) -> None:
-    """Print the plan; for the preset `paper`, also the commands that carry it out. Raises RecipeError for a task that is none."""
+    """Print the plan; for a preset that is carried out elsewhere, also the commands for that.
+
+    Raises RecipeError for a task that is none.
+    """
     measure.check(recipe)
-    if recipe.preset != "paper":
+    if not is_only_planned(recipe):
         tables.show_facts([*_small(recipe, _plan(recipe))], console)
         return
     tables.show_facts([*_paper(recipe)], console)
@@ -58,7 +60,7 @@ def show(recipe: Replication, console: Console) -> None:
 def as_json(recipe: Replication) -> dict[str, Any]:
     """Return the plan as plain dictionaries and lists. Raises RecipeError for a task that is none."""
     measure.check(recipe)
-    if recipe.preset == "paper":
+    if is_only_planned(recipe):
         return {"preset": recipe.preset, "facts": dict(_paper(recipe)), "commands": list(_commands(recipe))}
     plan = _plan(recipe)
     return {"preset": recipe.preset, **asdict(plan), "facts": dict(_small(recipe, plan))}
@@ -86,9 +88,9 @@ def _small(recipe: Replication, planned: _Plan) -> Iterator[tuple[str, str]]:
     )
     yield "time", f"at least {_duration(planned.seconds)} ({planned.basis}); answers, data and reports come on top"
     yield "disk", f"{planned.disk_bytes / 2**30:.2f} GiB and the corpus"
-    if recipe.preset:
-        yield "shows", f"{PRESETS[recipe.preset].shows}"
-        yield "cannot", f"{PRESETS[recipe.preset].cannot}"
+    if preset := preset_of(recipe):
+        yield "shows", preset.shows
+        yield "cannot", preset.cannot
 
 
 def _paper(recipe: Replication) -> Iterator[tuple[str, str]]:
@@ -159,7 +161,8 @@ def _plan(recipe: Replication) -> _Plan:
     bases, arms = len(recipe.seeds), _arms(recipe)
     extended = bases * arms
     reading = _measured_tokens(recipe) * (bases + extended)
-    where: Literal["here", "H100"] = "H100" if recipe.preset in _GPU_PRESETS else "here"
+    preset = preset_of(recipe)
+    where = preset.hardware if preset else "here"
     short, long = (_seconds_a_token(recipe, phase, sizes, where=where) for phase in (recipe.pretrain, recipe.extend))
     trained = bases * recipe.pretrain.trained_tokens * short + extended * recipe.extend.trained_tokens * long
     tokens = (arms + 1) * recipe.data.sequences * recipe.extend.tokens + recipe.pretrain.trained_tokens
@@ -222,8 +225,8 @@ def _arm_names(recipe: Replication) -> list[str]:
     names: dict[str, None] = {}
     for experiment in recipe.experiments:
         for value in recipe.values(experiment):
-            is_default = value in ("nextlong", "head", "top", recipe.data.max_chars)
-            names["nextlong" if is_default else str(value)] = None
+            is_default = value == recipe.usual_value(experiment)
+            names[recipe.usual_value("methods") if is_default else str(value)] = None
     return list(names)
 
 

@@ -17,17 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.recipe import Search
-from nextlong.search.ivf import GRAPH_FROM, ITERATIONS, clusters_for, sample_of
+from nextlong.search.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
-_BUILD = 3.0  # k-means and assigning take so much longer than their products alone
+_BUILD = 1.0  # k-means and assigning take no longer than such products, since theirs are of the fastest kind
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 FOUND_S = 8e-7  # … and each neighbour
 _SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximation must take less than half, since it is one
+_CONTAINER_LIMITS = (  # as a container sees its own control group, of version 2 and 1; "max" is none
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 _LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
 
 
@@ -81,7 +85,7 @@ def build_seconds(load: Load) -> tuple[float, float]:
     clusters = clusters_for(load.vectors)
     product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
     train = product * ITERATIONS * sample_of(clusters) * clusters
-    return train, product * load.vectors * min(clusters, GRAPH_FROM)  # of more clusters a graph is searched
+    return train, product * load.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
 
 
 def factory_for(load: Load) -> str:
@@ -89,7 +93,7 @@ def factory_for(load: Load) -> str:
     values = load.vectors * load.dimensions
     if 2 * values <= load.memory_bytes // 2:
         return "IVF,Flat"
-    if values <= load.memory_bytes // 2 or load.dimensions % 4:
+    if values <= load.memory_bytes * 2 // 3 or load.dimensions % 4:
         return "IVF,SQ8"
     return f"OPQ{load.dimensions // 4},IVF,PQ{load.dimensions // 4}"
 
@@ -114,5 +118,7 @@ def has_gpu(search: Search) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine."""
-    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    """Return the memory of this machine, or of the container that this process may not leave."""
+    installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])

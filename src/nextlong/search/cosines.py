@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artefacts.flat_npy import opened
 
 _ROWS = 8192  # read at a time: 16 MB as float64 at 256 dimensions
 
@@ -48,7 +49,5 @@ def half_vectors(ids: NDArray[np.int64], paths: Sequence[Path]) -> NDArray[np.fl
     """Return the stored rows, shape (n, dim), of ascending chunk ids (n,), read from memory-mapped shards."""
     shards, rows = schemas.shard_of(ids), schemas.row_of(ids)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
-    pieces = [
-        np.load(paths[int(shards[low])], mmap_mode="r")[rows[low:high]] for low, high in pairwise([*firsts, len(ids)])
-    ]
+    pieces = [opened(paths[int(shards[low])])[rows[low:high]] for low, high in pairwise([*firsts, len(ids)])]
     return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)

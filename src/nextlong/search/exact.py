@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artefacts.flat_npy import opened
 from nextlong.search.best import Best, cells
 from nextlong.search.cosines import exact_cosines
 from nextlong.search.index import IndexFiles, Neighbours
@@ -48,7 +49,7 @@ def nearest(
     """
     ids: list[NDArray[np.int64]] = []
     scores: list[NDArray[np.float32]] = []
-    k = min(k, sum(np.load(path, mmap_mode="r").shape[0] for path in vectors))
+    k = min(k, sum(opened(path).shape[0] for path in vectors))
     most = max(1, _HELD // cells(k))
     for first in range(0, len(queries_QD) if k else 0, most):
         for neighbours, cosines in _pass(queries_QD[first : first + most], vectors, k, exclude[first : first + most]):
@@ -99,7 +100,7 @@ def blocks(
     ids: list[NDArray[np.int64]] = []
     held_BD, filled = np.empty((0, 0), np.float32), 0
     for shard, path in enumerate(vectors):
-        stored = np.load(path, mmap_mode="r")
+        stored = opened(path)
         start = 0
         while start < len(stored):
             if not held_BD.size:

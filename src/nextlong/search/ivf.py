@@ -4,9 +4,10 @@ In:  a random sample of all vectors → one trained template (FAISS, any factory
      Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
 Out: the k nearest among the clusters that are looked into, with the exact cosines of the stored vectors.
 
-FAISS trains, assigns, encodes and decodes. The search goes through the clusters, not through the queries: a cluster's codes
-are decoded once and multiplied with all queries that look into it, which a processor does ten times as fast as it
-compares codes one query at a time. What is found is a little more than k, by rough scores; the exact ones order it.
+Centres are trained and looked up by `clusters.py`; FAISS trains codes and graphs, encodes and decodes. The search goes through
+the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries that look into it,
+which a processor does ten times as fast as it compares codes one query at a time. What is found is a little more than k, by
+rough scores; the exact ones order it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from nextlong import schemas
 from nextlong.results import ListsResult
 from nextlong.rng import rng_for
 from nextlong.search.best import Best, cells
+from nextlong.search.clusters import nearest_centres, train_centres
 from nextlong.search.cosines import exact_cosines, half_vectors
 from nextlong.search.exact import leave_out, rounding_error
 from nextlong.search.index import IndexFiles, Neighbours
 
 _SAMPLE_PER_CLUSTER = 40  # vectors that FAISS wants at least to place a cluster; it warns below 39
 _MOST_SAMPLED = 1 << 20
+_POINTS_PER_CODE = 64  # vectors that a value of a product quantizer is trained on at most
 ITERATIONS = 8  # of k-means; recall hardly grows with more
-GRAPH_FROM = 1 << 14  # clusters from which their graph is searched, not their list
+GRAPH_FROM = 1 << 16  # clusters from which their graph is searched, not their list
+GRAPH_AS_DEAR = 50_000  # measured: searching a graph takes as long as comparing with so many
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
 _FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
@@ -76,11 +80,30 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Tra
     sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=_SAMPLE_PER_CLUSTER * clusters_of(factory), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-    lists.cp.niter, lists.cp.seed = ITERATIONS, seed & 0x7FFFFFFF
-    lists.cp.min_points_per_centroid = 1
-    index.train(sample_ND)
+    if hasattr(lists, "pq"):
+        lists.pq.cp.niter = ITERATIONS
+        lists.pq.cp.max_points_per_centroid = _POINTS_PER_CODE
+    lists.quantizer.add(_centres(index, lists, sample_ND, seed=seed))
+    index.train(sample_ND)  # the codes: clusters that are there already stay
     faiss.write_index(index, f"{out}.template.faiss")
     return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
+
+
+def _centres(index: Any, lists: Any, sample_ND: NDArray[np.float32], *, seed: int) -> NDArray[np.float32]:
+    """Return the centres of an index's clusters, of the sample as its rotations, trained first, store it."""
+    for rotation in _rotations_of(index):
+        if hasattr(rotation, "niter"):  # OPQ; with FAISS's 50 rounds it takes longer than all else
+            rotation.niter, rotation.max_train_points = ITERATIONS, 256 * _POINTS_PER_CODE
+        rotation.train(sample_ND)
+        sample_ND = rotation.apply(sample_ND)
+    return train_centres(sample_ND, count=lists.nlist, iterations=ITERATIONS, seed=seed)
+
+
+def _rotations_of(index: Any) -> list[Any]:
+    import faiss
+
+    chain: Any = getattr(index, "chain", None)
+    return [] if chain is None else [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
 
 
 def clusters_of(factory: str) -> int:
@@ -106,19 +129,20 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     `{out}.bounds.npy` int64 (clusters + 1,): where each cluster begins.
     """
     index = _Template(template)
-    codes, ids, clusters = [], [], []
-    for shard, path in enumerate(vectors, first_shard):
-        rows_ND = np.load(path, mmap_mode="r")
+    counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
+    codes = np.empty((sum(counts), index.code_bytes), np.uint8)
+    cluster, ids = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
+    for place, (shard, path) in enumerate(enumerate(vectors, first_shard)):
+        rows_ND, above = np.load(path, mmap_mode="r"), sum(counts[:place])
         for first in range(0, len(rows_ND), _ENCODED_ROWS):
             block = index.rotated(rows_ND[first : first + _ENCODED_ROWS].astype(np.float32))
-            places = index.nearest_clusters(block, 1)[:, 0]
-            codes.append(index.encode(block, places))
-            clusters.append(places)
-            ids.append(schemas.pack_ids(shard, np.arange(first, first + len(block))))
-    cluster = np.concatenate(clusters) if clusters else np.empty(0, np.int64)
+            here = slice(above + first, above + first + len(block))
+            cluster[here] = index.nearest_clusters(block, 1)[:, 0]
+            codes[here] = index.encode(block, cluster[here])
+            ids[here] = schemas.pack_ids(shard, np.arange(first, first + len(block)))
     order = np.argsort(cluster, kind="stable")
-    np.save(f"{out}.codes.npy", np.concatenate(codes)[order] if codes else np.empty((0, index.code_bytes), np.uint8))
-    np.save(f"{out}.members.npy", np.concatenate(ids)[order] if ids else np.empty(0, np.int64))
+    np.save(f"{out}.codes.npy", codes[order])
+    np.save(f"{out}.members.npy", ids[order])
     np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
     return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
 
@@ -202,14 +226,16 @@ class _Template:
     def __init__(self, path: Path) -> None:
         import faiss
 
-        self._faiss: Any = faiss  # whose own types know only the common base of indexes
+        self._swig_ptr: Any = faiss.swig_ptr
         index: Any = faiss.read_index(str(path))
         self._index = index  # owns the lists
         self._lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-        chain: Any = getattr(index, "chain", None)
-        self._rotations = [] if chain is None else [chain.at(place) for place in range(chain.size())]
+        self._rotations = _rotations_of(index)
         lists: Any = self._lists
         self.clusters = int(lists.nlist)
+        quantizer = faiss.downcast_index(lists.quantizer)
+        self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
+        self._centres_CD: NDArray[np.float32] = quantizer.reconstruct_n(0, self.clusters)
         self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
         self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 
@@ -221,10 +247,10 @@ class _Template:
 
     def nearest_clusters(self, rows_ND: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """Return the `count` clusters nearest to each row, shape (n, count); -1 where there are fewer."""
-        quantizer = self._faiss.downcast_index(self._lists.quantizer)
-        if hasattr(quantizer, "hnsw"):
-            quantizer.hnsw.efSearch = max(64, 2 * count)
-        clusters: NDArray[np.int64] = quantizer.search(rows_ND, min(count, self.clusters))[1]
+        if self._graph is None:
+            return nearest_centres(rows_ND, self._centres_CD, count=count)
+        self._graph.hnsw.efSearch = max(64, 2 * count)
+        clusters: NDArray[np.int64] = self._graph.search(rows_ND, min(count, self.clusters))[1]
         return clusters
 
     def encode(self, rows_ND: NDArray[np.float32], clusters: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -232,7 +258,7 @@ class _Template:
         if self.is_lossless:
             return rows_ND.astype(np.float16).view(np.uint8)
         codes = np.empty((len(rows_ND), self.code_bytes), np.uint8)
-        pointer = self._faiss.swig_ptr
+        pointer = self._swig_ptr
         self._lists.encode_vectors(len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes))
         return codes
 
@@ -241,7 +267,7 @@ class _Template:
         if self.is_lossless:
             return codes.view(np.float16).astype(np.float32)
         rows_ND = np.empty((len(codes), self._lists.d), np.float32)
-        pointer = self._faiss.swig_ptr
+        pointer = self._swig_ptr
         clusters = np.full(len(codes), cluster, np.int64)
         if len(codes):
             self._lists.decode_vectors(

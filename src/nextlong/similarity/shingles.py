@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
-from nextlong.artefacts.flat_npy import write_header
-from nextlong.artefacts.tokens import SHARDS_KEPT
+from nextlong.artefacts.flat_npy import opened, write_header
 from nextlong.results import ShinglesResult, WeightsResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.similarity.words import U64, bounds_of, hash_words, ngrams, runs_on
@@ -108,26 +107,21 @@ class ShingleStore:
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
         self._paths = list(zip(hashes, offsets, strict=True))
-        self._open: dict[int, tuple[U64, Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
-        places = zip(schemas.shard_of(chunk_ids).tolist(), schemas.row_of(chunk_ids).tolist(), strict=True)
+        shards = schemas.shard_of(chunk_ids)
+        held = {number: self.shard(number) for number in np.unique(shards).tolist()}
         pieces = [np.empty(0, np.uint64)]
-        for shard, row in places:
-            hashes, offsets = self.shard(shard)
+        for shard, row in zip(shards.tolist(), schemas.row_of(chunk_ids).tolist(), strict=True):
+            hashes, offsets = held[shard]
             pieces.append(hashes[offsets[row] : offsets[row + 1]])
         return Shingles(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard."""
-        shard = self._open.get(number)
-        if shard is None:
-            hashes, offsets = (np.load(path, mmap_mode="r").view(np.ndarray) for path in self._paths[number])
-            if len(self._open) >= SHARDS_KEPT:
-                self._open.clear()
-            shard = self._open[number] = (hashes, offsets)
-        return shard
+        hashes, offsets = map(opened, self._paths[number])
+        return hashes, offsets
 
 
 def weigh_shingles(

@@ -4,8 +4,9 @@ In:  a `tokenizers.Tokenizer` (the reference) and texts.
 Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
 `encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
-fastokens is some forty times as fast, but takes the longer to load the larger the vocabulary is: a process turns to it once
-the reference has spent as much time on its texts. A wrong id is silent damage in a training set, hence:
+fastokens is some forty times as fast, but takes the longer to load the larger the vocabulary is: a process that does not know
+how much text will come turns to it once the reference has spent as much time on its texts. A wrong id is silent damage in a
+training set, hence:
 
 1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
@@ -34,8 +35,11 @@ _ALWAYS_CHECKED: Final = 16
 _CHECK_EVERY: Final = 256
 # The reference needs gigabytes for texts of many millions of characters, and panics on 10 million blanks in a row.
 _MAX_CHECKED_CHARS: Final = 2**17
-# fastokens loads 1,000 entries in some 6.5 ms, in which the reference encodes as many characters as this an entry.
-_CHARS_WORTH_AN_ENTRY: Final = 24
+# fastokens is loaded and tried in some 15 ms for 1,000 entries, in which the reference encodes as many characters as this an entry.
+_CHARS_WORTH_AN_ENTRY: Final = 40
+
+Settled = Literal["fastokens", "reference"]
+Engine = Literal["auto", "fastokens", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
 # Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
@@ -73,29 +77,26 @@ def chars_before_loading(tokenizer: Tokenizer) -> int:
 class TextEncoder:
     """Encodes texts as the reference does.
 
-    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the checked
-    texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
+    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it; "fastokens" takes it from the
+    first text on and tries it no more: `settle` has said so of this tokenizer. `mismatches` counts the checked texts on which it
+    differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, engine: Literal["auto", "reference"] = "auto") -> None:
+    def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
         self._reference = tokenizer
-        self._fast: fastokens.Tokenizer | None = None
-        self._is_settled = engine == "reference"
+        self._fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str()) if engine == "fastokens" else None
+        self._is_settled = engine != "auto"
         self._chars_before_loading = chars_before_loading(tokenizer)
-        self.count_anew()
-
-    @classmethod
-    def from_file(cls, path: Path, *, engine: Literal["auto", "reference"] = "auto") -> TextEncoder:
-        """Read a tokenizer.json as `read_tokenizer` does."""
-        return cls(read_tokenizer(path), engine=engine)
-
-    def count_anew(self) -> None:
-        """Set the count to zero: which texts are checked no longer depends on what was encoded before."""
         self.mismatches = 0
         self._checkable_texts = 0
 
-    def settle(self) -> Literal["fastokens", "reference"]:
+    @classmethod
+    def from_file(cls, path: Path, *, engine: Engine = "auto") -> TextEncoder:
+        """Read a tokenizer.json as `read_tokenizer` does."""
+        return cls(read_tokenizer(path), engine=engine)
+
+    def settle(self) -> Settled:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True

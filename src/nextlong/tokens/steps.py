@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
+from nextlong.engine.estimate import TRIED, Estimate, one
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, Amounts, sequence_limit
-from nextlong.results import NamedChunksResult, TokenizerResult, TokensResult
+from nextlong.results import ChunkResult, NamedChunksResult, TokenizerResult, TokensResult
 from nextlong.tokens.named import list_named_chunks
-from nextlong.tokens.tokenize import Known, tokenize_shard
+from nextlong.tokens.tokenize import Known, Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
+
+# fastokens loads in the time that it takes to encode as much again, and takes 160 MB with a vocabulary of 128,000.
+_CHARS_OF_A_TASK: Final = {"fastokens": 200_000_000, "reference": 16_000_000}
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -53,7 +58,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         memory=lambda _: TOKENIZER_BYTES,
         rate=TRIED if source is None else "tokenizer",
     )
-    return Step("tokenizer", 3, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+    return Step("tokenizer", 4, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
 
 
 def _measured_chars(amounts: Amounts) -> float:
@@ -81,7 +86,7 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
     """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
-    version = 2
+    version = 3
     config = {"engine": recipe.tokenizer.engine}
 
     def tasks(done: Finished) -> list[Task]:
@@ -93,25 +98,24 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
             done["named_chunks"].files(".rows.npy"),
             strict=True,
         )
+        wanted = [
+            Wanted(shard, *paths, known=[files[shard] for files in earlier]) for shard, paths in enumerate(shards)
+        ]
+        chunked = chunks_of(done).results(ChunkResult)
+        chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
+        read = done["tokenizer"].result(TokenizerResult)
+        engine = read.engine if recipe.tokenizer.engine == "auto" else recipe.tokenizer.engine
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(
-                tokenize_shard,
-                documents=documents,
-                chunks=chunks,
-                rows=rows,
-                tokenizer=path,
-                engine=recipe.tokenizer.engine,
-                known=[files[shard] for files in earlier],
-            )
-            for shard, (documents, chunks, rows) in enumerate(shards)
+            partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine)
+            for group in _groups(wanted, chunks=_CHARS_OF_A_TASK[engine] * chunks // max(1, chars))
         ]
 
     def check(done: Done) -> None:
         encoded = enumerate(done.results(TokensResult))
-        wrong = {number: shard.mismatches for number, shard in encoded if shard.mismatches}
+        wrong = {number: task.mismatches for number, task in encoded if task.mismatches}
         if wrong:
-            told = ", ".join(f"{count:,} of shard {shard}" for shard, count in wrong.items())
+            told = ", ".join(f"{count:,} of task {number}" for number, count in wrong.items())
             raise RunError(
                 f"fastokens gave other ids than the reference for some of the chunks that are checked ({told}); "
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
@@ -122,7 +126,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         seconds=1.3e-8,
         disk=lambda amounts: amounts.named_chars,
         bytes=0.9,
-        tasks=per_shard,
+        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_TASK["fastokens"]),
         memory=lambda _: TOKENIZER_BYTES,
         rate="tokens",
     )
@@ -136,6 +140,20 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         check=check,
         estimate=estimate,
     )
+
+
+def _groups(wanted: Sequence[Wanted], *, chunks: int) -> list[list[Wanted]]:
+    """Return neighbouring shards together, of which at most so many chunks are wanted where they are several."""
+    groups: list[list[Wanted]] = [[]]
+    room = chunks
+    for shard in wanted:
+        rows = len(np.load(shard.rows, mmap_mode="r"))
+        if groups[-1] and rows > room:
+            groups.append([])
+            room = chunks
+        groups[-1].append(shard)
+        room -= rows
+    return groups
 
 
 def _earlier_tokens(

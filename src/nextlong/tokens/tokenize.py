@@ -1,7 +1,7 @@
 """Tokenize: the chunks that drafts refer to, once each.
 
-In:  DOCUMENTS and CHUNKS of one shard, the sorted chunk rows wanted of it, a tokenizer.json, TOKENS of earlier drafts.
-Out: TOKENS: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
+In:  DOCUMENTS and CHUNKS of shards, the sorted chunk rows wanted of each, a tokenizer.json, TOKENS of earlier drafts.
+Out: TOKENS, a shard: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
 wanted row are ids[offsets[i]:offsets[i + 1]].
 No special tokens are added; composing does that. A special token's name inside the corpus' text is text.
 Rows that earlier drafts of the same run wanted are copied: another length or method costs what it asks for anew.
@@ -10,9 +10,8 @@ Rows that earlier drafts of the same run wanted are copied: another length or me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,59 +19,64 @@ from numpy.typing import NDArray
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
 from nextlong.results import TokensResult
-from nextlong.tokens.encode import TextEncoder
+from nextlong.tokens.encode import Engine, TextEncoder
 
-Engine = Literal["auto", "reference"]
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
 
 _COPIED_ROWS = 4096  # at a time
 
 
-def tokenize_shard(
-    out: Path,
-    *,
-    documents: Path,
-    chunks: Path,
-    rows: Path,
-    tokenizer: Path,
-    engine: Engine = "auto",
-    known: Sequence[Known] = (),
-) -> TokensResult:
-    """Encode the chunks in `rows` (.npy, sorted int64, shape (n,)) into `{out}.ids.npy` and `{out}.offsets.npy`.
+class Wanted(NamedTuple):
+    """A shard, the rows wanted of it (.npy, sorted int64, shape (n,)), and what earlier drafts have of it."""
 
-    Rows of `known` are copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
+    shard: int
+    documents: Path
+    chunks: Path
+    rows: Path
+    known: Sequence[Known] = ()
+
+
+def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+    """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
+
+    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
     """
-    wanted = np.load(rows)
-    is_known = np.zeros(len(wanted), bool)
-    for known_rows, _, _ in known:
-        is_known |= np.isin(wanted, np.load(known_rows), assume_unique=True)
-    encoder = _encoder(tokenizer, engine)
-    encoder.count_anew()
-    if is_known.any():
-        _write_merged(out, wanted, is_known, documents=documents, chunks=chunks, encoder=encoder, known=known)
-    else:
-        _write_encoded(out, wanted, documents=documents, chunks=chunks, encoder=encoder)
-    table = read_chunks(chunks)
+    encoder = TextEncoder.from_file(tokenizer, engine=engine)
+    shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
     return TokensResult(
-        chunks=len(wanted),
-        tokens=int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
-        chars=int((table["end"][wanted] - table["start"][wanted]).sum()),
-        copied_chunks=int(is_known.sum()),
+        chunks=sum(shard.chunks for shard in shards),
+        tokens=sum(shard.tokens for shard in shards),
+        chars=sum(shard.chars for shard in shards),
+        copied_chunks=sum(shard.copied_chunks for shard in shards),
         mismatches=encoder.mismatches,
     )
 
 
-@lru_cache(maxsize=2)
-def _encoder(tokenizer: Path, engine: Engine) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer, engine=engine)
+def _tokenize_shard(out: Path, shard: Wanted, encoder: TextEncoder) -> TokensResult:
+    rows = np.load(shard.rows)
+    is_known = np.zeros(len(rows), bool)
+    for known_rows, _, _ in shard.known:
+        is_known |= np.isin(rows, np.load(known_rows), assume_unique=True)
+    if is_known.any():
+        _write_merged(out, rows, is_known, shard=shard, encoder=encoder)
+    else:
+        _write_encoded(out, rows, shard=shard, encoder=encoder)
+    table = read_chunks(shard.chunks)
+    return TokensResult(
+        chunks=len(rows),
+        tokens=int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
+        chars=int((table["end"][rows] - table["start"][rows]).sum()),
+        copied_chunks=int(is_known.sum()),
+        mismatches=0,
+    )
 
 
-def _write_encoded(out: Path, rows: NDArray[np.int64], *, documents: Path, chunks: Path, encoder: TextEncoder) -> None:
+def _write_encoded(out: Path, rows: NDArray[np.int64], *, shard: Wanted, encoder: TextEncoder) -> None:
     all_lengths = [np.zeros(1, np.int64)]
     tokens = 0
     with open(f"{out}.ids.npy", "wb") as sink:
         write_header(sink, np.dtype(np.uint32), 0)
-        for batch in iter_chunk_texts(documents, chunks, rows):
+        for batch in iter_chunk_texts(shard.documents, shard.chunks, rows):
             ids, lengths = encoder.encode_batch(batch.texts)
             sink.write(ids.data)
             all_lengths.append(lengths)
@@ -87,17 +91,15 @@ def _write_merged(
     wanted: NDArray[np.int64],
     is_known: NDArray[np.bool_],
     *,
-    documents: Path,
-    chunks: Path,
+    shard: Wanted,
     encoder: TextEncoder,
-    known: Sequence[Known],
 ) -> None:
     """Encode the rows that are not known beside `out`, then write all of them in order."""
     new = out.with_name(f"{out.name}.new")
     new_files = tuple(new.with_name(f"{new.name}.{name}.npy") for name in ("rows", "offsets", "ids"))
     np.save(new_files[0], wanted[~is_known])
-    _write_encoded(new, wanted[~is_known], documents=documents, chunks=chunks, encoder=encoder)
-    _write_copied(out, wanted, sources=[*known, new_files])
+    _write_encoded(new, wanted[~is_known], shard=shard, encoder=encoder)
+    _write_copied(out, wanted, sources=[*shard.known, new_files])
     for path in new_files:
         path.unlink()
 

@@ -29,7 +29,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.results import TokenizerResult
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.tokens.encode import TextEncoder, for_corpus
+from nextlong.tokens.encode import TextEncoder, chars_before_loading, for_corpus
 from nextlong.tokens.lost import lost_share
 from nextlong.tokens.token_chars import token_chars
 
@@ -161,6 +161,9 @@ def prepare_tokenizer(
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     np.save(f"{out}.tokenchars.npy", token_chars(loaded))
     encoder = TextEncoder(loaded, engine=tokenizer.engine)
+    # Once for all steps that tokenize. A corpus that is not worth it is encoded by the reference before fastokens had loaded.
+    is_worth_it = sum(_total_chars(path) for path in chunks) >= chars_before_loading(loaded)
+    engine = encoder.settle() if is_worth_it else "reference"
     texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
@@ -174,6 +177,7 @@ def prepare_tokenizer(
         eos_id=eos_id,
         joint_ids=joint_ids,
         lost_share=lost,
+        engine=engine,
     )
 
 

@@ -10,6 +10,7 @@ backward pass makes its logits anew. Cross entropy is in float32 whatever the mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, Final
 
@@ -21,14 +22,18 @@ BLOCK_TOKENS: Final = 2048
 IGNORED: Final = -100
 
 
-def install(model: Any, *, block_tokens: int = BLOCK_TOKENS) -> None:
+def install(
+    model: Any, *, block_tokens: int = BLOCK_TOKENS, summed_by: Callable[..., torch.Tensor] | None = None
+) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
+
+    `summed_by` takes the place of `sum_of_losses`.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
     all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
     Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
     """
-    stock = model.forward
+    stock, summed = model.forward, summed_by or sum_of_losses
 
     def forward(
         self: Any,
@@ -48,7 +53,7 @@ def install(model: Any, *, block_tokens: int = BLOCK_TOKENS) -> None:
         if per_token:
             return CausalLMOutputWithPast(loss=token_losses(hidden, labels, **how))
         items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
-        return CausalLMOutputWithPast(loss=sum_of_losses(hidden, labels, **how) / items)
+        return CausalLMOutputWithPast(loss=summed(hidden, labels, **how) / items)
 
     model.forward = MethodType(forward, model)
 

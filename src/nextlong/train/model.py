@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nextlong.errors import RecipeError, TokenizerError
-from nextlong.train import attention, loss, rope
+from nextlong.train import attention, fused_loss, loss, rope
 from nextlong.train.recipe import TrainRecipe
 
 
@@ -50,14 +50,17 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
     )
 
 
-def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None) -> Made:
-    """Load the weights of `model.path`, or draw those of `model.scratch` from the seed, for documents of up to `longest` tokens."""
+def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: torch.device) -> Made:
+    """Load the weights of `model.path`, or draw those of `model.scratch` from the seed, for documents of up to `longest` tokens.
+
+    They stay in main memory; `device` is where they will train. Raises RecipeError.
+    """
     config = config_of(recipe, vocabulary=vocabulary)
     said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
     config.use_cache = False
     model = _weights(recipe, config)
     rope.check_base(model)
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    said.append(install_loss(recipe, model, device=device))
     if recipe.memory.checkpointing != "none":
         model.activation_checkpointing_enable(
             activation_checkpointing_kwargs={"use_reentrant": False}, offload=recipe.memory.checkpointing == "offload"
@@ -65,6 +68,14 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None) -> Made:
     if recipe.model.lora_rank is not None:
         model = _with_adapters(model, recipe)
     return Made(model, said)
+
+
+def install_loss(recipe: TrainRecipe, model: Any, *, device: torch.device) -> str:
+    """Give the model the loss that the recipe asks for; say which it is, and why. Raises RecipeError."""
+    dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
+    chosen = fused_loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
+    loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=chosen.sum_of_losses)
+    return chosen.why
 
 
 def _weights(recipe: TrainRecipe, config: Any) -> Any:

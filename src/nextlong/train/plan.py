@@ -88,7 +88,8 @@ def _seconds_of_row(recipe: TrainRecipe, config: Any, lengths: list[int], *, lay
     import torch
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import attention, loss
+    from nextlong.train import attention
+    from nextlong.train.model import install_loss
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     smaller = copy.deepcopy(config)
@@ -96,7 +97,7 @@ def _seconds_of_row(recipe: TrainRecipe, config: Any, lengths: list[int], *, lay
     model = AutoModelForCausalLM.from_config(
         smaller, attn_implementation=attention.register(recipe.attention_kernel)
     ).to(device)
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    install_loss(recipe, model, device=device)
     if recipe.memory.checkpointing != "none":
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     model.train()

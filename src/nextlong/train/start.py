@@ -94,7 +94,7 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         seed=recipe.seed,
     )
     training_rows = TrainingRows(rows, attention=recipe.attention)
-    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary)
+    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary, device=accelerator.device)
     optimizer = ranks.optimizer_for(made.model, recipe)
     prepared, optimizer = accelerator.prepare(made.model, optimizer)
     sizes = costs.sizes_of(config)

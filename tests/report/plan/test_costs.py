@@ -66,3 +66,10 @@ def test_totals_add_disk_and_what_runs_at_once():
     assert whole.seconds == pytest.approx(5 + 10)
     assert whole.disk_bytes == pytest.approx(100_000)
     assert whole.memory_bytes == pytest.approx(130e6 * 3 + 3e9)
+
+
+def test_the_start_of_workers_is_in_the_total_once_where_anything_is_to_do():
+    one, machines = step("a"), Machines(2, head_s=0.0, start_s=3.0)
+    cost = told(one, None, None, machines=machines)
+    assert total([one], {"a": cost}, machines).seconds == pytest.approx(13.0)
+    assert total([one], {}, machines).seconds == 0.0

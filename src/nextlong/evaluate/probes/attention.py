@@ -41,6 +41,12 @@ class _Kept:
     by_layer: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
+def check(request: Request) -> None:
+    """Raise EvaluateError where no prompt fits the length."""
+    if all(sample is None for sample in islice(_prompts(request), request.samples)):
+        raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
+
+
 def measure(model: Model, request: Request, _: Path | None) -> Values:
     """Measure the shares over the samples, in percent."""
     if not isinstance(model, HuggingFaceModel):
@@ -51,14 +57,13 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
         raise EvaluateError(
             "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
+    check(request)
     rows = []
     for sample in islice(_prompts(request), request.samples):
         if sample is None:
             continue
         weights = last_token_attention(model, sample)
         rows.append(shares(weights, *context_bounds(model, sample)))
-    if not rows:
-        raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
     scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
     by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
@@ -168,4 +173,5 @@ PROBE: Final = Probe(
     samples=50,
     version=2,
     optional=(_QA, needle.HAYSTACK),
+    check=check,
 )

@@ -28,16 +28,22 @@ PASSAGE_TOKENS: Final = 64
 _LEAST_TOKENS: Final = 4 * PASSAGE_TOKENS
 
 
+def check(request: Request) -> None:
+    """Raise EvaluateError for a length without room for the passages, and for a text that is too short."""
+    if request.length < _LEAST_TOKENS:
+        raise EvaluateError(
+            f"--lengths: copying needs at least {_LEAST_TOKENS} tokens, not {request.length:,}; leave the length out"
+        )
+    haystack_ids(request, request.length + PASSAGE_TOKENS, part=0)
+
+
 def measure(model: Model, request: Request, _: Path | None) -> Values:
     """Measure the samples, each a passage, `length` − 2 passages of other text, and the passage again."""
     if not isinstance(model, HuggingFaceModel):
         raise EvaluateError(
             "copying: a server does not give away its losses; name the model's folder or hub name, without --url"
         )
-    if request.length < _LEAST_TOKENS:
-        raise EvaluateError(
-            f"--lengths: copying needs at least {_LEAST_TOKENS} tokens, not {request.length:,}; leave the length out"
-        )
+    check(request)
     first: list[float] = []
     second: list[float] = []
     for number in range(request.samples or PROBE.samples):
@@ -82,5 +88,5 @@ def haystack_ids(request: Request, tokens: int, *, part: int) -> NDArray[np.int6
 
 
 PROBE: Final = Probe(
-    "copying", "copying", "gain_nats", measure, lengths="each", samples=20, optional=(needle.HAYSTACK,)
+    "copying", "copying", "gain_nats", measure, lengths="each", samples=20, optional=(needle.HAYSTACK,), check=check
 )

@@ -17,7 +17,7 @@ import numpy as np
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import Model
+from nextlong.evaluate.models.base import Model, TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.probes.copying import haystack_ids
@@ -30,17 +30,25 @@ _SPACES: Final = "Ġ▁"  # how byte-level and sentencepiece vocabularies write 
 _LEAST_LETTERS: Final = 3
 
 
+def check(request: Request) -> None:
+    """Raise EvaluateError for a length without room for the pairs, a tokenizer without words, and a text that is too short."""
+    if request.length < _LEAST_TOKENS:
+        raise EvaluateError(
+            f"--lengths: key_values needs at least {_LEAST_TOKENS} tokens, not {request.length:,}; leave the length out"
+        )
+    assert isinstance(request.tokenizer, TextTokenizer), "probes read models that have one"
+    _words(request.tokenizer)
+    haystack_ids(request, request.length, part=0)
+
+
 def measure(model: Model, request: Request, _: Path | None) -> Values:
     """Ask for every pair of every sample."""
     if not isinstance(model, HuggingFaceModel):
         raise EvaluateError(
             "key_values: a server does not give away its logits; name the model's folder or hub name, without --url"
         )
-    if request.length < _LEAST_TOKENS:
-        raise EvaluateError(
-            f"--lengths: key_values needs at least {_LEAST_TOKENS} tokens, not {request.length:,}; leave the length out"
-        )
-    words = _words(model)
+    check(request)
+    words = _words(model.tokenizer)
     right = np.array(
         [_asked(model, request, words, number) for number in range(request.samples or PROBE.samples)], dtype=float
     )
@@ -52,9 +60,9 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
     }
 
 
-def _words(model: HuggingFaceModel) -> list[int]:
+def _words(tokenizer: TextTokenizer) -> list[int]:
     """Return the ids of whole words: a space, then letters."""
-    vocabulary = model.tokenizer.backend.get_vocab(with_added_tokens=False)
+    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=False)
     words = sorted(
         number
         for token, number in vocabulary.items()
@@ -89,5 +97,12 @@ def _asked(model: HuggingFaceModel, request: Request, words: list[int], number: 
 
 
 PROBE: Final = Probe(
-    "key_values", "key-values", "accuracy", measure, lengths="each", samples=20, optional=(needle.HAYSTACK,)
+    "key_values",
+    "key-values",
+    "accuracy",
+    measure,
+    lengths="each",
+    samples=20,
+    optional=(needle.HAYSTACK,),
+    check=check,
 )

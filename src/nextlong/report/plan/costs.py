@@ -74,11 +74,12 @@ class Cost:
 
 
 class Machines(NamedTuple):
-    """What a plan is for: so many worker processes, and GPUs, in all."""
+    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task."""
 
     workers: int
     gpus: int = 0
     head_s: float = HEAD_S
+    start_s: float = 0.0
 
 
 class Total(NamedTuple):
@@ -137,7 +138,9 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
         default=0.0,
     )
     return Total(
-        seconds=None if unknown else max((end for _, end in when.values()), default=0.0),
+        seconds=None
+        if unknown
+        else machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0),
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
         memory_bytes=_WORKER_BYTES * (machines.workers + 1) + peak,
         gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),

@@ -12,19 +12,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of, store_of
 from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.parts import whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Step
 from nextlong.errors import EncoderError, RunError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
@@ -63,7 +65,7 @@ class Planned(NamedTuple):
     loses: str
     missing: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; costs are those of this machine first."""
         corpus = self.plan and self.plan.corpus
         notes = (self.loses, *self.warnings, self.missing)
@@ -95,7 +97,7 @@ class Planned(NamedTuple):
         }
 
 
-def _plain(cost: Cost, machines: Machines) -> dict[str, Any]:
+def _plain(cost: Cost, machines: Machines) -> Json:
     return {
         "seconds": cost.wall(machines),
         "disk_bytes": cost.disk_bytes,
@@ -132,7 +134,10 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         plan,
         columns,
         [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
-        [*warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere)],
+        [
+            *warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere),
+            *whole_files(recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)),
+        ],
         f"the tokenizer {loses}" if loses else "",
         missing,
     )
@@ -176,10 +181,11 @@ def plan_for(
     corpus = measured.corpus
     if asked.chunks is not None:
         corpus = corpus.times(asked.chunks / max(1.0, corpus.chunks))
-    machines = [Machines(pipeline.worker_count(recipe), pipeline.capacity_here(recipe).gpus)]
+    here = Machines(pipeline.worker_count(recipe), pipeline.capacity_here(recipe).gpus, start_s=measured.start_s)
+    machines = [here]
     if asked.is_elsewhere:
         each = asked.workers or pipeline.worker_count(recipe)
-        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked)))
+        machines.append(Machines(asked.nodes * each, asked.nodes * asked.gpus, _head_s(asked), measured.start_s))
     amounts = [
         amounts_of(
             recipe,

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import fsspec
@@ -23,6 +27,7 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
+from nextlong.pipeline import preloaded
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
@@ -35,20 +40,20 @@ _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 
 
 class Tokenizing(NamedTuple):
-    """What tokenizing takes: the first `chars_before` characters of each worker slowly, then loading, then all others fast."""
+    """What tokenizing takes: a corpus of fewer than `worth_chars` goes slowly, any other fast, after loading."""
 
     chars_per_token: float
     lost_share: float  # of the characters, by the tokenizer
     read_s: float  # the tokenizer's file
-    chars_before: float
+    worth_chars: float
     slow_s: float  # a character
     load_s: float
     fast_s: float  # a character
 
-    def start_s(self, chars: float) -> float:
+    def start_s(self, chars: float, *, corpus_chars: float) -> float:
         """Return what a worker that tokenizes so much takes beyond `fast_s`."""
-        slow = min(chars, self.chars_before) * (self.slow_s - self.fast_s)
-        return slow + (self.load_s if chars > self.chars_before else 0.0)
+        is_fast = corpus_chars >= self.worth_chars
+        return self.read_s + (self.load_s if is_fast else chars * (self.slow_s - self.fast_s))
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Measured:
     encode_s: float | None  # a chunk; None: LSA, or not known
     encode_unknown: str  # why it is not known
     product_s: float  # a multiplication and addition of exact search
+    start_s: float  # Python and its libraries, before the first task
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
@@ -91,6 +97,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         encode_s=encoding.chunk_s,
         encode_unknown=encoding.unknown,
         product_s=_measure_search(encoding.dimensions or recipe.encoder.lsa.dimensions),
+        start_s=_measure_start(recipe),
     )
 
 
@@ -165,6 +172,21 @@ def _measure_search(dimensions: int) -> float:
     return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
 
 
+def _measure_start(recipe: Recipe) -> float:
+    """Return what the run takes to import its libraries, and again for the server that its workers are forked from."""
+    own = _import_s(("nextlong.cli.main", "nextlong.pipeline"))
+    return own + (_import_s(tuple(preloaded(recipe))) if recipe.executor == "local" else 0.0)
+
+
+@lru_cache
+def _import_s(modules: tuple[str, ...]) -> float:
+    """Return the processor seconds of a Python that imports modules; one that is missing ends it early."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", f"import {', '.join(modules)}"], check=False, capture_output=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     """Return how tokenizing goes here; a tokenizer that is yet to be trained is trained small."""
     from nextlong.tokens.encode import TextEncoder, chars_before_loading
@@ -190,7 +212,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
         chars_per_token=chars / max(1, len(ids)),
         lost_share=lost_share(tokenizer, few),
         read_s=read_s,
-        chars_before=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
+        worth_chars=chars_before_loading(tokenizer) if kind == "fastokens" else math.inf,
         slow_s=slow / chars,
         load_s=load,
         fast_s=(fast if kind == "fastokens" else slow) / chars,

@@ -1,0 +1,121 @@
+"""A large zstd file of several frames is read by several tasks, and nothing but the time shows it."""
+
+import json
+import random
+import struct
+
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong import pipeline
+from nextlong.corpus.parts import numbered, whole_files
+from nextlong.inputs.files import Part, list_files, split_inputs
+from nextlong.inputs.json_lines import count_lines
+from nextlong.inputs.records import read_records
+from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.recipe import Recipe, Source
+from nextlong.results import LineCountResult
+
+SKIPPABLE = b"\x5e\x2a\x4d\x18" + struct.pack("<I", 5) + b"notes"
+
+
+def framed(text, cuts, *, level=3, options=()):
+    """Return the text in frames that end at the given bytes of it."""
+    ends = sorted({cut for cut in cuts if 0 < cut < len(text)} | {len(text)})
+    compressor = zstandard.ZstdCompressor(level=level, **dict(options))
+    return [compressor.compress(text[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def listed(path):
+    source = Source(path=str(path))
+    return source, list_files(source, where="path")[0]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 400_000), min_size=1, max_size=4),
+    options=st.sampled_from([(), (("write_checksum", True),), (("write_content_size", False),)]),
+    is_noise=st.booleans(),
+)
+def test_frames_are_found_where_they_were_written(tmp_path_factory, sizes, options, is_noise):
+    draw = random.Random(0)
+    compressor = zstandard.ZstdCompressor(**dict(options))
+    frames = [compressor.compress(draw.randbytes(size) if is_noise else b"x" * size) for size in sizes]
+    path = tmp_path_factory.mktemp("frames") / "a.zst"
+    path.write_bytes(SKIPPABLE + b"".join(frame + SKIPPABLE for frame in frames))
+    starts, at = [], len(SKIPPABLE)
+    for frame in frames:
+        starts.append(at)
+        at += len(frame) + len(SKIPPABLE)
+    assert frame_bounds(str(path), version="") == (0, *starts[1:], at)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"x" * 99, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\xff\xff\xff"])
+def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
+    (tmp_path / "a.zst").write_bytes(damaged)
+    assert frame_bounds(str(tmp_path / "a.zst"), version="") == ()
+    whole = zstandard.ZstdCompressor().compress(b"text " * 99)
+    (tmp_path / "b.zst").write_bytes(whole + whole[:-1])
+    assert frame_bounds(str(tmp_path / "b.zst"), version="") == ()
+
+
+@given(
+    lines=st.lists(
+        st.sampled_from([b'{"text":"one"}', b"", b'{"text":2}', b"{", b'{"text":"' + b"long " * 60 + b'"}'])
+    ),
+    cuts=st.lists(st.integers(1, 900), max_size=8),
+    is_ended=st.booleans(),
+    part_bytes=st.integers(1, 200),
+)
+def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines, cuts, is_ended, part_bytes):
+    text = b"\n".join([b'{"text":"head"}', *lines]) + b"\n" * is_ended
+    path = tmp_path_factory.mktemp("parts") / "a.jsonl.zst"
+    path.write_bytes(b"".join([SKIPPABLE, *framed(text, cuts)]))
+    source, file = listed(path)
+    splits = split_inputs([file], source, shard_bytes=part_bytes, part_bytes=part_bytes)
+    counted = [LineCountResult(**count_lines(part)._asdict()) for (part,) in splits if part.stop is not None]
+    parts = [part for (part,) in numbered(splits, iter(counted))]
+    items = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
+    assert items == list(read_records(Part(file), source, max_document_chars=1000))
+    assert sum(part.begins_file for part in parts) == 1
+
+
+def documents_of(tmp_path, name, frames):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.jsonl.zst").write_bytes(b"".join(frames))
+    plain = {
+        "run_dir": str(tmp_path / f"run-{name}"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(tmp_path / name), "name": "tides"}], "shard_mb": 0.01},
+        "chunk": {"max_chars": 256},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": None},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 3, "target_tokens": 1024},
+    }
+    done = pipeline.run(Recipe.from_dict(plain))["ingest"]
+    rows = [row for path in done.files(".documents.arrow") for row in pa.ipc.open_file(path).read_all().to_pylist()]
+    return len(done.manifest["parts"]), rows
+
+
+def test_a_run_gives_the_documents_of_one_frame(tmp_path):
+    draw = random.Random(1)
+    texts = ["\n".join(f"Line {n}.{k} {draw.random()} about tides and ropes." for k in range(20)) for n in range(200)]
+    text = b"".join(json.dumps({"id": f"d{n}", "text": text}).encode() + b"\n" for n, text in enumerate(texts))
+    parts, rows = documents_of(tmp_path, "parted", framed(text, range(5_000, len(text), 17_001)))
+    whole_parts, whole_rows = documents_of(tmp_path, "whole", framed(text, []))
+    assert parts > 3
+    assert whole_parts == 1
+    assert rows == whole_rows
+    assert [row["text"] for row in rows] == texts
+
+
+def test_one_frame_is_said_to_be_read_by_one_task(tmp_path):
+    lines = b"".join(b'{"text":"%d"}\n' % n for n in range(40_000))
+    (tmp_path / "one.jsonl.zst").write_bytes(zstandard.ZstdCompressor(level=1).compress(lines))
+    (tmp_path / "two.jsonl.zst").write_bytes(b"".join(framed(lines, [len(lines) // 2])))
+    sources = [Source(path=str(tmp_path))]
+    (told,) = whole_files(sources, [list_files(sources[0], where="path")], shard_bytes=2000)
+    assert "one.jsonl.zst (0 MB) is compressed as one zstd frame, so one task reads it" in told
