@@ -14,6 +14,7 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
+from nextlong.plural import plural
 from nextlong.recipe import Recipe
 from nextlong.results import (
     ChunkResult,
@@ -85,10 +86,10 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
-        counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
+        counted = f"{plural(arranged.rows, 'row')} of {plural(arranged.sequences, 'sequence')}{short}"
         facts.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
         facts += [
-            (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
+            (f"  of run {number}", f"{plural(sequences, 'sequence')}, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
         facts += [
@@ -119,7 +120,9 @@ def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
     left_out, train = rows.left_out, rows.train.sequences
     total = left_out + sum(split.sequences for split in rows.splits.values())
-    neither = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
+    neither = (
+        f"{left_out:,} of {plural(total, 'sequence')} are in neither split, for they share a chunk with validation"
+    )
     return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
@@ -130,7 +133,7 @@ def _contamination(done: Finished) -> str:
     for shard in shards:
         by_file.update(shard.files)
     files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({files})"
+    return f"{plural(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
 def _why_less(done: Finished) -> str:

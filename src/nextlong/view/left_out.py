@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.plural import plural
 from nextlong.results import (
     ComposeResult,
     ContaminatedResult,
@@ -187,4 +188,4 @@ def _drafts(run: Run) -> Iterator[Kind]:
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield Entry(entry.name, entry.doc_id, f"{pieces:,} chunks, {tokens:,} tokens")
+        yield Entry(entry.name, entry.doc_id, f"{plural(pieces, 'chunk')}, {tokens:,} tokens")

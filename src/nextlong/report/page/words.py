@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nextlong.picture.pieces import neighbours_before
+from nextlong.plural import plural
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.runs.opened import Span
 from nextlong.schemas import Layout
@@ -66,12 +67,12 @@ GLOSSARY: Final = {
 
 def sequences_of(count: int, tokens: int) -> str:
     """Return so many sequences of so many tokens in words."""
-    return f"{count:,} sequence{'' if count == 1 else 's'} of exactly {tokens:,} tokens"
+    return f"{plural(count, 'sequence')} of exactly {tokens:,} tokens"
 
 
 def chunks(count: int) -> str:
     """Return so many chunks in words."""
-    return "1 chunk" if count == 1 else f"{count:,} chunks"
+    return plural(count, "chunk")
 
 
 def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
@@ -96,7 +97,7 @@ def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
         f"{sequences_of(stats['sequences'], stats['target_tokens'])}, {stats['tokens']:,} tokens in all, from "
-        f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
+        f"{stats['distinct_documents']:,} of the {plural(stats['yields']['documents'], 'document')} of the corpus."
     )
 
 
