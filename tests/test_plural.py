@@ -1,6 +1,6 @@
 import pytest
 
-from nextlong.plural import plural
+from nextlong.plural import counted
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ from nextlong.plural import plural
     ],
 )
 def test_a_number_and_its_noun_agree(count, noun, expected):
-    assert plural(count, noun) == expected
+    assert counted(count, noun) == expected

@@ -17,7 +17,6 @@ import yaml
 from nextlong.export.formats.base import Format
 from nextlong.export.rows import fill, percent
 from nextlong.plain_data import Json
-from nextlong.plural import plural
 from nextlong.schemas import Layout
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
@@ -186,8 +185,8 @@ def _what(facts: Facts) -> str:
     tokens = sum(split.tokens for split in facts.splits)
     lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
     summary = (
-        f"{plural(sum(split.sequences for split in facts.splits), 'sequence')} of {lengths} tokens ({tokens:,} in all), tokenized "
-        f"with {_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
+        f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
+        f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
     )
     methods_of = {
         layout: [name for name, method_layout in facts.methods.items() if method_layout == layout] for layout in _MADE
@@ -243,7 +242,9 @@ def _splits(facts: Facts) -> str:
     shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
     left_out, of = facts.left_out
     if left_out:
-        shown += f"\n\n{left_out:,} of {plural(of, 'sequence')} stand in neither split, because they share a chunk with validation."
+        shown += (
+            f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        )
     return shown
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from nextlong.plural import plural
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
@@ -22,7 +22,7 @@ Rows = Sequence[tuple[str, str]]
 def show(stats: Stats, console: Console) -> None:
     """Print one data set."""
     for title, rows in (
-        (f"{plural(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
+        (f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         ("Left out of the corpus", _left_out(stats)),
         (_similarity_title(stats), _similarity(stats)),
@@ -91,7 +91,7 @@ def _yield(stats: Stats) -> Rows:
     contaminated = stats.contaminated or {}
     return [
         *rows,
-        *((f"contaminated by {file}", f"{plural(count, 'chunk')} left out") for file, count in contaminated.items()),
+        *((f"contaminated by {file}", f"{counted(count, 'chunk')} left out") for file, count in contaminated.items()),
     ]
 
 
@@ -136,7 +136,7 @@ def _reuse(stats: Stats) -> Rows:
     rows = [("distinct chunks", f"{reuse.distinct_chunks:,}"), ("mean", f"{reuse.mean:.2f}"), ("max", f"{reuse.max:,}")]
     for one in reuse.histogram:
         times = f"{one.least:,}" if one.least == one.most else f"{one.least:,}-{one.most:,}"
-        rows.append((f"used {times}", f"{plural(one.chunks, 'chunk')}"))
+        rows.append((f"used {times}", counted(one.chunks, "chunk")))
     return rows
 
 
