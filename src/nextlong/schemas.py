@@ -7,7 +7,7 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +69,20 @@ DRAFTS: Final = pa.schema(
         pa.field("near_copies", pa.list_(pa.int64()), nullable=False),
     ]
 )
+
+
+class DraftRow(TypedDict):
+    """A row of DRAFTS, as it is written."""
+
+    sequence_id: str
+    key: int
+    layout: str
+    chunk_id: NDArray[Any]
+    role: NDArray[Any]
+    group: NDArray[Any]
+    score: NDArray[Any]
+    near_copies: NDArray[Any] | list[int]
+
 
 # One row a sequence; the lists run in parallel and tile [0, T): span j holds tokens [skip_j, skip_j + length_j) of its
 # chunk's tokens. Joints and special tokens are spans with chunk_id -1.

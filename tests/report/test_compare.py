@@ -64,7 +64,7 @@ def test_headings_of_variants_are_their_values_and_are_told_once():
     headings = compare._headings(names)
     assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
     rows = [{"method": "knn", "sequences": 5}, {"method": "iclm", "sequences": 7}]  # 9 were asked, 7 could be made
-    assert list(compare._keys_told(headings, rows)) == ["method"]
+    assert list(compare._keys_in_headings(headings, rows)) == ["method"]
     assert compare._headings(["r@position=tail", "r@method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
     assert compare._headings([*names, "a"]) == [
         "",

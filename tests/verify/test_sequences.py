@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, Layout
 from nextlong.verify.composed import Composed
 from nextlong.verify.sequences import joint_problems, order_problems, repeat_problems, span_problems
@@ -20,7 +21,7 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
     return SimpleNamespace(
         method="standard",
         layout=layout,
-        strategy="top",
+        negatives=NEGATIVES["top"],
         extra_tokens=0,
         setting=lambda section, key, default=None: settings.get((section, key), default),
         special_ids=special or {JOINT: [9], BOS: [], EOS: []},

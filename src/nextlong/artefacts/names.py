@@ -16,6 +16,7 @@ import xxhash
 
 from nextlong.artefacts.record import State, states
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Section, operational_keys
 
@@ -23,7 +24,7 @@ _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
 
 
-def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a state of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
@@ -52,7 +53,7 @@ def _is_operational(key: str, section: type[Section]) -> bool:
     return isinstance(kind, type) and issubclass(kind, Section) and _is_operational(below, kind)
 
 
-def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     """Return the settings of a recipe that another does not have, by dotted key; None where only the other has the key."""
     ours, theirs = settings_of(recipe), settings_of(first)
     absent = object()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import yaml
 
@@ -20,6 +20,7 @@ from nextlong.artefacts.finished import sequences_per_part
 from nextlong.engine import store
 from nextlong.engine.step import Finished
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 
 RUN_FILE: Final = "run.json"
@@ -35,7 +36,7 @@ class State:
 
     name: str
     record: Path
-    recipe: dict[str, Any]
+    recipe: Json
     steps: dict[str, str]
     sequences_per_part: list[int]
     made: str

@@ -61,9 +61,11 @@ def _replicate(asked: argparse.Namespace) -> None:
         )
     if asked.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
+    from nextlong.replicate.presets import is_only_planned
+
     recipe = _recipe(asked)
     console = Console()
-    if asked.dry_run or recipe.preset == "paper":
+    if asked.dry_run or is_only_planned(recipe):
         from nextlong.replicate import plan
 
         _check_installed(_NEEDED[:2])

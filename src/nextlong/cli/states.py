@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -17,6 +17,7 @@ from nextlong.artefacts.names import word
 from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
+from nextlong.plain_data import Json
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
@@ -75,12 +76,12 @@ def _list(asked: argparse.Namespace) -> None:
     console = PipeConsole()
     _show(listed, console)
     current = next((one.name for one in listed if one.is_current), None)
-    told = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
-    told += _shared_with(run_dir)
+    lines = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
+    lines += _shared_with(run_dir)
     if waste := prune.find_waste(run_dir, prune.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
-        told.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
-    for line in told:
+        lines.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
+    for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -99,21 +100,21 @@ def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
     unused = [one for one in steps if not one.run_dirs]
     if unused:
         size = _size(sum(one.bytes for one in unused))
-        told = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        removable = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
+        console.print(removable, markup=False, highlight=False, soft_wrap=True)
 
 
 def _shared_with(run_dir: Path) -> list[str]:
     """Say in which stores steps of a run directory lie, and who else uses these."""
-    told = []
+    lines = []
     stores = dict.fromkeys(link.resolve().parent for link in shared.links(run_dir) if link.exists())
     for path in stores:
-        own = [link for link in shared.links(run_dir) if link.resolve().parent == path]
+        stored = [link for link in shared.links(run_dir) if link.resolve().parent == path]
         others = [str(user) for user in shared.users(path) if user != run_dir.absolute()]
-        size = _size(sum(bytes_of(link) for link in own))
+        size = _size(sum(bytes_of(link) for link in stored))
         more = f", shared with {', '.join(others)}" if others else ""
-        told.append(f"{size} of this in {len(own)} steps lie in the store {path}{more}")
-    return told
+        lines.append(f"{size} of this in {len(stored)} steps lie in the store {path}{more}")
+    return lines
 
 
 def _show(listed: Sequence[Listed], console: Console) -> None:
@@ -169,8 +170,8 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
             return
         if not waste:
             prune.remove_unshared(path, (), forget=asked.forget)
-            told = f"{path}: there is nothing that no run directory needs"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            line = f"{path}: there is nothing that no run directory needs"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
             return
         _show_waste(waste, console)
         if not (asked.yes or _agrees(path)):
@@ -203,11 +204,11 @@ def _prune(asked: argparse.Namespace) -> None:
             )
             return
         _show_waste(waste, console)
-        told = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
+        line = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
         if dropped:
-            told += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
-        told += f"; what stays: {', '.join(state.name for state in kept)}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+            line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
+        line += f"; what stays: {', '.join(state.name for state in kept)}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
         if not (asked.yes or _agrees(run_dir)):
             console.print("nothing was removed")
             return
@@ -215,9 +216,7 @@ def _prune(asked: argparse.Namespace) -> None:
     console.print("removed")
 
 
-def _as_json(
-    kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool
-) -> dict[str, Any]:
+def _as_json(kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool) -> Json:
     return {
         "kept": [state.name for state in kept],
         "dropped": [state.name for state in dropped],

@@ -9,11 +9,12 @@ from typing import Any
 from nextlong.artefacts.finished import chunks_of, sequences_per_part, special_ids, token_store
 from nextlong.compose.compose import Rules, compose_block, compose_capped
 from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, draws
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ComposeResult, DraftResult, DrawResult, NamedChunksResult
 from nextlong.schemas import DropReason, Layout
 
@@ -23,12 +24,12 @@ _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in th
 def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:
     """DRAFTS and token counts → SEQUENCES."""
     compose = recipe.compose
-    config: dict[str, Any] = {
+    config: Config = {
         "method": compose.method,
         "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
         "position": compose.position,
-        "reuse": "free" if compose.negatives == "self-repeat" else "never",
+        "reuse": "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never",
         "seed": recipe.compose_seed,
     }
     max_uses = compose.max_uses if method_of(recipe).layout == Layout.EXTENDED else None

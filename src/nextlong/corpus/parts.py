@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
+from nextlong.engine.step import Config
 from nextlong.inputs.files import InputFile, Inside, Part, can_be_parted, compression_of, has_frames
 from nextlong.recipe import Source
 from nextlong.results import LineCountResult
@@ -13,7 +13,7 @@ from nextlong.results import LineCountResult
 Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
 
-def row_groups(splits: Splits) -> dict[str, Any]:
+def row_groups(splits: Splits) -> Config:
     """Return how large Parquet files are parted; nothing where none is."""
     parts = [part for of_source in splits for split in of_source for part in split if part.row_groups is not None]
     return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import numpy as np
@@ -37,6 +37,7 @@ from nextlong import recipe
 from nextlong.embed.base import EncoderKind, Speed
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError
+from nextlong.plain_data import Json
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
@@ -91,7 +92,7 @@ class OpenAIEncoder:
         return unit
 
     def _embed(self, server: _Connections, batch: Sequence[str]) -> NDArray[np.float32]:
-        body: dict[str, Any] = {"model": self._model, "input": list(batch), "encoding_format": "float"}
+        body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         if self._options.dimensions is not None:
             body["dimensions"] = self._options.dimensions
         return self._check(self._post(server, json.dumps(body).encode()), count=len(batch))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.embed.base import kind_of
@@ -16,7 +15,7 @@ from nextlong.embed.documents import average_shard
 from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 
@@ -74,7 +73,7 @@ def _vectors(*, rate: str) -> Estimate:
 
 
 def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
-    known: dict[str, Any] = {}  # what is known once the inputs are done
+    known: Config = {}  # what is known once the inputs are done
 
     def tasks(done: Finished) -> list[Task]:
         chosen = done["encoder"].result(ExecutionResult)
@@ -126,7 +125,7 @@ def _shards(done: Finished) -> Iterator[tuple[Path, Path]]:
 
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
-    config: dict[str, Any] = {"of": recipe.documents.vector}
+    config: Config = {"of": recipe.documents.vector}
 
     def tasks(done: Finished) -> list[Task]:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)

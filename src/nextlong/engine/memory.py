@@ -39,7 +39,7 @@ def _highest() -> int | None:
 
 
 @contextmanager
-def told(folder: Path, index: int) -> Iterator[None]:
+def named(folder: Path, index: int) -> Iterator[None]:
     """Turn what a task says that gets no more memory into a RunError that names it."""
     try:
         yield

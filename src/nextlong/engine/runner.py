@@ -17,7 +17,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
@@ -98,7 +98,9 @@ class _Route:
 
     def _open_ready(self, endings: ExitStack) -> None:
         """Begin the steps whose inputs are done, or take them as they are there."""
-        names = {step.name for step in self._waiting.values()} | {own.step.name for own in self._running.values()}
+        names = {step.name for step in self._waiting.values()} | {
+            running.step.name for running in self._running.values()
+        }
         for place, step in list(self._waiting.items()):
             if names.isdisjoint(before.name for before in step.inputs):
                 claim = self._claim(step, place)
@@ -212,7 +214,7 @@ class _Running:
         step: Step,
         folder: Path,
         tasks: Sequence[Task],
-        parts: dict[int, dict[str, Any]],
+        parts: dict[int, store.Part],
         resources: Resources,
     ) -> None:
         self.step = step
@@ -255,11 +257,11 @@ class _Running:
             return None
         if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
             self._is_closing = True
-            closing = self.step.close([self._told(index) for index in range(self._count)])
+            closing = self.step.close([self._result_of(index) for index in range(self._count)])
             self._left.append(_Numbered(closing, self._folder, self._count))
         return self._left[0] if self._left else None
 
-    def _told(self, index: int) -> Result:
+    def _result_of(self, index: int) -> Result:
         return self.step.result.model_validate(self._parts[index]["counts"])
 
     def hand_over(self) -> None:
@@ -267,7 +269,7 @@ class _Running:
         self._left.popleft()
         self.in_flight += 1
 
-    def add(self, part: dict[str, Any]) -> None:
+    def add(self, part: store.Part) -> None:
         """Take note of a task that is done."""
         self.in_flight -= 1
         self._parts[part["index"]] = part
@@ -305,16 +307,16 @@ def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capaci
     return _Running(step, folder, tasks, parts, step.resources(capacity))
 
 
-def run_task(task: Task, folder: Path, index: int) -> dict[str, Any]:
+def run_task(task: Task, folder: Path, index: int) -> store.Part:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
     with store.explained(folder):
         try:
             work.mkdir()
-            with memory.peak() as peak_bytes, memory.told(folder, index):
-                told = task(work / f"part-{index:05d}").model_dump(mode="json")
-            return store.commit_part(work, folder, index, told, time.monotonic() - began, peak_bytes=peak_bytes())
+            with memory.peak() as peak_bytes, memory.named(folder, index):
+                result = task(work / f"part-{index:05d}").model_dump(mode="json")
+            return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

@@ -36,9 +36,9 @@ def run_share(
     if shared is None or not shared.holds(step):
         unlink_unfinished(step, run_dir)
         return _run_tasks(place, step, share, run_dir, executor, reporter)
-    for number, own in enumerate(steps, start=1):
-        if own is step or own.name in before(steps, name):
-            shared.link(own, number)
+    for number, earlier in enumerate(steps, start=1):
+        if earlier is step or earlier.name in before(steps, name):
+            shared.link(earlier, number)
     held = shared.claim(step, mode="together")
     if isinstance(held, str):
         raise RunError(f"{name} is being made in {shared.store} by {held}; wait for it, then run the recipe")

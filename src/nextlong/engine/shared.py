@@ -122,11 +122,11 @@ def _record_of(path: Path, run_dir: Path) -> Path:
 
 def users(path: Path) -> dict[Path, set[str]]:
     """Return the run directories that have used a store, and the folders of it that each links to; gone ones link to none."""
-    found = {}
+    links_of = {}
     for record in sorted((path / USERS).glob("*.json")):
         run_dir = Path(store.read_json(record)["run_dir"])
-        found[run_dir] = {link.name for link in links(run_dir) if link.resolve().parent == path.resolve()}
-    return found
+        links_of[run_dir] = {link.name for link in links(run_dir) if link.resolve().parent == path.resolve()}
+    return links_of
 
 
 def links(run_dir: Path) -> list[Path]:

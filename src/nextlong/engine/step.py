@@ -25,6 +25,7 @@ from nextlong.results import Result
 
 ResultT = TypeVar("ResultT", bound=Result)
 Task = Callable[[Path], Result]  # takes the stem of its output files
+Config = dict[str, Any]  # plain data: what a step's fingerprint is made of, beside its name, version and inputs
 TaskMaker = Callable[["Finished"], Sequence[Task]]
 Closer = Callable[[Sequence[Any]], Task]  # from what every task returned, each of the step's `result`
 

@@ -19,11 +19,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NotRequired, TypedDict
 
 import xxhash
 
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
@@ -48,6 +49,25 @@ _REFUSALS = {
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
+
+
+class FileEntry(TypedDict):
+    """What a marker or manifest says of a file."""
+
+    bytes: int
+    xxh3: str
+    mtime_ns: NotRequired[int]
+
+
+class Part(TypedDict):
+    """What one task wrote and returned; `closes` marks the task that came after all others."""
+
+    index: int
+    files: dict[str, FileEntry]
+    counts: Json
+    seconds: float
+    peak_bytes: NotRequired[int]
+    closes: NotRequired[bool]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -113,14 +133,14 @@ def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change 
 
 def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
-) -> dict[str, Any]:
+) -> Part:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files = {}
+    files: dict[str, FileEntry] = {}
     for path in sorted(work.iterdir()):
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
-    marker: dict[str, Any] = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    marker: Part = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
@@ -130,7 +150,7 @@ def commit_part(
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Container[int] | None = None) -> dict[int, dict[str, Any]]:
+def confirmed_parts(folder: Path, *, among: Container[int] | None = None) -> dict[int, Part]:
     """Return the markers of an unfinished step whose files are all there with the recorded hash, by task index.
 
     Only those of the tasks `among` are looked at, if they are given.
@@ -149,11 +169,11 @@ def confirmed_parts(folder: Path, *, among: Container[int] | None = None) -> dic
 
 
 @contextmanager
-def early_syncing(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def early_syncing(folder: Path) -> Iterator[Callable[[Part], None]]:
     """Yield what brings a part's files to the disk while others are computed; all are there at the end."""
     under_way: list[Future[None]] = []
 
-    def start(part: Mapping[str, Any]) -> None:
+    def start(part: Part) -> None:
         under_way.extend(pool.submit(_sync_file, folder / name) for name in part["files"])
 
     with ThreadPoolExecutor(8) as pool:
@@ -187,7 +207,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
                 )
 
 
-def _is_intact(path: Path, record: Mapping[str, Any], *, trust: Trust) -> bool:
+def _is_intact(path: Path, record: FileEntry, *, trust: Trust) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.task import Task, all_tasks
+from nextlong.plain_data import Json
 
 # HELMET's data set → our task, its metric, and what makes that metric a percentage. The first that the name holds.
 _NAMES: Final = (
@@ -83,7 +84,7 @@ def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
     return f"read {len(files)} files of {models[0]} into {len(written)} results in {out}"
 
 
-def _record(file: Path) -> dict[str, Any]:
+def _record(file: Path) -> Json:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -97,7 +98,7 @@ def _record(file: Path) -> dict[str, Any]:
     return record
 
 
-def _results(record: dict[str, Any], file: Path, out: Path) -> list[tuple[Path, dict[str, Any]]]:
+def _results(record: Json, file: Path, out: Path) -> list[tuple[Path, Json]]:
     arguments, metrics = record["args"], record["averaged_metrics"]
     dataset = str(arguments.get("datasets"))
     known = next((row for row in _NAMES if row[0] in dataset), None)
@@ -123,7 +124,7 @@ def _results(record: dict[str, Any], file: Path, out: Path) -> list[tuple[Path, 
     ]
 
 
-def _values(task: Task, length: int, score: float, metric: str, record: dict[str, Any], file: Path) -> dict[str, Any]:
+def _values(task: Task, length: int, score: float, metric: str, record: Json, file: Path) -> Json:
     return {
         "format": results.FORMAT,
         "nextlong": nextlong.__version__,

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -24,6 +24,7 @@ from nextlong.evaluate.models.server import Server
 from nextlong.evaluate.results import JUDGED, Partial, Result
 from nextlong.evaluate.scores import parsed_answer
 from nextlong.evaluate.task import Sample
+from nextlong.plain_data import Json
 
 TASK: Final = "narrativeqa"
 _VERSION: Final = 1
@@ -87,14 +88,14 @@ def _judge(result: Result, server: Server) -> str:
     return _finish(result, server, answered, partial)
 
 
-def _question(sample: dict[str, Any]) -> Sample:
+def _question(sample: Json) -> Sample:
     answer = parsed_answer(sample["answer"].replace("\n", " ")) or ""
     question, references = str(sample["details"]["question"]), json.dumps(sample["references"], ensure_ascii=False)
     # One pass over the template, so that braces in a text stay as they are.
     return Sample(_PROMPT.format(question=question, references=references, answer=answer), (), _BUDGET)
 
 
-def _scores(text: str) -> dict[str, Any]:
+def _scores(text: str) -> Json:
     """Return the two scores of a judgement: the last JSON object in it; None where it holds none in the scale."""
     for braces in reversed(re.findall(r"\{[^{}]*\}", text)):
         try:
@@ -107,7 +108,7 @@ def _scores(text: str) -> dict[str, Any]:
     return {"fluency": None, "correctness": None}
 
 
-def _finish(result: Result, server: Server, answered: Sequence[dict[str, Any]], partial: Partial) -> str:
+def _finish(result: Result, server: Server, answered: Sequence[Json], partial: Partial) -> str:
     read = [one["fluency"] * one["correctness"] for one in partial.samples if one["fluency"] is not None]
     if not read:
         raise EvaluateError(

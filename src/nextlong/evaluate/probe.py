@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.task import Request
+from nextlong.plain_data import Json
 
-Values = dict[str, Any]
+Values = Json
 
 
 def anything(_: Request) -> None:

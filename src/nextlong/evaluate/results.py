@@ -18,6 +18,7 @@ from typing import Any, Final
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.task import JSON
+from nextlong.plain_data import Json
 
 FORMAT: Final = 1
 INDEX: Final = "evaluation.json"
@@ -162,7 +163,7 @@ class Partial:
         self.path.unlink()
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _whole_lines(path: Path) -> Iterator[Json]:
     if not path.is_file():
         return
     # Not splitlines: an answer may hold U+2028, which ends no line of ours. Behind the last end is nothing, or a torn line.

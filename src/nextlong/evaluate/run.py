@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nextlong
 from nextlong.engine import store
@@ -23,6 +23,7 @@ from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.task import JSON, Request, Sample, Task
+from nextlong.plain_data import Json
 
 _STAND_INS: Final = {
     "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
@@ -207,12 +208,12 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         partial.close()
 
 
-def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> dict[str, Any]:
+def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> Json:
     values = probe.measure(model, request, run)
     return {"score": values["scores"][probe.metric], "refused": 0, **values}
 
 
-def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> dict[str, Any]:
+def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> Json:
     return {
         "task": task.name,
         "version": task.version,
@@ -263,7 +264,7 @@ def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     }
 
 
-def _summary(task: Task, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(task: Task, lines: Sequence[Json]) -> Json:
     asked = [line for line in lines if not line.get("refused")]
     if not asked:
         raise EvaluateError(f"{task.name}: no sample fits the length, {len(lines)} were refused; give a greater length")

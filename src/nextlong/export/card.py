@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from nextlong.export.formats.base import Format
 from nextlong.export.rows import fill, percent
+from nextlong.plain_data import Json
 from nextlong.schemas import Layout
 
 PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
@@ -141,9 +142,9 @@ def public_name(path: str) -> str:
     return without_query.rstrip("/").rpartition("/")[2]
 
 
-def front_matter(facts: Facts) -> dict[str, Any]:
+def front_matter(facts: Facts) -> Json:
     """Return the metadata by the keys of the hub's data set cards; none that nobody gave."""
-    matter: dict[str, Any] = {"pretty_name": facts.name}
+    matter: Json = {"pretty_name": facts.name}
     if facts.languages:
         matter["language"] = list(facts.languages)
     matter |= _licence([source.licence.strip() for source in facts.sources])

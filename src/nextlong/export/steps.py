@@ -10,7 +10,7 @@ import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
@@ -90,7 +90,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     """SEQUENCES → rows."""
     export = recipe.export
     is_split, is_mixed = export.validation > 0, bool(mix.others)
-    arrangement: dict[str, Any] = {
+    arrangement: Config = {
         "mix": mix.proportions if is_mixed else None,
         "by": mix.by if is_mixed else "sequences",
         "validation": export.validation,
@@ -120,7 +120,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
     export = recipe.export
     keys = _keys(recipe, name)
     extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
-    config: dict[str, Any] = {
+    config: Config = {
         "format": name,
         "split": split,
         "shard_mb": recipe.export.shard_mb,
@@ -171,7 +171,7 @@ def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Op
     )
 
 
-def _keys(recipe: Recipe, name: str) -> dict[str, Any]:
+def _keys(recipe: Recipe, name: str) -> Config:
     """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for `auto`."""
     accepted = format_of(name)
     asked = recipe.export.compression

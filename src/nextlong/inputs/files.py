@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
 from nextlong.inputs.retries import RetriedFile, again
-from nextlong.inputs.walk import check_regular, match
+from nextlong.inputs.walk import Listing, check_regular, match
 from nextlong.inputs.zstd_frames import frame_bounds
 from nextlong.recipe import Source
 
@@ -218,7 +218,7 @@ def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[P
     return parts if len(parts) > 1 else [Part(file)]
 
 
-def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> dict[str, Any]:
+def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> Listing:
     """Return the files whose format is known; a format in the recipe covers every file that was named or matched."""
     if asked_for == "file":
         return {path: info for path, info in matched.items() if format_of(posixpath.basename(path), source)}

@@ -14,6 +14,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.columns import ABSENT, lookup
 from nextlong.inputs.files import InputFile, Part, check_unchanged, compression_of
 from nextlong.inputs.record import Record, Reject, RejectKind, explained, refuse_column, source_id
+from nextlong.plain_data import Json
 from nextlong.recipe import Source
 
 BOM: Final = b"\xef\xbb\xbf"
@@ -114,7 +115,7 @@ def _skip_line(reader: io.BufferedReader) -> int:
     return skipped
 
 
-def _parse(line: bytes, text_column: str) -> tuple[dict[str, Any], tuple[RejectKind, str] | None]:
+def _parse(line: bytes, text_column: str) -> tuple[Json, tuple[RejectKind, str] | None]:
     """Return (object, None) or ({}, (kind, detail))."""
     try:
         value = orjson.loads(line)
@@ -146,7 +147,7 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         )
 
 
-def _key_names(record: dict[str, Any]) -> list[str]:
+def _key_names(record: Json) -> list[str]:
     nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value]
     return [*record, *nested]
 

@@ -26,6 +26,7 @@ from nextlong.errors import CorpusError, RunError
 from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
 from nextlong.inputs.walk import reaches
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source
 from nextlong.results import IngestResult
 
@@ -107,7 +108,7 @@ def remember(
 
 def _read_known(path: Path) -> Known:
     """Return what a run directory remembers; earlier versions wrote the identity alone."""
-    plain: dict[str, dict[str, Any]] = store.read_json(path) if path.exists() else {}
+    plain: dict[str, Json] = store.read_json(path) if path.exists() else {}
     return {
         source: {
             name: {"identity": entry, "version": entry, "xxh3": None} if isinstance(entry, str) else entry

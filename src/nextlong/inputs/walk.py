@@ -20,10 +20,12 @@ from nextlong.errors import CorpusError
 from nextlong.inputs import file_systems
 from nextlong.recipe import Source
 
+Listing = dict[str, Any]  # path → what its file system says of it
+
 _WRITTEN: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of what a run directory holds
 
 
-def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
+def match(fs: Any, root: str) -> tuple[str, Listing, str]:
     """Return the folder that names are relative to, path → info of what the user's path reaches, and what it was."""
     # A look at the literal path first, because a real file may be called data[1].jsonl.
     if fs.isdir(root) or (info := _info(fs, root))["type"] == "directory":
@@ -34,7 +36,7 @@ def match(fs: Any, root: str) -> tuple[str, dict[str, Any], str]:
         return root, {}, "file"
     parts = root.split("/")
     base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
-    matched: dict[str, Any] = {}
+    matched: Listing = {}
     for path, listed in fs.glob(root, detail=True).items():
         info = _followed(fs, path, listed)
         if not posixpath.basename(path).startswith("."):
@@ -51,9 +53,9 @@ def _info(fs: Any, path: str) -> Mapping[str, Any]:
     return info
 
 
-def _below(fs: Any, folder: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _below(fs: Any, folder: str, above: tuple[Path, ...] = ()) -> Listing:
     """Return path → info of every file below a folder that is not hidden, HF dataset folders resolved."""
-    files: dict[str, Any] = {}
+    files: Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
             continue
@@ -90,7 +92,7 @@ def reaches(source: Source, folder: Path) -> bool:
     return any(matches(f"{folder}{path}") for path in below) or any(matches(str(parent)) for parent in folder.parents)
 
 
-def _below_link(fs: Any, path: str, above: tuple[Path, ...]) -> dict[str, Any]:
+def _below_link(fs: Any, path: str, above: tuple[Path, ...]) -> Listing:
     """Return what lies in the folder that a link leads to; nothing if it leads back to one that was come through."""
     target = Path(path).resolve()
     through = (*above, Path(path).parent.resolve())
@@ -116,7 +118,7 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "something else")
 
 
-def _resolve_saved_dataset(fs: Any, state_path: str, files: dict[str, Any]) -> None:
+def _resolve_saved_dataset(fs: Any, state_path: str, files: Listing) -> None:
     """Leave in `files`, of a `Dataset.save_to_disk` folder, only its data: caches of later maps lie there too."""
     folder = posixpath.dirname(state_path)
     try:

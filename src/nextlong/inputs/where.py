@@ -107,7 +107,9 @@ class Where:
             ) from None
 
     def _holding(self, rows: Sequence[int], values: Sequence[tuple[Any, ...]]) -> list[int]:
-        columns = {name: _array([_nested(values[row], own) for row in rows]) for name, own in self._of_names().items()}
+        columns = {
+            name: _array([_nested(values[row], places) for row in rows]) for name, places in self._of_names().items()
+        }
         return self._rows_of(pa.table({_ROW: pa.array(rows), **columns}))
 
     def _rows_of(self, records: pa.Table) -> list[int]:
@@ -120,11 +122,11 @@ class Where:
 
     def _of_names(self) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
         """Return for each column of the table the places of its values in a row, and the path of each below it."""
-        found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        places_of: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         for place, path in enumerate(self._paths):
-            found.setdefault(path[0], []).append((place, path[1:]))
+            places_of.setdefault(path[0], []).append((place, path[1:]))
         # Where a struct is named as a whole, it holds its fields.
-        return {name: [own for own in places if not own[1]] or places for name, places in found.items()}
+        return {name: [place for place in places if not place[1]] or places for name, places in places_of.items()}
 
     def _understood(self) -> list[tuple[str, ...]]:
         parsed = json.loads(
@@ -252,10 +254,10 @@ def _alike(values: Sequence[tuple[Any, ...]]) -> Iterable[list[int]]:
     A column of several kinds would be compared as JSON, and a row decided by those that happen to be read with it.
     """
     kinds = [[_kind(value) for value in column] for column in zip(*values, strict=True)]
-    mixed = [own for own in kinds if len({*own} - {type(None)}) > 1]
+    mixed = [column for column in kinds if len({*column} - {type(None)}) > 1]
     alike: dict[tuple[type, ...], list[int]] = {}
     for row in range(len(values)):
-        alike.setdefault(tuple(own[row] for own in mixed), []).append(row)
+        alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
     return alike.values()
 
 

@@ -133,7 +133,7 @@ def _write(out: Path, method: DocumentMethod[Section], rows: NDArray[Any], draft
                 writer.write_batch(pa.RecordBatch.from_pylist([_row(method, rows, draft)], schema=schemas.DRAFTS))
 
 
-def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> dict[str, Any]:
+def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> schemas.DraftRow:
     """Return a DRAFTS row: each document's chunks, or those of its next part, one after the other."""
     documents, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up

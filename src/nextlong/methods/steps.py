@@ -12,7 +12,7 @@ from nextlong.artefacts.finished import chunks_of, special_ids
 from nextlong.embed.steps import document_vectors_step
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Config, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
@@ -21,6 +21,7 @@ from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
 from nextlong.search.steps import (
@@ -76,16 +77,16 @@ def draft_step(
     near_copy_steps: Sequence[Step],
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
-    compose = recipe.compose
-    config: dict[str, Any] = {
+    compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
+    config: Config = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
-        "pool": recipe.mine.pool if compose.negatives in ("random-retrieved", "tail") else 0,
+        "pool": recipe.mine.pool if choice.are_reordered else 0,
         "near_copies": recipe.mine.near_copies_for(compose.negatives),
-        "max_similarity": None if compose.negatives == "self-repeat" else recipe.mine.max_similarity,
-        "seed": recipe.compose_seed if compose.negatives.startswith("random") else 0,
+        "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
+        "seed": recipe.compose_seed if choice.are_random else 0,
         "max_chars": recipe.chunk.max_chars,
     }
 
@@ -121,7 +122,7 @@ def draft_step(
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
 
 
-def _promises(method: Method[Any], recipe: Recipe) -> dict[str, Any]:
+def _promises(method: Method[Any], recipe: Recipe) -> Config:
     """Return what a method says of its drafts, which `verify` holds them to."""
     return {
         "method": method.name,
@@ -203,7 +204,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             for documents, chunks in shards
         ]
 
-    config: dict[str, Any] = options.model_dump(include=set(Keywords.model_fields))
+    config: Config = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -224,7 +225,7 @@ def draft_documents_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     limit = sequence_limit(recipe, attempt)
-    config: dict[str, Any] = {
+    config: Config = {
         **_promises(method, recipe),
         "version": method.version,
         "target_tokens": recipe.sequence_tokens,

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from nextlong.recipe.lengths import Length, PositiveLength
 from nextlong.recipe.methods import METHODS
+from nextlong.recipe.negatives import NEGATIVES, NegativesName
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
@@ -208,7 +209,7 @@ class Mine(Section):
 
     def near_copies_for(self, negatives: str) -> float | None:
         """Return `near_copies`, None where repeating is the point."""
-        return None if negatives == "self-repeat" else self.near_copies
+        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_copies
 
 
 class Tokenizer(Section):
@@ -259,7 +260,7 @@ class Compose(Section):
     position: Literal["head", "tail", "random"] = Field(
         "head", description="where a meta-chunk stands among its negatives: head | tail | random"
     )
-    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
+    negatives: NegativesName = Field(
         "top",
         description="which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
@@ -270,7 +271,7 @@ class Compose(Section):
         1.5, description="w of the paper: text drafted, as a multiple of what T needs"
     )
     min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
-    joint: str = Field("\n", description="between a chunk that does not end in a newline and the next")
+    joint: str = Field("\n", description="the separator between a chunk that does not end in a newline and the next")
     seed: int | None = Field(
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
     )

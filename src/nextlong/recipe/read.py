@@ -13,13 +13,14 @@ from typing import Any
 import yaml
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.recipe.text import UniqueKeys, copied, in_full
 
 _SUFFIXES = (".yaml", ".yml")
 PresetPath = Callable[[str], Path]  # of a recipe of the package; raises RecipeError
 
 
-def read_file(path: Path, *, init: str, preset: PresetPath | None = None) -> dict[str, Any]:
+def read_file(path: Path, *, init: str, preset: PresetPath | None = None) -> Json:
     """Return the keys of a recipe file, laid over those of its base.
 
     `init` is the command that writes such a file, {} for its name. Raises RecipeError naming the file, the line and the cure.
@@ -27,14 +28,12 @@ def read_file(path: Path, *, init: str, preset: PresetPath | None = None) -> dic
     return _laid_over_base(_read_yaml(path, init=init), path.parent, (path,), init=init, preset=preset)
 
 
-def lay_over_base(data: Mapping[str, Any], *, preset: PresetPath) -> dict[str, Any]:
+def lay_over_base(data: Mapping[str, Any], *, preset: PresetPath) -> Json:
     """Return the keys of a recipe that is no file, laid over those of its base; paths count from the working directory."""
     return _laid_over_base(copied(data), Path(), (), init="nextlong init {}", preset=preset)
 
 
-def _laid_over_base(
-    data: dict[str, Any], folder: Path, above: tuple[Path, ...], *, init: str, preset: PresetPath | None
-) -> dict[str, Any]:
+def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: str, preset: PresetPath | None) -> Json:
     name = data.pop("base", None)
     if name is None:
         return data
@@ -65,7 +64,7 @@ def _find(name: str, folder: Path, *, where: str, preset: PresetPath | None) -> 
     )
 
 
-def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -78,7 +77,7 @@ def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _read_yaml(path: Path, *, init: str) -> dict[str, Any]:
+def _read_yaml(path: Path, *, init: str) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
     except FileNotFoundError:

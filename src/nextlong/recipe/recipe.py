@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.recipe.encoder import Encoder
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
@@ -164,7 +165,7 @@ class Recipe(Section):
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
         return yaml.safe_dump(self.as_data(), sort_keys=False, width=120)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Json:
         """Return the resolved recipe as plain data that `from_dict` takes."""
         data = self.model_dump(mode="json")
         return {**{key: data[key] for key in data if key != "export"}, "export": data["export"]}
@@ -204,7 +205,7 @@ def _methods_named(data: Mapping[str, Any]) -> tuple[str, ...]:
 @lru_cache
 def _recipe_with(methods: tuple[str, ...]) -> type[Recipe]:
     """Return `Recipe` with the sections of some methods."""
-    sections: dict[str, Any] = {name: (options_class(name), _default(name)) for name in methods}
+    sections: Json = {name: (options_class(name), _default(name)) for name in methods}
     return create_model("Recipe", __base__=Recipe, **sections) if methods else Recipe
 
 

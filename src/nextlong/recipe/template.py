@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from nextlong.plain_data import Json
 from nextlong.recipe.keys import Section
 from nextlong.recipe.methods import METHODS
 from nextlong.recipe.recipe import Recipe, options_class
@@ -84,7 +85,7 @@ def _short_item(model: BaseModel, name: str, depth: int, *, comments: Literal["a
     return [f"{'  ' * depth}- {lines[0].lstrip()}", *lines[1:]]
 
 
-def _sections(recipe: Recipe) -> dict[str, Any]:
+def _sections(recipe: Recipe) -> Json:
     """Return the recipe's keys in order, before `export` the sections of methods: every built-in one's."""
     said = {name: getattr(recipe, name) for name in type(recipe).model_fields}
     export = said.pop("export")

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
@@ -37,9 +38,9 @@ class UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
     """Return a deep copy of `data` with each `a.b[0].c=value` (or `a.b.0.c=value`) put in; values are YAML."""
-    merged: dict[str, Any] = copied(data)
+    merged: Json = copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
         if not equals or not dotted:

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from nextlong.inputs.files import Part, list_files
 from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut
+from nextlong.plain_data import Json
 from nextlong.recipe.keys import Source
 from nextlong.replicate.recipe import Corpus
 from nextlong.replicate.stage import Stage
@@ -90,7 +91,7 @@ def _place(text: str) -> np.uint64:
     return np.uint64(keyed_hash(hashes, seed=0, stage="held-out")[0])
 
 
-def _rows(corpus: Corpus, rejected: Counter[str]) -> Iterator[dict[str, Any]]:
+def _rows(corpus: Corpus, rejected: Counter[str]) -> Iterator[Json]:
     """Yield the documents; count in `rejected` the records that hold none, by reason."""
     for place, source in enumerate(corpus.sources):
         for file in list_files(source, where=f"corpus.sources[{place}].path"):

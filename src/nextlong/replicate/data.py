@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nextlong.engine import store
 from nextlong.errors import CorpusError
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.text import merge
 from nextlong.replicate import corpus
@@ -115,11 +116,11 @@ def _swept(
     return arms
 
 
-def _tokenizer(recipe: Replication) -> dict[str, Any]:
+def _tokenizer(recipe: Replication) -> Json:
     return {"source": recipe.data.tokenizer} if recipe.data.tokenizer else {"train": recipe.data.vocabulary}
 
 
-def _common(recipe: Replication, documents: Stage, side: str, *, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+def _common(recipe: Replication, documents: Stage, side: str, *, tokenizer: Mapping[str, Any]) -> Json:
     return {
         "ingest": {"sources": [corpus.source_of(documents, side).model_dump(mode="json")]},
         "chunk": {"max_chars": recipe.data.max_chars},
@@ -129,5 +130,5 @@ def _common(recipe: Replication, documents: Stage, side: str, *, tokenizer: Mapp
     }
 
 
-def _with_settings(recipe: Replication, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _with_settings(recipe: Replication, keys: Mapping[str, Any]) -> Json:
     return merge(keys, [f"{key}={json.dumps(value)}" for key, value in recipe.data.settings.items()])

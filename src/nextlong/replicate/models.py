@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from nextlong.plain_data import Json
 from nextlong.replicate.data import Arm, Runs
 from nextlong.replicate.recipe import Phase, Replication
 from nextlong.replicate.stage import Stage
@@ -101,9 +101,7 @@ def _extended(recipe: Replication, arm: Arm, base: Trained, out: Path) -> Traine
     return Trained(stage, base.seed, arm, _train_recipe(recipe, stage, base.seed, recipe.extend, arm.run, model))
 
 
-def _train_recipe(
-    recipe: Replication, stage: Stage, seed: int, phase: Phase, run: str, model: dict[str, Any]
-) -> TrainRecipe:
+def _train_recipe(recipe: Replication, stage: Stage, seed: int, phase: Phase, run: str, model: Json) -> TrainRecipe:
     keys = {"steps", "tokens_per_step", "lr", "min_lr_ratio", "warmup_steps", "micro_batch_rows"}
     return TrainRecipe.from_dict(
         {

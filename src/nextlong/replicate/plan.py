@@ -15,7 +15,7 @@ from rich.console import Console
 
 from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
-from nextlong.replicate.presets import PRESETS
+from nextlong.replicate.presets import is_only_planned, preset_of
 from nextlong.replicate.recipe import Phase, Replication
 from nextlong.train import costs, presets
 from nextlong.train import plan as train_plan
@@ -26,7 +26,6 @@ _TOKEN_BYTES: Final = 4
 _COPIES_OF_TOKENS: Final = 3  # tokens, rows, the exported files
 _STATE_BYTES: Final = 12  # of a weight in a checkpoint: itself and Adam's two moments, float32
 _FINAL_BYTES: Final = {"bf16": 2, "fp32": 4}
-_GPU_PRESETS: Final = ("one-gpu", "paper")
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,12 @@ class _Plan:
 
 
 def show(recipe: Replication, console: Console) -> None:
-    """Print the plan; for the preset `paper`, also the commands that carry it out. Raises RecipeError for a task that is none."""
+    """Print the plan; for a preset that is carried out elsewhere, also the commands for that.
+
+    Raises RecipeError for a task that is none.
+    """
     measure.check(recipe)
-    lines = _paper(recipe) if recipe.preset == "paper" else _small(recipe)
+    lines = _paper(recipe) if is_only_planned(recipe) else _small(recipe)
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -65,9 +67,9 @@ def _small(recipe: Replication) -> Iterator[str]:
     yield f"data:      {recipe.data.sequences:,} sequences of {recipe.extend.tokens:,} tokens for each of {_arms(recipe)} runs"
     yield f"time:      at least {_duration(planned.seconds)} ({planned.basis}); answers, data and reports come on top"
     yield f"disk:      {planned.disk_bytes / 2**30:.2f} GiB and the corpus"
-    if recipe.preset:
-        yield f"shows:     {PRESETS[recipe.preset].shows}"
-        yield f"cannot:    {PRESETS[recipe.preset].cannot}"
+    if preset := preset_of(recipe):
+        yield f"shows:     {preset.shows}"
+        yield f"cannot:    {preset.cannot}"
 
 
 def _paper(recipe: Replication) -> Iterator[str]:
@@ -122,7 +124,8 @@ def _plan(recipe: Replication) -> _Plan:
     bases, arms = len(recipe.seeds), _arms(recipe)
     extended = bases * arms
     reading = _measured_tokens(recipe) * (bases + extended)
-    where: Literal["here", "H100"] = "H100" if recipe.preset in _GPU_PRESETS else "here"
+    preset = preset_of(recipe)
+    where = preset.hardware if preset else "here"
     short, long = (_seconds_a_token(recipe, phase, sizes, where=where) for phase in (recipe.pretrain, recipe.extend))
     trained = bases * recipe.pretrain.trained_tokens * short + extended * recipe.extend.trained_tokens * long
     tokens = (arms + 1) * recipe.data.sequences * recipe.extend.tokens + recipe.pretrain.trained_tokens
@@ -185,8 +188,8 @@ def _arm_names(recipe: Replication) -> list[str]:
     names: dict[str, None] = {}
     for experiment in recipe.experiments:
         for value in recipe.values(experiment):
-            is_default = value in ("nextlong", "head", "top", recipe.data.max_chars)
-            names["nextlong" if is_default else str(value)] = None
+            is_default = value == recipe.usual_value(experiment)
+            names[recipe.usual_value("methods") if is_default else str(value)] = None
     return list(names)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from nextlong.errors import RecipeError
 from nextlong.replicate.recipe import Replication
@@ -12,11 +12,16 @@ from nextlong.replicate.recipe import Replication
 
 @dataclass(frozen=True)
 class Preset:
-    """The keys of a recipe, and what a replication of this size can and cannot show."""
+    """The keys of a recipe, and what a replication of this size can and cannot show.
+
+    `hardware` is what its time is planned for; `carried_out` says whether this command runs it, or prints how to.
+    """
 
     keys: Mapping[str, Any]
     shows: str
     cannot: str
+    hardware: Literal["here", "H100"] = "here"
+    carried_out: Literal["here", "elsewhere"] = "here"
 
 
 _SMOKE: Final = Preset(
@@ -114,6 +119,7 @@ _ONE_GPU: Final = Preset(
     cannot="the paper's table: a model of some 30 million parameters that has read 40 million tokens has no knowledge to be asked "
     "for. It is sized for 30 minutes of one modern GPU from its count of operations, and was never run on one by those who "
     "wrote it.",
+    hardware="H100",
 )
 
 _PAPER: Final = Preset(
@@ -141,6 +147,8 @@ _PAPER: Final = Preset(
     },
     shows="the paper's own comparison (Table 1), at its size.",
     cannot="be run by this command: it prints the plan, and the commands that carry it out on a cluster.",
+    hardware="H100",
+    carried_out="elsewhere",
 )
 
 PRESETS: Final[Mapping[str, Preset]] = {
@@ -149,6 +157,17 @@ PRESETS: Final[Mapping[str, Preset]] = {
     "one-gpu": _ONE_GPU,
     "paper": _PAPER,
 }
+
+
+def preset_of(recipe: Replication) -> Preset | None:
+    """Return the preset that a recipe was made from."""
+    return PRESETS.get(recipe.preset or "")
+
+
+def is_only_planned(recipe: Replication) -> bool:
+    """Say whether this command only prints how to carry it out."""
+    preset = preset_of(recipe)
+    return preset is not None and preset.carried_out == "elsewhere"
 
 
 def preset(name: str) -> Preset:

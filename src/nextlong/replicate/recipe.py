@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nextlong.recipe.keys import Named, Positive, Section, Source
+from nextlong.recipe.keys import Compose, Named, Positive, Section, Source
 from nextlong.recipe.lengths import PositiveLength
 from nextlong.train.recipe import RecipeFile, Scratch
 
@@ -130,6 +130,12 @@ class Replication(RecipeFile):
     extend: Phase = Phase(tokens=2048, rope_base=200_000.0)
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of computing; weights and optimiser stay float32")
     measure: Measure = Measure()
+
+    def usual_value(self, experiment: Experiment) -> Any:
+        """Return the value that nextlong has without the experiment; it stands in every one of them."""
+        return (
+            self.data.max_chars if experiment == "granularity" else getattr(Compose(), KEYS[experiment].split(".")[1])
+        )
 
     def values(self, experiment: Experiment) -> tuple[Any, ...]:
         """Return what an experiment compares."""

@@ -16,7 +16,7 @@ from nextlong.evaluate.report.draw import Figure
 from nextlong.evaluate.report.tables import Table, as_html, as_latex, as_markdown
 from nextlong.replicate import figures, published, tables
 from nextlong.replicate.carry_out import RECIPE, Replicated
-from nextlong.replicate.presets import PRESETS
+from nextlong.replicate.presets import preset_of
 
 _TITLE = "NExtLong, the paper in small"
 
@@ -44,7 +44,7 @@ def _lead(done: Replicated) -> Iterator[str]:
     """Yield what this is, what it can and cannot show, and what the numbers say."""
     recipe = done.recipe
     base, *_ = done.models
-    preset = PRESETS.get(recipe.preset or "")
+    preset = preset_of(recipe)
     documents = done.documents.record["documents"]
     seeds = ", ".join(map(str, recipe.seeds))
     yield (

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nextlong.engine import store
+from nextlong.plain_data import Json
 
 RECORD: Final = "stage.json"
 
@@ -45,9 +46,9 @@ class Stage:
         return (self.folder / RECORD).is_file()
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Json:
         """What came of it. Raises RunError if it is not finished, or the file is damaged."""
-        made: dict[str, Any] = store.read_json(self.folder / RECORD)["made"]
+        made: Json = store.read_json(self.folder / RECORD)["made"]
         return made
 
     def finish(self, made: Mapping[str, Any]) -> None:

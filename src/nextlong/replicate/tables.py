@@ -11,7 +11,7 @@ from nextlong.replicate import published
 from nextlong.replicate.carry_out import Replicated
 from nextlong.replicate.collect import Column, Row, difference, is_decided, measured_columns, rows, spread
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
-from nextlong.replicate.presets import PRESETS
+from nextlong.replicate.presets import preset_of
 from nextlong.replicate.recipe import Experiment
 
 _TITLES: Final = {
@@ -20,7 +20,6 @@ _TITLES: Final = {
     "position": "Position of the meta-chunk",
     "negatives": "Choice of negatives",
 }
-_OURS: Final = {"methods": "nextlong", "position": "head", "negatives": "top"}
 _BY_LENGTH: Final = ("key_values", "copying", "needle", "json_kv", "ruler")
 
 
@@ -50,7 +49,7 @@ def _scores(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -
         "documents; loss: of those meta-chunks, nats a token. Needle, JSON KV, RULER: percent, 0 without an answer. Thirds: "
         "share of the last token's attention."
     )
-    if preset := PRESETS.get(done.recipe.preset or ""):
+    if preset := preset_of(done.recipe):
         about += f" These numbers can show {preset.shows} They cannot show {preset.cannot}"
     if experiment not in published.TABLES:
         about += f" The {published.SOURCES[experiment]}."
@@ -59,7 +58,7 @@ def _scores(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -
 
 def _ours(done: Replicated, experiment: Experiment, measured: Sequence[Row]) -> Row | None:
     """Return the row of nextlong as it comes; None if it is not compared."""
-    best = done.recipe.data.max_chars if experiment == "granularity" else _OURS[experiment]
+    best = done.recipe.usual_value(experiment)
     return next((row for row in measured if row.arm is not None and row.arm.value == best), None)
 
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from math import isfinite
-from typing import Any
 
 from nextlong.export import steps as export_steps
+from nextlong.plain_data import Json
 from nextlong.results import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.opened import Run, Sequence
 from nextlong.runs.warnings import empty_rows
 
 
-def sequences_of(run: Run, *, first: int) -> list[dict[str, Any]]:
+def sequences_of(run: Run, *, first: int) -> list[Json]:
     """Return what the `first` sequences (0: all) of a run are made of."""
     shown = islice(run.sequences(), first or None)
     return [_outline(number, sequence) for number, sequence in enumerate(shown)]
 
 
-def _outline(number: int, sequence: Sequence) -> dict[str, Any]:
+def _outline(number: int, sequence: Sequence) -> Json:
     by_role = {
         role: [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
     }
@@ -43,7 +43,7 @@ def _outline(number: int, sequence: Sequence) -> dict[str, Any]:
     }
 
 
-def sequence_of(number: int, sequence: Sequence) -> dict[str, Any]:
+def sequence_of(number: int, sequence: Sequence) -> Json:
     """Return one sequence with its spans and their texts; a score that nobody measured is None."""
     spans = [
         asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
@@ -52,7 +52,7 @@ def sequence_of(number: int, sequence: Sequence) -> dict[str, Any]:
     return _outline(number, sequence) | {"spans": spans}
 
 
-def run_of(written: Exported) -> dict[str, Any]:
+def run_of(written: Exported) -> Json:
     """Return what a run made, and where."""
     (run,) = written.runs
     return {
@@ -64,7 +64,7 @@ def run_of(written: Exported) -> dict[str, Any]:
     } | export_of(written)
 
 
-def export_of(written: Exported) -> dict[str, Any]:
+def export_of(written: Exported) -> Json:
     """Return what was exported, and where."""
     recipe, done = written.recipe, written.done
     rows = done["rows"].result(RowsResult)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from nextlong.plain_data import Json
 from nextlong.report import tables
 from nextlong.runs.stats import Stats
 
@@ -21,7 +22,7 @@ RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
 
-def row(stats: Stats) -> dict[str, Any]:
+def row(stats: Stats) -> Json:
     """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
     by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
     similarity, distance, documents = stats.similarity, stats.distance_tokens, stats.documents_per_sequence
@@ -85,7 +86,7 @@ def _keys_in_headings(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]
             yield key
 
 
-def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Json:
     """Return those of `keys`, with their value, that are the same in all rows, of which there are at least two."""
     if len(rows) < 2:
         return {}

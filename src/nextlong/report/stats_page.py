@@ -137,7 +137,7 @@ def _reuse(stats: Stats) -> Rows:
 
 
 def _leaks(stats: Stats) -> Rows:
-    by_design = " (by design)" if stats.negatives == "self-repeat" else ""
+    by_design = " (by design)" if stats.repeat_meta_chunks else ""
     leaks = [("own-document negatives", stats.own_document_negatives), ("chunks repeated", stats.repeated_chunks)]
     return [(name, f"{count:,}{by_design}") for name, count in leaks if count is not None]
 

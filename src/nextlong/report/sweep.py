@@ -29,6 +29,7 @@ from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.methods.base import described
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
@@ -49,7 +50,7 @@ class Variant(NamedTuple):
     """One point of the grid: its name, its settings by key, and the recipe they make."""
 
     name: str
-    settings: dict[str, Any]
+    settings: Json
     recipe: Recipe
 
 
@@ -62,7 +63,7 @@ class Outcome:
     stats: Stats | None = None
     error: str = ""
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
         numbers = compare.row(self.stats) if self.stats else {}
         settings = {key: word(value) for key, value in self.variant.settings.items()}
@@ -126,11 +127,11 @@ def _check_names(variants: Sequence[Variant]) -> None:
         raise RecipeError(f"two variants of --over would both be recorded as {twice}; run them as two sweeps")
 
 
-def _label(settings: dict[str, Any]) -> str:
+def _label(settings: Json) -> str:
     return " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
 
 
-def _variant(recipe: Recipe, settings: dict[str, Any]) -> Variant:
+def _variant(recipe: Recipe, settings: Json) -> Variant:
     name = name_for(recipe, run_dir_of(recipe), swept=settings)
     return Variant(name, settings, recipe.model_copy(update={"name": name}))
 
@@ -203,14 +204,14 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def rows(outcomes: Sequence[Outcome]) -> list[Json]:
     """Return all outcomes as rows of the same keys."""
     outcome_rows = [outcome.row() for outcome in outcomes]
     keys = list(dict.fromkeys(key for row in outcome_rows for key in row))
     return [{key: row.get(key) for key in keys} for row in outcome_rows]
 
 
-def json_of(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def json_of(outcomes: Sequence[Outcome]) -> list[Json]:
     """Return all outcomes for tools: name, settings, seconds, error, and the whole statistics or None."""
     return [
         {

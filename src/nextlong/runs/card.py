@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
@@ -18,6 +18,7 @@ from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split, public_name
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import method_of
+from nextlong.plain_data import Json
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
 from nextlong.results import RowsResult, TokenizerResult
@@ -110,7 +111,7 @@ def public_recipe(recipe: Recipe) -> str:
     return yaml.safe_dump(plain, sort_keys=False, width=120)
 
 
-def _hide_places(plain: dict[str, Any], section: Section) -> None:
+def _hide_places(plain: Json, section: Section) -> None:
     """Put what may be published in the place of marked keys of a section, as plain data, and of the sections in it."""
     for key, field in type(section).model_fields.items():
         value = getattr(section, key)

@@ -15,6 +15,7 @@ import xxhash
 from nextlong.engine.step import Done, Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.destination import ExportFile
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.results import RowsResult, ShardResult
 from nextlong.runs.card import public_recipe
@@ -58,7 +59,7 @@ def fingerprint(record: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: Run) -> Json:
     return {
         "name": run.path.name,
         "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
@@ -67,7 +68,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _split(step: Done, rows: Done, split: str) -> dict[str, Any]:
+def _split(step: Done, rows: Done, split: str) -> Json:
     """Return what one split holds; of a format that adds tokens, as it counted them itself."""
     arranged = rows.result(RowsResult).splits[split]
     counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]

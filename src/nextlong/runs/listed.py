@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nextlong.artefacts import names, record
 from nextlong.artefacts.record import State
 from nextlong.engine import store
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Listed:
 
     name: str
     is_current: bool
-    differs: dict[str, Any]
+    differs: Json
     sequences: int
     tokens_each: int | None
     exports: dict[str, str]
@@ -60,7 +60,7 @@ def _tokens_each(state: State) -> int | None:
     return config.get("target_tokens") if isinstance(config, Mapping) else None
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
+def manifest_of(folder: Path) -> Json:
     """Return a step's manifest, {} where it has none that can be read: it is not finished, or damaged."""
     try:
         manifest = store.read_json(folder / store.MANIFEST)

@@ -32,6 +32,7 @@ from nextlong.engine.step import Done
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.runs import notebook
 
@@ -51,7 +52,7 @@ class Span:
     chunk_id: int
     doc_id: int
     source_id: str
-    kept: dict[str, Any]
+    kept: Json
     char_start: int
     char_end: int
     role: str
@@ -95,7 +96,7 @@ class Sequence:
         return notebook.sequence_html(self)
 
 
-def _stored_recipe(stored: dict[str, Any], index: Path) -> Recipe:
+def _stored_recipe(stored: Json, index: Path) -> Recipe:
     try:
         return Recipe.from_dict(stored, origin=str(index))
     except RecipeError as error:

@@ -24,6 +24,8 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.steps import composed_sequences, draw_of, dropped
 from nextlong.methods.base import method_of
+from nextlong.plain_data import Json
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
 from nextlong.runs.costs import StepCost, step_costs
@@ -128,7 +130,12 @@ class Stats:
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def repeat_meta_chunks(self) -> bool:
+        """Whether the recipe asks for meta-chunks as their own negatives."""
+        return self.negatives is not None and NEGATIVES[self.negatives].repeat_meta_chunk
+
+    def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
         return asdict(self)
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
 from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
@@ -100,7 +99,7 @@ def _index_step(
         queries, k = (_count_of(done), k_of(done)) if is_auto else (0, 0)
         return [partial(choose_and_train, vectors=paths, search=search, queries=queries, k=k, seed=recipe.seed)]
 
-    config: dict[str, Any] = {"index": search.index, "seed": recipe.seed}
+    config: Config = {"index": search.index, "seed": recipe.seed}
     if is_auto:
         config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
@@ -134,7 +133,7 @@ def _tune_step(
     k_of: Callable[[Finished], int],
     wanted: Mapping[str, float],
 ) -> Step:
-    config: dict[str, Any] = {"recall": recipe.search.recall, "neighbours": dict(wanted), "seed": recipe.seed}
+    config: Config = {"recall": recipe.search.recall, "neighbours": dict(wanted), "seed": recipe.seed}
 
     def tasks(done: Finished) -> list[Task]:
         if is_exact(done):

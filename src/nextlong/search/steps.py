@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Config, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import (
@@ -59,7 +58,7 @@ _SEARCH = Estimate(
 
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the drawn meta-documents."""
-    config: dict[str, Any] = {
+    config: Config = {
         "draws": draws(recipe, attempt),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
@@ -128,7 +127,7 @@ def mine_step(recipe: Recipe, embed: Step, meta_documents: Step, index: Sequence
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
     """CHUNKS → DOCS: every document that has chunks, and so many (None: all) whose neighbours a method wants."""
-    config: dict[str, Any] = {"seeds": queries, "seed": recipe.compose_seed}
+    config: Config = {"seeds": queries, "seed": recipe.compose_seed}
 
     def tasks(done: Finished) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")

@@ -15,6 +15,7 @@ from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import METHODS, Recipe
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
@@ -44,7 +45,7 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
 def uses_a_chunk_once(recipe: Recipe) -> bool:
     """Say whether no chunk stands in a sequence twice, or is at least not meant to."""
     is_extended = getattr(METHODS.load(recipe.compose.method), "layout", None) == Layout.EXTENDED
-    return not (is_extended and recipe.compose.negatives == "self-repeat")
+    return not (is_extended and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:

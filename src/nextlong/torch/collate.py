@@ -9,12 +9,11 @@ import torch
 
 from nextlong.torch.choose import check_word
 
+Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
 _PADDING = {"input_ids": 0, "labels": -100, "position_ids": 0}
 
 
-def collate(
-    rows: Sequence[dict[str, Any]], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0
-) -> dict[str, Any]:
+def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0) -> Row:
     """Return one batch of B rows.
 
     `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
@@ -23,7 +22,7 @@ def collate(
     the batch's; `seq_lengths` are joined.
     """
     check_word("layout", layout, ("padded", "flat"))
-    batch: dict[str, Any] = {}
+    batch: Row = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
         if name in _PADDING and len(values) == 1:

@@ -20,6 +20,7 @@ from nextlong.artefacts.ranks import Order, Remainder
 from nextlong.export.rows import SharedChunks
 from nextlong.runs import notebook
 from nextlong.torch.choose import RunLike, Split, choose
+from nextlong.torch.collate import Row
 from nextlong.torch.stream import SequenceStream
 
 COLUMNS: Final = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "seq_lengths")
@@ -80,7 +81,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     def _repr_html_(self) -> str:
         return notebook.data_set_html("nextlong.torch.SequenceDataset", len(self), self.columns, self.fill)
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
+    def __getitem__(self, number: int) -> Row:
         row = number + len(self) if number < 0 else number
         if not 0 <= row < len(self):
             raise IndexError(f"row {number} of {len(self)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 import torch
 from numpy.typing import NDArray
@@ -18,9 +18,20 @@ from torch.utils.data import IterableDataset, get_worker_info
 from nextlong import errors
 from nextlong.artefacts.ranks import Order, Remainder, epoch_order, rank_places, worker_part
 from nextlong.torch.choose import check_word
+from nextlong.torch.collate import Row
 
 if TYPE_CHECKING:
     from nextlong.torch.dataset import SequenceDataset
+
+
+class State(TypedDict):
+    """Where a rank is: rows of the epoch that all ranks have read, and how many one of its workers read since."""
+
+    epoch: int
+    position: int
+    workers: int
+    read: int
+    data: str
 
 
 class SequenceStream(IterableDataset):  # type: ignore[misc]
@@ -66,7 +77,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         """Return how many rows this rank reads, from where it begins."""
         return len(self._places())
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Row]:
         worker, workers = _worker()
         places = worker_part(self._places(), worker=worker, workers=workers, batch_size=self._batch_size)
         numbers = epoch_order(len(self.dataset), order=self._order, seed=self._seed, epoch=self.epoch)[places]
@@ -78,7 +89,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if epoch != self.epoch:
             self._begin(epoch, 0)
 
-    def state_dict(self, *, rows: int | None = None) -> dict[str, Any]:
+    def state_dict(self, *, rows: int | None = None) -> State:
         """Return where this rank is, for `load_state_dict`.
 
         `rows`: how many rows the trainer has taken since it began or resumed (batches · batch_size). It may be left out
@@ -93,13 +104,19 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
                 "state_dict(rows=batches * batch_size), or rows=0 at the start"
             )
         epoch, position = self._start.tolist()
-        state = {"epoch": epoch, "position": position, "workers": workers, "read": read, "data": self._fingerprint()}
+        state: State = {
+            "epoch": epoch,
+            "position": position,
+            "workers": workers,
+            "read": read,
+            "data": self._fingerprint(),
+        }
         if workers == 1:
             done = min(position + read * self.world_size, len(self.dataset))
-            state |= {"position": done, "read": 0}
+            state["position"], state["read"] = done, 0
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from a state; raises RunError if it is of another data set or order, or of one of several workers."""
         if state["data"] != self._fingerprint():
             raise errors.RunError(
@@ -128,7 +145,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             remainder=self._remainder,
         )
 
-    def _rows(self, numbers: NDArray[Any]) -> Iterator[dict[str, Any]]:
+    def _rows(self, numbers: NDArray[Any]) -> Iterator[Row]:
         for number in numbers.tolist():
             row = self.dataset[number]
             assert self._read is not None, "counted from __iter__ on"

@@ -22,6 +22,7 @@ import torch
 
 from nextlong.engine import store
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 
 FOLDER: Final = "checkpoints"
 RECORD: Final = "trainer.json"
@@ -36,7 +37,7 @@ class Progress:
     step: int
     tokens: int
     recent_losses: list[float]
-    recipe: dict[str, Any]
+    recipe: Json
     data: str
     stopped_because: str | None = None
 
@@ -162,7 +163,7 @@ def explained(where: Path) -> Iterator[None]:
         raise
 
 
-def _gathered(model: Any, optimizer: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _gathered(model: Any, optimizer: Any) -> tuple[dict[str, torch.Tensor], Json]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
@@ -190,10 +191,10 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return apart
 
 
-def _read_optimizer(path: Path) -> dict[str, Any]:
+def _read_optimizer(path: Path) -> Json:
     from safetensors import safe_open
 
-    state: dict[str, dict[str, Any]] = {}
+    state: dict[str, Json] = {}
     with safe_open(path, framework="pt") as file:
         groups = json.loads(file.metadata()["param_groups"])
         held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

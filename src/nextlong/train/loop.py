@@ -20,6 +20,7 @@ import torch
 
 from nextlong.engine import store
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 from nextlong.train import checkpoint, held_out, ranks
 from nextlong.train.batches import Plan
 from nextlong.train.metrics import Metrics
@@ -188,7 +189,7 @@ def resume(engine: Engine) -> int:
     return progress.step
 
 
-def _check_same(engine: Engine, record: dict[str, Any], folder: Path) -> None:
+def _check_same(engine: Engine, record: Json, folder: Path) -> None:
     then, now = _flat(record["recipe"]), _flat(engine.recipe.trained_keys())
     changed = [key for key in now if then.get(key) != now[key]]
     if changed:
@@ -201,8 +202,8 @@ def _check_same(engine: Engine, record: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _flat(nested: dict[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(nested: Json, above: str = "") -> Json:
+    flat: Json = {}
     for key, value in nested.items():
         flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
     return flat

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nextlong.train.held_out import HeldOutLoss
     from nextlong.train.loop import Step
 
+Logged = dict[str, Any]  # a line: `step`, and numbers by name, those of roles and distances nested
 STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 
 
@@ -62,7 +63,7 @@ class Metrics:
         for board in self._boards:
             board.close()
 
-    def _append(self, name: str, row: dict[str, Any]) -> None:
+    def _append(self, name: str, row: Logged) -> None:
         if self._is_writer:
             with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -72,7 +73,7 @@ class Metrics:
             board.show(step, values)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Logged]:
     """Return the rows of a log."""
     if not path.exists():
         return []

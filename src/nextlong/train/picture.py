@@ -36,7 +36,7 @@ def draw(out: Path) -> Path | None:
     return out / "loss.svg"
 
 
-def _draw_steps(axis: Any, steps: list[dict[str, Any]], measured: list[dict[str, Any]]) -> None:
+def _draw_steps(axis: Any, steps: list[metrics.Logged], measured: list[metrics.Logged]) -> None:
     axis.plot([row["step"] for row in steps], [row["loss"] for row in steps], color="#9a9a9a", lw=1, label="training")
     if measured:
         axis.plot(*_columns(measured, "loss"), color="#222222", marker="o", ms=3, label="held out")
@@ -44,7 +44,7 @@ def _draw_steps(axis: Any, steps: list[dict[str, Any]], measured: list[dict[str,
     axis.legend(frameon=False)
 
 
-def _draw_roles(axis: Any, measured: list[dict[str, Any]]) -> None:
+def _draw_roles(axis: Any, measured: list[metrics.Logged]) -> None:
     for role in _SHOWN_ROLES:
         rows = [row for row in measured if role in row["role"]]
         if rows:
@@ -55,7 +55,7 @@ def _draw_roles(axis: Any, measured: list[dict[str, Any]]) -> None:
         axis.legend(frameon=False)
 
 
-def _draw_distances(axis: Any, measured: list[dict[str, Any]]) -> None:
+def _draw_distances(axis: Any, measured: list[metrics.Logged]) -> None:
     """One line a measurement, from pale (before training) to dark (the last)."""
     from nextlong.train.held_out import DISTANCES
 
@@ -73,5 +73,5 @@ def _draw_distances(axis: Any, measured: list[dict[str, Any]]) -> None:
     axis.legend(framealpha=0.9, edgecolor="none")
 
 
-def _columns(rows: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+def _columns(rows: list[metrics.Logged], key: str) -> tuple[list[int], list[float]]:
     return [row["step"] for row in rows], [row[key] for row in rows]

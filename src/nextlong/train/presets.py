@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.train.recipe import TrainRecipe
 
 TABLE_128K: Final = "paper, table of the 128K training setting"
@@ -118,9 +119,9 @@ def preset(name: str) -> Mapping[str, Sourced]:
     return PRESETS[name]
 
 
-def filled(keys: Mapping[str, Sourced]) -> dict[str, Any]:
+def filled(keys: Mapping[str, Sourced]) -> Json:
     """Return the keys of a preset as nested sections, for `TrainRecipe.from_dict`."""
-    sections: dict[str, Any] = {}
+    sections: Json = {}
     for key, sourced in keys.items():
         *above, last = key.split(".")
         section = sections

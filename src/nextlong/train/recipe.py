@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.recipe.lengths import PositiveLength
 from nextlong.recipe.read import read_file
 from nextlong.recipe.text import explain, merge
@@ -240,7 +241,7 @@ class TrainRecipe(RecipeFile):
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
 
-    def trained_keys(self) -> dict[str, Any]:
+    def trained_keys(self) -> Json:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
         everything = self.model_dump(mode="json")
         return {key: everything[key] for key in _DECIDING} | {"memory": {"optimizer": self.memory.optimizer}}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 
 Scaling = Literal["keep", "replace"]
 
@@ -42,7 +43,7 @@ def set_base(config: Any, *, base: float | None, max_tokens: int, scaling: Scali
     return [line for line in said if line]
 
 
-def _scaling(parameters: dict[str, Any], scaling: Scaling) -> str:
+def _scaling(parameters: Json, scaling: Scaling) -> str:
     kind = parameters["rope_type"]
     if kind == "default":
         return ""

@@ -19,6 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
+from nextlong.recipe.negatives import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
 from nextlong.verify.step import Step, locate, open_step
@@ -45,7 +47,7 @@ class Artefacts:
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))
-            self.recipe: dict[str, Any] = record["recipe"]
+            self.recipe: Json = record["recipe"]
             self.takes: list[int] = record["sequences_per_part"]
             self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -96,9 +98,9 @@ class Artefacts:
         return config[key]
 
     @property
-    def strategy(self) -> str:
-        """The recipe's `compose.negatives`."""
-        return str(self.setting("compose", "negatives", "top"))
+    def negatives(self) -> NegativeChoice:
+        """What the recipe's `compose.negatives` means."""
+        return NEGATIVES[self.setting("compose", "negatives", "top")]
 
     @cached_property
     def extra_tokens(self) -> int:

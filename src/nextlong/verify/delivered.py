@@ -10,22 +10,52 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import xxhash
 
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.export_readers import BROKEN, Reader, reader_of
 from nextlong.verify.exports import Walk, check_side_by_side, eod_of
 from nextlong.verify.files import problem_of
 from nextlong.verify.outcome import Outcome, in_words
-from nextlong.verify.step import Step, open_step
+from nextlong.verify.step import FileEntry, Manifest, Step, open_step
 
 RECORD = "manifest.json"
 _STEP_FOLDER = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
 # What people and hubs put beside data.
 _ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
+
+
+class RecordedRun(TypedDict):
+    """A run that an export is of: its name, and the fingerprints of its steps."""
+
+    name: str
+    steps: dict[str, str]
+
+
+class RecordedSplit(TypedDict):
+    """What one split holds, and how it was written."""
+
+    step: str
+    config: Json
+    rows: int
+    sequences: int
+    tokens: int
+    folder: NotRequired[str]
+
+
+class Record(TypedDict):
+    """The record that came with an export."""
+
+    format: str
+    rows: str
+    runs: list[RecordedRun]
+    splits: dict[str, RecordedSplit]
+    files: dict[str, FileEntry]
+    xxh3: str
 
 
 def delivered_in(folder: Path) -> list[Path]:
@@ -62,7 +92,7 @@ def verify_delivered(
         yield _check_split(folder, record, split, run)
 
 
-def _read_record(folder: Path) -> tuple[dict[str, Any] | None, Outcome]:
+def _read_record(folder: Path) -> tuple[Record | None, Outcome]:
     """Return the record, None where it cannot be read; and whether it is the one that was written."""
     outcome = Outcome("record", "files", checked=1)
     try:
@@ -85,7 +115,7 @@ def _read_record(folder: Path) -> tuple[dict[str, Any] | None, Outcome]:
     return record, outcome
 
 
-def _check_files(folder: Path, record: dict[str, Any]) -> Outcome:
+def _check_files(folder: Path, record: Record) -> Outcome:
     """Hash every file that the record names, and find those beside them that a reader would take for the data set's."""
     outcome = Outcome("hashes", "files")
     for name, entry in record["files"].items():
@@ -100,7 +130,7 @@ def _check_files(folder: Path, record: dict[str, Any]) -> Outcome:
     return outcome
 
 
-def _check_split(folder: Path, record: dict[str, Any], split: str, run: Artefacts | None) -> Outcome:
+def _check_split(folder: Path, record: Record, split: str, run: Artefacts | None) -> Outcome:
     recorded, name = record["splits"][split], record["format"]
     reader = reader_of(name)
     outcome = Outcome(f"{name} {split} rows", reader.unit if reader else "rows", note=reader.note if reader else "")
@@ -120,17 +150,22 @@ def _check_split(folder: Path, record: dict[str, Any], split: str, run: Artefact
     return outcome
 
 
-def _as_step(folder: Path, record: dict[str, Any], split: str) -> Step:
+def _as_step(folder: Path, record: Record, split: str) -> Step:
     """Return one split's files as if they lay in the folder of the step that wrote them."""
     recorded = record["splits"][split]
     below = recorded.get("folder", "")
     names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
     files = {name.removeprefix(below): record["files"][name] for name in names}
-    manifest = {"parts": [{"files": files}], "inputs": {"rows": record["rows"]}, "fingerprint": recorded["step"]}
-    return Step(f"{record['format']} {split}", folder / below, manifest | {"config": recorded["config"]})
+    manifest: Manifest = {
+        "parts": [{"files": files}],
+        "inputs": {"rows": record["rows"]},
+        "fingerprint": recorded["step"],
+        "config": recorded["config"],
+    }
+    return Step(f"{record['format']} {split}", folder / below, manifest)
 
 
-def _count(step: Step, recorded: dict[str, Any], reader: Reader, outcome: Outcome) -> None:
+def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome) -> None:
     """Read every row, and compare how many there are, and how many tokens, with the record."""
     tokens = 0
     try:
@@ -147,7 +182,7 @@ def _count(step: Step, recorded: dict[str, Any], reader: Reader, outcome: Outcom
     outcome.note = "; ".join(filter(None, (outcome.note, "counted; --run RUN compares each with what it should hold")))
 
 
-def _run_of(record: dict[str, Any], run_dir: Path) -> Artefacts:
+def _run_of(record: Record, run_dir: Path) -> Artefacts:
     """Return the run that an export is of. Raises RunError if it is another's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])

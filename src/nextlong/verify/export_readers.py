@@ -25,6 +25,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong.errors import PluginError
+from nextlong.plain_data import Json
 from nextlong.recipe.export import FORMATS
 from nextlong.verify.step import Step
 
@@ -94,7 +95,7 @@ def _brought_rows(step: Step, brought: Any) -> Iterator[Row]:
         yield Row({name: value for name, value in values.items() if name not in _BESIDE_NAMES}, **_beside(values))
 
 
-def _beside(values: Mapping[str, Any]) -> dict[str, Any]:
+def _beside(values: Mapping[str, Any]) -> Json:
     return {name: values[name] for name in _BESIDE_NAMES if name in values}
 
 
@@ -177,7 +178,7 @@ def _mds_rows(step: Step) -> Iterator[Row]:
             yield _mds_row(data[start:stop], shard["column_names"], shard["column_sizes"])
 
 
-def _mds_data(path: Path, shard: dict[str, Any]) -> memoryview:
+def _mds_data(path: Path, shard: Json) -> memoryview:
     """Return the samples of a shard, not read yet unless they are compressed."""
     packed = shard["zip_data"] or shard["raw_data"]
     data = np.memmap(path, np.uint8, "r").data
@@ -190,7 +191,7 @@ def _mds_data(path: Path, shard: dict[str, Any]) -> memoryview:
     return data
 
 
-def _mds_offsets(name: str, data: memoryview, shard: dict[str, Any]) -> list[int]:
+def _mds_offsets(name: str, data: memoryview, shard: Json) -> list[int]:
     """Return where the samples of a shard begin, and where the last one ends."""
     (count,) = struct.unpack_from("<I", data)
     if count != shard["samples"]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.besides import earlier_exports, rows_of_data_set
 from nextlong.verify.outcome import Outcome
+from nextlong.verify.step import FileEntry, Manifest
 
 _READ_BYTES = 1 << 22
 
@@ -38,7 +38,7 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
     return [manifests, files]
 
 
-def _recorded(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded(manifest: Manifest) -> dict[str, FileEntry]:
     """Return size and hash of every file that a manifest names, and of the card that an export got afterwards."""
     files = {name: record for part in manifest["parts"] for name, record in part["files"].items()}
     card = manifest.get("card")

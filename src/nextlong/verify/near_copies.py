@@ -34,8 +34,8 @@ Words = dict[int, Numbers]  # of chunks, by their ids
 def check_near_copies(run: Artefacts) -> list[Outcome]:
     """Compare every negative; a breach where the recipe asked for no near-copies, else a count."""
     outcome = Outcome("near-copies among negatives", "negatives")
-    if run.layout != Layout.EXTENDED or run.strategy == "self-repeat":
-        of = "self-repeat" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
+    if run.layout != Layout.EXTENDED or run.negatives.repeat_meta_chunk:
+        of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
         outcome.skipped = f"{of}: not meant to be free of them"
         return [outcome]
     is_asked = run.setting("mine", "near_copies") is not None

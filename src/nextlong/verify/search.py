@@ -60,10 +60,9 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     if "mine" not in run.steps:
         candidates.skipped = nearest.skipped = "this run mined no candidates"
         return [scores, candidates, nearest]
-    if run.strategy != "top" or run.is_filtered:
-        nearest.skipped = (
-            f"compose.negatives={run.strategy}" if run.strategy != "top" else "some of the nearest were passed over"
-        )
+    if not run.negatives.are_nearest or run.is_filtered:
+        asked = "compose.negatives asks for others than the nearest"
+        nearest.skipped = "some of the nearest were passed over" if run.negatives.are_nearest else asked
     promised = _promised_recall(run)
     recall = Outcome("recall of the approximate index", "meta-chunks")
     if promised is not None:
@@ -133,7 +132,7 @@ def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> No
             outcome.breach(
                 f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
             )
-        if run.strategy == "top":
+        if run.negatives.are_nearest:
             for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
                 outcome.breach(
                     f"{sequence.where(int(spans[place]))} stands before one that is nearer to its meta-chunk"

@@ -205,8 +205,8 @@ def _part_problems(sequence: Composed) -> Iterator[str]:
 
 
 def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
-    """Yield chunks that stand twice; under `self-repeat`, negatives may."""
-    looked_at = sequence.is_chunk if run.strategy != "self-repeat" else sequence.is_chunk & (sequence.role != NEGATIVE)
+    """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
+    looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
         at = np.flatnonzero(looked_at & (sequence.chunk == chunk)).tolist()
@@ -214,9 +214,9 @@ def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 
 
 def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
-    """Yield negatives of the meta-document, or, under `self-repeat`, those of any other."""
+    """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
-    wants_own = run.strategy == "self-repeat"
+    wants_own = run.negatives.repeat_meta_chunk
     wrong = (sequence.role == NEGATIVE) & (np.isin(sequence.doc, meta_spans) != wants_own)
     for span in np.flatnonzero(wrong).tolist():
         yield f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document"

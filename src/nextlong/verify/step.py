@@ -6,11 +6,43 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from nextlong.errors import RunError
+from nextlong.plain_data import Json
 
-_NO_MANIFEST: dict[str, Any] = {"parts": [], "inputs": {}, "fingerprint": ""}
+
+class FileEntry(TypedDict):
+    """A file's size and hash, as recorded."""
+
+    bytes: int
+    xxh3: str
+
+
+class Part(TypedDict):
+    """What one task wrote, and counted."""
+
+    files: dict[str, FileEntry]
+    counts: NotRequired[Json]
+
+
+class Card(FileEntry):
+    """The card that an export got afterwards."""
+
+    file: str
+
+
+class Manifest(TypedDict):
+    """What a step's manifest says, of which damaged or earlier ones may lack some."""
+
+    parts: list[Part]
+    inputs: dict[str, str]
+    fingerprint: str
+    config: NotRequired[Json]
+    card: NotRequired[Card]
+
+
+_NO_MANIFEST: Manifest = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
@@ -19,7 +51,7 @@ class Step:
 
     name: str
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     damage: str = ""
 
     def files(self, suffix: str) -> list[Path]:

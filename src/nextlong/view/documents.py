@@ -23,6 +23,7 @@ from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.artefacts.resolve import Corpus
+from nextlong.plain_data import Json
 
 _BEFORE, _BEHIND = 60, 140  # characters of a text around what was looked for
 
@@ -142,7 +143,7 @@ class Chunks(NamedTuple):
 
     source: str
     source_id: str
-    kept: dict[str, Any]
+    kept: Json
     chunk_ids: NDArray[np.int64]
     texts: list[str]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -22,6 +22,15 @@ from nextlong.view.states import State, States
 _ROWS, _SECONDS = 25, 0.06
 _SPANS = 100  # rows of the table of a sequence's chunks
 _HEADS = ("sequence", "about the document", "source", "chunks", "documents", "mean cosine", "share of the document")
+
+
+class ChunkFilter(NamedTuple):
+    """Which chunks of a sequence are listed; what is empty or None chooses nothing."""
+
+    role: str
+    name: str  # part of the document's
+    least: float | None  # cosine
+    most: float | None
 
 
 def listed(states: States, name: str, wanted: Wanted, *, first: int, is_part: bool) -> str:
@@ -111,7 +120,7 @@ def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -
     return pages.more(link, status, into="rows", is_searching=not wanted.is_anything and len(result.numbers) < _ROWS)
 
 
-def one(states: States, name: str, number: int, *, first: int, chosen: dict[str, Any]) -> str:
+def one(states: States, name: str, number: int, *, first: int, chosen: ChunkFilter) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
     state = states.get(name)
     sequence = state.sequence(number)
@@ -144,7 +153,7 @@ def _steps(name: str, number: int, count: int) -> Element:
     return element("p", *(item for link in links for item in (link, " ")), class_="steps")
 
 
-def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen: dict[str, Any]) -> list[Element]:
+def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen: ChunkFilter) -> list[Element]:
     fitting = [
         (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
     ]
@@ -154,29 +163,27 @@ def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen:
     action = url(name, "sequence", number)
     search = pages.form(
         action,
-        pages.choice("What", "role", chosen["role"], roles),
-        pages.field("Document's name holds", "name", chosen["name"], type="search"),
-        pages.field("Cosine at least", "least", _shown(chosen["least"]), type="number", step="any", min="-1", max="1"),
-        pages.field("Cosine at most", "most", _shown(chosen["most"]), type="number", step="any", min="-1", max="1"),
+        pages.choice("What", "role", chosen.role, roles),
+        pages.field("Document's name holds", "name", chosen.name, type="search"),
+        pages.field("Cosine at least", "least", _shown(chosen.least), type="number", step="any", min="-1", max="1"),
+        pages.field("Cosine at most", "most", _shown(chosen.most), type="number", step="any", min="-1", max="1"),
     )
     go_on = shown[_SPANS][0] if len(shown) > _SPANS else None
-    link = None if go_on is None else url(name, "sequence", number, **chosen, after=go_on)
-    status = f"{len(fitting):,} chunks" + (
-        " fit." if any(value not in ("", None) for value in chosen.values()) else "."
-    )
+    link = None if go_on is None else url(name, "sequence", number, **chosen._asdict(), after=go_on)
+    status = f"{len(fitting):,} chunks" + (" fit." if any(value not in ("", None) for value in chosen) else ".")
     heads = ("place", "what", "document", "tokens", "length", "cosine")
     table = pages.table("chunks", heads, rows, caption="Chunks, in the order of the sequence")
     return [element("h2", "Its chunks"), search, table, pages.more(link, status, into="chunks")]
 
 
-def _fits(span: Span, chosen: dict[str, Any]) -> bool:
-    if chosen["role"] and span.role != chosen["role"]:
+def _fits(span: Span, chosen: ChunkFilter) -> bool:
+    if chosen.role and span.role != chosen.role:
         return False
-    if chosen["name"] and chosen["name"].casefold() not in span.source_id.casefold():
+    if chosen.name and chosen.name.casefold() not in span.source_id.casefold():
         return False
-    if chosen["least"] is not None and not span.score >= chosen["least"]:
+    if chosen.least is not None and not span.score >= chosen.least:
         return False
-    return chosen["most"] is None or span.score <= chosen["most"]
+    return chosen.most is None or span.score <= chosen.most
 
 
 def _chunk_row(name: str, place: int, span: Span) -> Element:

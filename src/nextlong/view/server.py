@@ -116,8 +116,9 @@ def _sequences(states: States, request: Request) -> str:
 
 def _sequence(states: States, request: Request) -> str:
     asked = request.query_params
-    bounds = {name: _float(request, name) for name in ("least", "most")}
-    chosen = {"role": asked.get("role", ""), "name": asked.get("name", ""), **bounds}
+    chosen = sequence_pages.ChunkFilter(
+        asked.get("role", ""), asked.get("name", ""), _float(request, "least"), _float(request, "most")
+    )
     state, number = request.path_params["state"], request.path_params["number"]
     return sequence_pages.one(states, state, number, first=_whole(request, "after") or 0, chosen=chosen)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nextlong.artefacts import record
 from nextlong.picture import pieces, shared_words
+from nextlong.plain_data import Json
 from nextlong.runs.opened import Run, Sequence
 from nextlong.view.documents import sources
 from nextlong.view.listing import Listing
@@ -45,7 +46,7 @@ class State:
         """Return a sequence; the last few stay in memory. Raises IndexError."""
         return _held(self._sequences, number, lambda: self.run.sequence(number))
 
-    def pair(self, number: int, place: int) -> dict[str, Any]:
+    def pair(self, number: int, place: int) -> Json:
         """Return the text of a piece, that of its partner, and the words that they share. Raises IndexError."""
         spans = self.sequence(number).spans
         if not 0 <= place < len(spans):

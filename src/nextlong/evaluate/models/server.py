@@ -18,11 +18,12 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
 from nextlong.evaluate.task import JSON, Sample
+from nextlong.plain_data import Json
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
@@ -64,7 +65,7 @@ class Server:
                     one.cancel()
 
     def _answer(self, sample: Sample) -> str:
-        body: dict[str, Any] = {"model": self.name, "max_tokens": sample.max_new_tokens, "temperature": 0}
+        body: Json = {"model": self.name, "max_tokens": sample.max_new_tokens, "temperature": 0}
         if sample.stop is not None:
             body["stop"] = [sample.stop]
         if self.options.prompt_format == "chat":

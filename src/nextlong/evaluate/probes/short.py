@@ -7,7 +7,7 @@ acc_norm a task.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
@@ -15,6 +15,7 @@ from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request
+from nextlong.plain_data import Json
 
 # As the paper's table names them; the paper does not say which metric it reports, acc or acc_norm is our choice.
 TASKS: Final = {
@@ -61,7 +62,7 @@ def harness_results(
     )
     manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
     try:
-        evaluated: dict[str, Any] = lm_eval.simple_evaluate(
+        evaluated: Json = lm_eval.simple_evaluate(
             harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0
         )
     except (OSError, ValueError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import xxhash
@@ -18,6 +18,7 @@ import xxhash
 from nextlong.artefacts.resolved import Resolved
 from nextlong.export.formats.base import Format, Options, Snippet
 from nextlong.export.table import SCHEMA, to_table
+from nextlong.plain_data import Json
 from nextlong.results import ShardResult
 
 _DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's
@@ -51,7 +52,7 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
     `_fingerprint` names the content: `datasets` keys its caches of `map` and `filter` by it.
     """
     info = {"citation": "", "description": "", "features": features(), "homepage": "", "license": ""}
-    state: dict[str, Any] = {
+    state: Json = {
         "_data_files": [{"filename": shard.file} for shard in shards],
         "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode()),
         "_format_columns": None,
@@ -64,12 +65,12 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def features() -> dict[str, Any]:
+def features() -> Json:
     """Return the columns as the `datasets` library describes them in JSON."""
     return {field.name: _feature(field.type) for field in SCHEMA}
 
 
-def _feature(kind: pa.DataType) -> dict[str, Any]:
+def _feature(kind: pa.DataType) -> Json:
     if pa.types.is_list(kind):
         return {"feature": _feature(kind.value_type), "_type": "List"}
     if pa.types.is_struct(kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -12,6 +12,7 @@ from nextlong import schemas
 from nextlong.artefacts.resolved import Resolved
 from nextlong.export.formats.base import Format, Options, Snippet
 from nextlong.export.table import SPAN
+from nextlong.plain_data import Json
 from nextlong.results import ShardResult
 
 KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
@@ -30,7 +31,7 @@ def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
     return rows
 
 
-def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[Json]:
     """Yield one dictionary a row, with KEYS."""
     for number in range(len(block)):
         first, last = block.span_offsets[number : number + 2].tolist()
@@ -45,7 +46,7 @@ def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def span_rows(block: Resolved, places: slice) -> list[dict[str, Any]]:
+def span_rows(block: Resolved, places: slice) -> list[Json]:
     """Return the spans at `places` as dictionaries with the names of the Parquet columns."""
     columns = (
         block.chunk_ids[places].tolist(),

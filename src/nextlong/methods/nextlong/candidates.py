@@ -18,6 +18,7 @@ from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.flat_npy import opened
 from nextlong.methods.nextlong import rules
+from nextlong.recipe.negatives import NegativeChoice
 
 
 class Candidates(NamedTuple):
@@ -45,7 +46,7 @@ def ordered_candidates(
     meta: NDArray[Any],
     retrieved: Candidates,
     *,
-    negatives: rules.Negatives,
+    negatives: NegativeChoice,
     pool: int,
     max_similarity: float | None,
     drafted_chars: float,
@@ -54,15 +55,15 @@ def ordered_candidates(
     rng: np.random.Generator,
 ) -> Candidates:
     """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `max_similarity`."""
-    if negatives == "self-repeat":
+    if negatives.repeat_meta_chunk:
         return _repeated(meta, chunks, drafted_chars=drafted_chars)
-    if negatives == "random-corpus":
+    if negatives.origin == "corpus":
         retrieved = _from_corpus(meta, retrieved, chunks, vectors, rng)
     if max_similarity is not None:
         retrieved = retrieved.picked([scores <= max_similarity for scores in retrieved.scores])
-    if negatives == "random-corpus":
+    if negatives.origin == "corpus":
         return retrieved
-    orders = [rules.order(len(ids), negatives=negatives, pool=pool, rng=rng) for ids in retrieved.ids]
+    orders = [rules.order(len(ids), by=negatives.order, pool=pool, rng=rng) for ids in retrieved.ids]
     return retrieved.picked(orders)
 
 

@@ -24,6 +24,7 @@ from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.candidates import Candidates, ordered_candidates, read_candidates
 from nextlong.methods.nextlong.filter import Filtered, filter_near_copies
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
@@ -44,7 +45,7 @@ class DraftRules:
     draft_factor: float
     fit: Literal["exact", "paper"]
     max_chars: int
-    negatives: nextlong_rules.Negatives
+    negatives: str
     pool: int
     near_copies: float | None
     max_similarity: float | None
@@ -152,12 +153,12 @@ def _draft(
     near_copy_inputs: tuple[ShingleStore, Weights] | None,
     rules: DraftRules,
 ) -> Filtered:
-    """Return what a meta-document is offered, and the prefixes drafted of it."""
+    """Return the candidates of a meta-document, and the prefixes drafted of it."""
     target_chars = rules.target_chars(meta, own_tokens)
     candidates_of = ordered_candidates(
         meta,
         retrieved,
-        negatives=rules.negatives,
+        negatives=NEGATIVES[rules.negatives],
         pool=rules.pool,
         max_similarity=rules.max_similarity,
         drafted_chars=target_chars * rules.draft_factor,
@@ -199,7 +200,7 @@ def _encoder(tokenizer: Path, engine: Literal["auto", "reference"]) -> TextEncod
     return TextEncoder.from_file(tokenizer, engine=engine)
 
 
-def _draft_row(meta: NDArray[Any], drafted: Filtered) -> dict[str, Any]:
+def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     neighbours = drafted.candidates
     ids, roles, groups, scores = [], [], [], []

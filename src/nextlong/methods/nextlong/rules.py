@@ -16,8 +16,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Negatives = Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"]
-
 
 def negatives_per_meta_chunk(
     *,
@@ -36,20 +34,20 @@ def negatives_per_meta_chunk(
 def order(
     count: int,
     *,
-    negatives: Literal["top", "random-retrieved", "tail"],
+    by: Literal["nearest", "random", "farthest"],
     pool: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Return in which order the `count` candidates of a meta-chunk are offered, as positions (the paper's ablation, §4.4).
+    """Return in which order the `count` candidates of a meta-chunk serve, as positions (the paper's ablation, §4.4).
 
-    `top`: nearest first. `random-retrieved`: the `pool` nearest in random order. `tail`: the `pool` nearest, farthest
-    first. Behind the pool come the others, nearest first, for sequences that need more.
+    `by` the nearest first; or the `pool` nearest at random, or the farthest of these first.
+    Behind the pool come the others, nearest first, for sequences that need more.
     """
     positions = np.arange(count)
     nearest, others = positions[:pool], positions[pool:]
-    if negatives == "random-retrieved":
+    if by == "random":
         nearest = rng.permutation(nearest)
-    elif negatives == "tail":
+    elif by == "farthest":
         nearest = nearest[::-1]
     return np.concatenate([nearest, others])
 

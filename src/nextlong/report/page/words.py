@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nextlong.picture.pieces import neighbours_before
+from nextlong.recipe.negatives import NEGATIVES
 from nextlong.runs.opened import Span
 from nextlong.schemas import Layout
 
@@ -109,7 +110,7 @@ def verdict(stats: Mapping[str, Any]) -> list[str]:
     """Return what speaks against training on a run, or that nothing which is checked does."""
     if lines := warnings(stats):
         return [f"Look before you train: {one}" for one in lines]
-    if stats["negatives"] == "self-repeat":
+    if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
         return ["The sequences repeat themselves, as was asked: an experiment's control, rarely what to train on."]
     no_leaks = (
         ", no look-alike comes from the document that it stands among" if stats["own_document_negatives"] == 0 else ""

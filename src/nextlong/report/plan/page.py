@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -26,6 +26,7 @@ from nextlong.errors import EncoderError, RunError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
@@ -64,7 +65,7 @@ class Planned(NamedTuple):
     loses: str
     missing: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; costs are those of this machine first."""
         corpus = self.plan and self.plan.corpus
         notes = (self.loses, *self.warnings, self.missing)
@@ -96,7 +97,7 @@ class Planned(NamedTuple):
         }
 
 
-def _plain(cost: Cost, machines: Machines) -> dict[str, Any]:
+def _plain(cost: Cost, machines: Machines) -> Json:
     return {
         "seconds": cost.wall(machines),
         "disk_bytes": cost.disk_bytes,

@@ -32,6 +32,7 @@ from nextlong.errors import NextlongError
 from nextlong.inputs.remembered import input_files
 from nextlong.methods.base import method_of
 from nextlong.methods.quest.keywords import Keywords
+from nextlong.plain_data import Json
 from nextlong.recipe import Encoder, Recipe
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
@@ -121,7 +122,7 @@ def _train(corpus: Path) -> Path:
 
 def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: float) -> Recipe:
     """Return the recipe for a sample: as it is, but for what depends on the size of the corpus."""
-    plain: dict[str, Any] = recipe.model_dump(mode="json")
+    plain: Json = recipe.model_dump(mode="json")
     plain |= {"run_dir": str(corpus.parent / "run"), "executor": "serial", "workers": 1, "name": None}
     plain["ingest"] |= {"sources": [{"path": str(corpus)}], "shard_mb": 1_000}
     plain["decontaminate"] |= {"files": []}

@@ -25,19 +25,26 @@ from nextlong.train.recipe import TrainRecipe
 
 
 class Trainer(NamedTuple):
-    """The export format that a trainer reads, whether rows can be packed for it, and its files by name."""
+    """The export format that a trainer reads, whether rows can be packed for it, and its files by name.
+
+    `attends_across`: whether it can be told to attend across the sequences of a packed row.
+    """
 
     format: str
     packs: bool
     files: Callable[[Facts], Mapping[str, str]]
+    attends_across: bool = False
 
 
 TRAINERS: Final = {
     "torchtitan": Trainer("parquet", True, torchtitan.files),
     "axolotl": Trainer("axolotl", False, axolotl.files),
     "prolong": Trainer("prolong", True, prolong.files),
-    "megatron": Trainer("megatron", True, megatron.files),
+    "megatron": Trainer("megatron", True, megatron.files, attends_across=True),
 }
+
+
+_CROSSING: Final = tuple(name for name, trainer in TRAINERS.items() if trainer.attends_across)
 
 
 def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
@@ -47,8 +54,10 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     trainer, facts = TRAINERS[name], _facts(recipe, folder.absolute())
     if recipe.attention == "document":
         raise RecipeError(f"attention: document is not what {name} can be told; use sequence, or row")
-    if recipe.attention == "row" and recipe.data.pack and name != "megatron":
-        raise RecipeError(f"attention: row with data.pack is not what {name} can be told; use sequence, or megatron")
+    if recipe.attention == "row" and recipe.data.pack and not trainer.attends_across:
+        raise RecipeError(
+            f"attention: row with data.pack is not what {name} can be told; use sequence, or {' or '.join(_CROSSING)}"
+        )
     facts.check_shares()
     folder.mkdir(parents=True, exist_ok=True)
     data = recipe.data

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import yaml
 
+from nextlong.plain_data import Json
 from nextlong.train.emit.facts import Facts, machines, shell
 
 
@@ -16,11 +16,11 @@ def files(facts: Facts) -> Mapping[str, str]:
     return {"axolotl.yaml": yaml.safe_dump(config(facts), sort_keys=False, width=120), "launch.sh": shell(launch)}
 
 
-def config(facts: Facts) -> dict[str, Any]:
+def config(facts: Facts) -> Json:
     """Return the settings; names as in axolotl 0.21."""
     recipe, training = facts.recipe, facts.recipe.training
     packed = facts.row_tokens > facts.sequence_tokens or recipe.data.pack is not None
-    settings: dict[str, Any] = {
+    settings: Json = {
         "base_model": recipe.model.path,
         "model_config": {
             "rope_parameters": (facts.llama3_scaling() or {"rope_type": "default"}) | {"rope_theta": facts.rope_base()},

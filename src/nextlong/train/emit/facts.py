@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.train.recipe import TrainRecipe
 
 
@@ -74,17 +74,17 @@ class Facts:
                 "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
             )
 
-    def architecture(self) -> dict[str, Any]:
+    def architecture(self) -> Json:
         """Return config.json of the model. Raises RecipeError if it is no folder here."""
         path = Path(self.recipe.model.path or "") / "config.json"
         if not path.is_file():
             raise RecipeError(
                 f"model.path={self.recipe.model.path!r}: this trainer is told the model's sizes and RoPE; name a folder here"
             )
-        architecture: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        architecture: Json = json.loads(path.read_text(encoding="utf-8"))
         return architecture
 
-    def llama3_scaling(self) -> dict[str, Any] | None:
+    def llama3_scaling(self) -> Json | None:
         """Return the model's own RoPE scaling, that of Llama 3.1, if it stays. Raises RecipeError for another that would."""
         if self.recipe.model.rope_scaling == "replace":
             return None

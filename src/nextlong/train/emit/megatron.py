@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 import yaml
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.train.emit.facts import Facts, shell, torchrun
 
 
@@ -52,7 +52,7 @@ def arguments(facts: Facts) -> list[str]:
     ]
 
 
-def neox(facts: Facts) -> dict[str, Any]:
+def neox(facts: Facts) -> Json:
     """Return the settings of GPT-NeoX."""
     recipe, training, sizes = facts.recipe, facts.recipe.training, facts.architecture()
     train = prefixes(facts, "train")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.train.emit.facts import Facts, shell, torchrun
 
 # torchtitan's Llama 3 flavours by (layers, width); sizes of others would have to be written out.
@@ -19,7 +20,7 @@ def files(facts: Facts) -> Mapping[str, str]:
     return {"nextlong_titan.py": _MODULE.format(**_values(facts)), "launch.sh": shell(launch)}
 
 
-def _values(facts: Facts) -> dict[str, Any]:
+def _values(facts: Facts) -> Json:
     recipe, training, sizes = facts.recipe, facts.recipe.training, facts.architecture()
     flavour = _FLAVOURS.get((sizes["num_hidden_layers"], sizes["hidden_size"]))
     if sizes.get("model_type") != "llama" or flavour is None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, rouge_l_f1, substring_exact_match
 from nextlong.evaluate.shapes import Book, Choice, Narrative
 from nextlong.evaluate.task import JSON, Request, Sample, Task, register
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
+from nextlong.plain_data import Json
 
 _OMITTED: Final = " ... [the rest of the text is omitted]"
 _QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_choice_eng.jsonl"
@@ -33,7 +34,7 @@ _CHOICE_PROMPT: Final = (
     "following options is correct, output the answer using one single letter (A, B, C, or D). Don't say anything else.\n\n"
     "{demo}{context}\n\nQuestion: {question}\nOptions:\n{options}"
 )
-Item = dict[str, Any]
+Item = Json
 Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
 
 

@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from nextlong.evaluate.data import DataFiles
+from nextlong.plain_data import Json
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
-Row = dict[str, Any]
+Row = Json
 
 
 def rows_of(data: DataFiles, file: str, shape: Any) -> list[Row]:
