@@ -60,6 +60,17 @@ def test_a_model_with_another_tokenizer(train_recipe, model_folder, shared_run, 
         train(train_recipe({"model.scratch": None, "model.path": model_folder(run=shared_run)}), quiet)
 
 
+def test_exported_rows_of_another_tokenizer(train_recipe, shared_run, quiet):
+    import nextlong
+
+    files = [str(path) for path in nextlong.open(shared_run).exported("parquet")]
+    changes = {"data.runs": [], "data.parquet": files, "data.validation": 0.0}
+    with pytest.raises(errors.RecipeError, match=r"model\.scratch\.vocabulary=null .* and there is no run"):
+        train(train_recipe(changes), quiet)
+    with pytest.raises(errors.TokenizerError, match=r"row \d+ of data holds the id \d+, and the model knows 300"):
+        train(train_recipe({**changes, "model.scratch.vocabulary": 300}), quiet)
+
+
 def test_rows_longer_than_the_model(train_recipe, model_folder, quiet):
     with pytest.raises(
         errors.RecipeError, match=r"rows have 2,048 tokens and the model was made for 1,024; set model.rope_base"

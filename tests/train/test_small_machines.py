@@ -101,6 +101,17 @@ def test_conversations(train_recipe, quiet, llama, tmp_path):
     assert losses(final)[-1] < losses(final)[0]
 
 
+def test_a_bare_on_or_off_of_yaml_is_a_word(train_recipe):
+    from nextlong.train.recipe import TrainRecipe
+
+    made = TrainRecipe.from_dict(
+        train_recipe().model_dump(mode="json"), overrides=["watch.tensorboard=on", "watch.wandb=off"]
+    )
+    assert (made.watch.tensorboard, made.watch.wandb) == ("on", "off")
+    with pytest.raises(RecipeError, match="watch.wandb must be 'off' or 'offline'"):
+        TrainRecipe.from_dict(train_recipe().model_dump(mode="json"), overrides=["watch.wandb=on"])
+
+
 def test_tensorboard(train_recipe, quiet):
     pytest.importorskip("tensorboard")
     final = train(train_recipe({"watch.tensorboard": "on"}), quiet)

@@ -12,6 +12,7 @@ from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, draws
 from nextlong.recipe.negatives import NEGATIVES
@@ -142,7 +143,7 @@ def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
         reasons.append(f"{documents:,} documents gave {drafts:,} drafts")
     reasons += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
-        reasons.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
+        reasons.append(f"{counted(used_up, 'chunk')} used compose.max_uses={recipe.compose.max_uses} times and no more")
     return reasons
 
 

@@ -39,6 +39,10 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
             raise RecipeError(
                 f"model.path={path!r} is no model that transformers can load ({reason}); name a folder with config.json and weights"
             ) from None
+    if scratch.vocabulary is None and vocabulary is None:
+        raise RecipeError(
+            "model.scratch.vocabulary=null takes that of the run's tokenizer, and there is no run; say how many ids the data have"
+        )
     return LlamaConfig(
         vocab_size=scratch.vocabulary or vocabulary,
         hidden_size=scratch.hidden_size,

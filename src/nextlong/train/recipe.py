@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
@@ -172,9 +172,14 @@ class HeldOut(Section):
     rows: Positive = Field(16, description="at most; the first of the held-out part")
 
 
+def _switch(value: Any) -> Any:
+    """Return the word for what YAML reads from a bare `on` or `off`."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class Watch(Section):
-    tensorboard: Literal["off", "on"] = "off"
-    wandb: Literal["off", "offline"] = "off"
+    tensorboard: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = "off"
+    wandb: Annotated[Literal["off", "offline"], BeforeValidator(_switch)] = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
         2.0, description="stop when a step's loss is more than so many times the median of the last 20; null: never"
     )

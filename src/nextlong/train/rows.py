@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nextlong.errors import RecipeError
+from nextlong.errors import RecipeError, TokenizerError
 from nextlong.schemas import DOCUMENT
 from nextlong.torch import SequenceDataset
 from nextlong.train.loss import IGNORED
@@ -107,10 +107,10 @@ class RunRows:
 
 
 class TrainingRows:
-    """The rows of a source as a trainer takes them."""
+    """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not looked at)."""
 
-    def __init__(self, source: Source, *, attention: Attention) -> None:
-        self.source, self._attention = source, attention
+    def __init__(self, source: Source, *, attention: Attention, vocabulary: int | None = None) -> None:
+        self.source, self._attention, self._vocabulary = source, attention, vocabulary
 
     def __len__(self) -> int:
         return len(self.source)
@@ -122,6 +122,11 @@ class TrainingRows:
 
     def __getitem__(self, row: int) -> Row:
         ids, lengths, spans = self.source.read(row)
+        if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
+            raise TokenizerError(
+                f"row {row} of data holds the id {highest:,}, and the model knows {self._vocabulary:,}; train a model with the "
+                "tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
+            )
         bounds = _bounds(lengths, spans, attention=self._attention)
         labels, positions = ids.copy(), np.arange(len(ids))
         labels[bounds[:-1]] = IGNORED

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError
+from nextlong.report import tables
 from nextlong.runs.opened import Run
 from nextlong.train import checkpoint, costs, loop, model, ranks
 from nextlong.train.batches import plan_batches
@@ -40,7 +41,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         with ranks.explained(recipe, accelerator):
             engine, lines = _engine(recipe, accelerator)
             for line in lines:
-                said.print(line, highlight=False, markup=False, soft_wrap=True)
+                tables.say(line, said)
             done = loop.resume(engine)
             if is_first:
                 checkpoint.remove_leftovers(out)
@@ -82,7 +83,7 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         name = recipe.model.path or "model.scratch"
         model.check_tokenizer(tokenizer, run_tokenizer=run_tokenizer, model=name, vocabulary=config.vocab_size)
     rows = source_of(recipe.data, split="train", tokenizer=tokenizer)
-    kept_out = _held_out(recipe, rows, tokenizer)
+    kept_out = _held_out(recipe, rows, tokenizer, vocabulary=config.vocab_size)
     row_tokens = recipe.data.pack or rows.row_tokens
     plan = plan_batches(
         rows=len(rows),
@@ -92,7 +93,7 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         world_size=accelerator.num_processes,
         seed=recipe.seed,
     )
-    training_rows = TrainingRows(rows, attention=recipe.attention)
+    training_rows = TrainingRows(rows, attention=recipe.attention, vocabulary=config.vocab_size)
     made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary, device=accelerator.device)
     optimizer = ranks.optimizer_for(made.model, recipe)
     prepared, optimizer = accelerator.prepare(made.model, optimizer)
@@ -119,7 +120,7 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
     return engine, lines
 
 
-def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any) -> TrainingRows | None:
+def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any, *, vocabulary: int) -> TrainingRows | None:
     if not recipe.data.validation:
         return None
     try:
@@ -128,7 +129,7 @@ def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any) -> TrainingRows
         raise CorpusError(f"data.validation={recipe.data.validation:g}: {error}") from None
     if held_out.row_tokens > rows.row_tokens and not recipe.data.pack:
         raise RecipeError("held-out rows are longer than those trained on; use runs of one length, or set data.pack")
-    return TrainingRows(held_out, attention=recipe.attention)
+    return TrainingRows(held_out, attention=recipe.attention, vocabulary=vocabulary)
 
 
 def _fingerprint(data: Data, rows: Source) -> str:
@@ -176,7 +177,7 @@ def _picture(out: Path, console: Console) -> None:
 
     written = picture.draw(out)
     line = f"picture: {written}" if written else "picture: none, matplotlib is missing; pip install matplotlib"
-    console.print(f"model: {out / 'final'}\n{line}", highlight=False, soft_wrap=True)
+    tables.say(f"model: {out / 'final'}\n{line}", console)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from nextlong.artefacts import lookup
 from nextlong.picture import pieces, strip
 from nextlong.picture.elements import element
 from nextlong.picture.strip import Held
+from nextlong.plural import counted
 from nextlong.report.page import words
 from nextlong.runs.opened import Span
 from nextlong.view import pages
@@ -170,7 +171,7 @@ def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen:
     )
     go_on = shown[_SPANS][0] if len(shown) > _SPANS else None
     link = None if go_on is None else url(name, "sequence", number, **chosen._asdict(), after=go_on)
-    status = f"{len(fitting):,} chunks" + (" fit." if any(value not in ("", None) for value in chosen) else ".")
+    status = counted(len(fitting), "chunk") + (" fit." if any(value not in ("", None) for value in chosen) else ".")
     heads = ("place", "what", "document", "tokens", "length", "cosine")
     table = pages.table("chunks", heads, rows, caption="Chunks, in the order of the sequence")
     return [element("h2", "Its chunks"), search, table, pages.more(link, status, into="chunks")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nextlong.picture.pieces import neighbours_before
+from nextlong.plural import counted
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.runs.opened import Span
 from nextlong.schemas import Layout
@@ -71,7 +72,7 @@ def sequences_of(count: int, tokens: int) -> str:
 
 def chunks(count: int) -> str:
     """Return so many chunks in words."""
-    return "1 chunk" if count == 1 else f"{count:,} chunks"
+    return counted(count, "chunk")
 
 
 def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
@@ -79,9 +80,7 @@ def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
     meta_spans = [span for span in spans if span.doc_id == lead]
     others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
     apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
-    summary = (
-        f"{tokens:,} tokens: {chunks(len(meta_spans))} of the document, and text of {len(others):,} other documents."
-    )
+    summary = f"{tokens:,} tokens: {chunks(len(meta_spans))} of the document, and text of {counted(len(others), 'other document')}."
     if not apart:
         return f"{summary} Whatever the document holds still stands side by side."
     return f"{summary} Chunks that stood side by side are now up to {max(apart):,} tokens apart."

@@ -41,11 +41,12 @@ def arguments(facts: Facts) -> list[str]:
         f"--normalization RMSNorm --norm-epsilon {sizes['rms_norm_eps']} --swiglu --disable-bias-linear",
         *([] if sizes.get("tie_word_embeddings") else ["--untie-embeddings-and-output-weights"]),
         f"--context-parallel-size {facts.shared_by} --micro-batch-size 1 --global-batch-size {facts.rows_per_step}",
-        "--use-distributed-optimizer --recompute-activations --attention-backend flash",
+        "--use-distributed-optimizer --attention-backend flash --attention-dropout 0.0 --hidden-dropout 0.0",  # 0.1 if not said
+        *_recomputed(recipe.memory.checkpointing),
         f"--train-iters {training.steps} --lr {training.lr} --min-lr {training.lr * training.min_lr_ratio}",
         f"--lr-decay-style {training.schedule} --lr-decay-iters {training.steps} --lr-warmup-iters {training.warmup_steps}",
-        f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --weight-decay {training.weight_decay}",
-        f"--clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
+        f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --adam-eps {training.eps}",
+        f"--weight-decay {training.weight_decay} --clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
         *(["--bf16"] if training.precision == "bf16" else []),
         *(["--reset-position-ids --reset-attention-mask"] if _keeps_apart(facts) else []),
         f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
@@ -82,8 +83,11 @@ def neox(facts: Facts) -> Json:
         "activation": "swiglu",
         "no_weight_tying": not sizes.get("tie_word_embeddings", False),
         "use_bias_in_attn_linear": False,
+        "use_bias_in_mlp": False,
         "use_bias_in_norms": False,
         "attention_config": [[["flash"], sizes["num_hidden_layers"]]],
+        "attention_dropout": 0.0,  # 0.1 if not said, as the next
+        "hidden_dropout": 0.0,
         "optimizer": {
             "type": "Adam",
             "params": {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps},
@@ -109,6 +113,13 @@ def prefixes(facts: Facts, split: str) -> list[str]:
     """Return the prefixes of the exported pairs of a split."""
     folder = facts.data / split if facts.recipe.data.validation else facts.data
     return [str(path.with_suffix("")) for path in sorted(folder.glob("*.bin"))]
+
+
+def _recomputed(checkpointing: str) -> list[str]:
+    """Return the arguments that keep each layer's input alone; Megatron's `--recompute-activations` recomputes attention only."""
+    if checkpointing == "none":
+        return []
+    return ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
 
 
 def _scaling(facts: Facts) -> list[str]:
