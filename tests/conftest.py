@@ -64,7 +64,7 @@ def small_corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
-    preload = ["nextlong.pipeline", "nextlong.embed.lsa", "faiss", "pyarrow.parquet", "sklearn.utils.extmath"]
+    preload = ["nextlong.pipeline", "nextlong.embed.lsa", "faiss", "pyarrow.parquet"]
     with LocalExecutor(Capacity(cpus=1), preload=preload) as executor:
         assert list(carry_out(executor, len, [("warm",)])) == [4]
 
@@ -76,6 +76,7 @@ def recipe_for(small_corpus, warm_workers):
     def recipe(run_dir, *overrides):
         plain = {
             "run_dir": str(run_dir),
+            "executor": "serial",  # a third of the time of two workers, on two cores that two test processes share
             "workers": 2,
             "ingest": {"sources": [{"path": str(small_corpus), "name": "small"}], "shard_mb": 0.03},
             "chunk": {"max_chars": 256},

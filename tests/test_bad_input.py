@@ -59,7 +59,7 @@ class Bench:
         (self.folder / "corpus.jsonl").write_bytes(content)
         recipe = {
             "run_dir": str(self.run_dir),
-            "workers": 1,
+            "executor": "serial",
             "ingest": {"sources": [{"path": str(self.folder / "corpus.jsonl")}]},
             "chunk": {"max_chars": 200},
             "encoder": {"lsa": {"dimensions": 8}},

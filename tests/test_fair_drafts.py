@@ -35,7 +35,7 @@ def write_mixed(path):
 def run(run_dir, source, *overrides):
     plain = {
         "run_dir": str(run_dir),
-        "workers": 2,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(source), "name": "mixed"}], "shard_mb": 0.2},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 700},

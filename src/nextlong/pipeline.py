@@ -20,10 +20,10 @@ from nextlong.artefacts import record
 from nextlong.artefacts.names import name_for
 from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
 from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.decontaminate_steps import cleaning_steps
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.left_out_step import left_out_step
 from nextlong.corpus.parts import whole_files
-from nextlong.corpus.steps import cleaning_steps
 from nextlong.embed.base import kind_of
 from nextlong.embed.sentence_transformers import count_gpus
 from nextlong.embed.steps import embed_step, encoder_step

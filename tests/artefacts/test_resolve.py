@@ -46,7 +46,7 @@ def run(texts, tmp_path_factory):
     (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     recipe = {
         "run_dir": str(folder / "run"),
-        "workers": 1,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl")}], "shard_mb": 0.006},
         "chunk": {"max_chars": 64},
         "encoder": {"lsa": {"dimensions": 8}},

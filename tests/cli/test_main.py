@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     (folder / "c.jsonl").write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
     recipe = {
         "run_dir": str(folder / "run"),
-        "workers": 1,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},

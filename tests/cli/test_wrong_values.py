@@ -128,7 +128,7 @@ def test_lines_that_are_no_documents(tmp_path, capfd, name, among):
     (tmp_path / "c.jsonl").write_bytes(LINES[name] + good)
     asked = {
         "run_dir": str(tmp_path / "run"),
-        "workers": 1,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(tmp_path / "c.jsonl")}], "max_reject_share": 0.9},
         "chunk": {"max_chars": 200},
         "encoder": {"lsa": {"dimensions": 8}},

@@ -199,7 +199,7 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path):
 
 
 def test_script_without_a_main_guard_is_told_what_to_write(tmp_path, recipe_for):
-    (tmp_path / "my.yaml").write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
+    (tmp_path / "my.yaml").write_text(recipe_for(tmp_path / "run", "executor=local").dump(), encoding="utf-8")
     (tmp_path / "my.py").write_text(UNGUARDED)
     ended = subprocess.run(
         [sys.executable, tmp_path / "my.py", tmp_path / "my.yaml"], capture_output=True, text=True, timeout=PATIENCE_S

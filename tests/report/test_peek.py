@@ -30,7 +30,7 @@ def run(tmp_path_factory):
     (folder / "corpus.jsonl").write_text("".join(rows))
     recipe = {
         "run_dir": str(folder / "run"),
-        "workers": 1,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl")}]},
         "chunk": {"max_chars": 100},
         "encoder": {"lsa": {"dimensions": 8}},

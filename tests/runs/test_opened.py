@@ -203,7 +203,7 @@ def flip_last_byte(path):
 
 
 def test_opening_to_read_goes_by_sizes_and_what_builds_on_a_run_by_bytes(own_run):
-    (path,) = own_run.glob("*-tokens-*/part-00000.ids.npy")
+    (path,) = own_run.glob("*-tokens-*/part-00000.00000.ids.npy")
     flip_last_byte(path)
     assert len(nextlong.open(own_run)) == COUNT
     with pytest.raises(RunError, match=rf"{path} was altered or truncated"):

@@ -172,9 +172,9 @@ def test_few_chunks_that_serve_again_and_again(measured):
 
 
 def test_a_sequence_that_takes_in_a_good_part_of_the_corpus(measured):
-    found = measured({"one": Writer(8).documents(60)})
+    found = measured({"one": Writer(8).documents(40)})
     documents = found.documents_per_sequence.mean
-    assert f"from {documents:,.0f} of the corpus's 60 documents, {documents / 60:.0%}" in said(found, "small-corpus")
+    assert f"from {documents:,.0f} of the corpus's 40 documents, {documents / 40:.0%}" in said(found, "small-corpus")
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured):

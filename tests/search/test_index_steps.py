@@ -72,7 +72,9 @@ def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
 
 def test_another_number_of_workers_gives_the_same_bytes(approximate, recipe_for, tmp_path, hashes_of):
     recipe, _ = approximate
-    again = recipe_for(tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.fetch=40", "workers=1")
+    again = recipe_for(
+        tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.fetch=40", "executor=local"
+    )
     pipeline.run(again)
     assert hashes_of(tmp_path / "run") == hashes_of(run_dir_of(recipe))
 

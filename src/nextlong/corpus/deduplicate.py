@@ -18,8 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from nextlong.errors import RecipeError
 from nextlong.results import MinhashResult, NearDuplicatesResult
@@ -243,6 +241,9 @@ def _join(clusters: NDArray[np.int64], pairs: Pairs) -> None:
         return
     names, ends = np.unique(clusters[pairs], return_inverse=True)
     ends = ends.reshape(-1, 2)
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong
+
     graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
     _, component = connected_components(graph, directed=False)
     _, smallest = np.unique(component, return_index=True)  # names ascend, so the first of a component is its smallest

@@ -50,8 +50,8 @@ def numbered(splits: Sequence[tuple[Part, ...]], counted: Iterator[LineCountResu
         (part,) = parts
         if not part.start:
             above, begins_line = 0, True
-        own = next(counted)
-        inside = Inside(own.bytes, begins_line) if compression_of(part.file.name) else None
+        counts = next(counted)
+        inside = Inside(counts.bytes, begins_line) if compression_of(part.file.name) else None
         yield (replace(part, lines_before=above, inside=inside),)
-        above += own.lines
-        begins_line = own.ends_line if own.bytes else begins_line
+        above += counts.lines
+        begins_line = counts.ends_line if counts.bytes else begins_line

@@ -8,29 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from nextlong.corpus.chunk import chunk_shard
-from nextlong.corpus.decontaminate import clean_shard, contaminated_shard, evaluation_grams
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
 from nextlong.corpus.parts import Splits, numbered, row_groups
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
-from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part, can_be_parted, format_of, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
-from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
 from nextlong.inputs.where import evaluator
 from nextlong.recipe import Recipe, Source
 from nextlong.results import (
     ChunkResult,
-    ContaminatedResult,
-    EvalNgramsResult,
     IngestResult,
     LineCountResult,
     MinhashResult,
@@ -44,7 +37,9 @@ def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
     if recipe.ingest.shard_mb != "auto":
         return int(recipe.ingest.shard_mb * 1_000_000)
     sources = recipe.ingest.sources
-    return auto_shard_bytes(sum(estimate_text_bytes(own, source) for own, source in zip(files, sources, strict=True)))
+    return auto_shard_bytes(
+        sum(estimate_text_bytes(source_files, source) for source_files, source in zip(files, sources, strict=True))
+    )
 
 
 def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
@@ -57,8 +52,10 @@ def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
 def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     return [
-        split_inputs(own, source, shard_bytes=shard_bytes, part_bytes=_part_bytes(own, source, shard_bytes))
-        for source, own in zip(recipe.ingest.sources, files, strict=True)
+        split_inputs(
+            source_files, source, shard_bytes=shard_bytes, part_bytes=_part_bytes(source_files, source, shard_bytes)
+        )
+        for source, source_files in zip(recipe.ingest.sources, files, strict=True)
     ]
 
 
@@ -70,7 +67,7 @@ def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) ->
 
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Parts of large files → how many lines end in each; no step where no file is parted."""
-    parts = [part for own in splits for split in own for part in split if part.stop is not None]
+    parts = [part for of_source in splits for split in of_source for part in split if part.stop is not None]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
@@ -105,8 +102,8 @@ def ingest_step(
                 shard_bytes=shard_bytes,
                 max_document_chars=recipe.ingest.max_document_chars,
             )
-            for source, own in zip(sources, splits, strict=True)
-            for parts in numbered(own, counted)
+            for source, of_source in zip(sources, splits, strict=True)
+            for parts in numbered(of_source, counted)
         ]
 
     def check(done: Done) -> None:
@@ -121,8 +118,8 @@ def ingest_step(
             left_out=sum(part.left_out_by_where for part in ingested),
         )
         parts = iter(ingested)
-        for place, (source, own) in enumerate(zip(sources, splits, strict=True)):
-            of_source = [next(parts) for _ in own]
+        for place, (source, source_splits) in enumerate(zip(sources, splits, strict=True)):
+            of_source = [next(parts) for _ in source_splits]
             check_kept(source, of_source, key=f"ingest.sources[{place}].keep")
         when_ingested(done)
 
@@ -133,9 +130,13 @@ def ingest_step(
             {key: getattr(source, key) for key in sorted(reading)}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.where else {})
-            | ({"extractor": extractor()} if any(format_of(file.name, source) in PAGES for file in own) else {})
-            | {"files": [[file.name, file.identity] for file in own]}
-            for source, own in zip(sources, files, strict=True)
+            | (
+                {"extractor": extractor()}
+                if any(format_of(file.name, source) in PAGES for file in source_files)
+                else {}
+            )
+            | {"files": [[file.name, file.identity] for file in source_files]}
+            for source, source_files in zip(sources, files, strict=True)
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
@@ -161,7 +162,7 @@ def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> I
 def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     """Which documents stay: no exact duplicates, caps and weights."""
     sources = recipe.ingest.sources
-    source_of_split = [place for place, own in enumerate(splits) for _ in own]
+    source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Finished) -> list[Task]:
         shard_sources = [
@@ -258,81 +259,3 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         tasks=per_shard,
     )
     return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
-
-
-def cleaning_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps between the chunks and the cleaned chunks; none if there is no evaluation file."""
-    if not recipe.decontaminate.files:
-        return []
-    eval_ngrams = _eval_ngrams_step(recipe)
-    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, eval_ngrams)
-    return [eval_ngrams, contaminated, _clean_step(chunk, contaminated)]
-
-
-def _eval_ngrams_step(recipe: Recipe) -> Step:
-    """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
-    files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
-
-    def tasks(_: Finished) -> list[Task]:
-        return [partial(evaluation_grams, files=files, ngram=ngram)]
-
-    config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    estimate = Estimate(
-        work=lambda amounts: amounts.evaluation_bytes,
-        seconds=1e-7,
-        disk=lambda amounts: amounts.evaluation_bytes,
-        bytes=0.8,
-        memory=lambda amounts: 4 * amounts.evaluation_bytes,
-        rate="",
-    )
-    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult, estimate=estimate)
-
-
-def _content_hash(file: str) -> str:
-    try:
-        with open_binary(file) as stream:
-            return str(xxhash.xxh3_128_hexdigest(stream.read()))
-    except FileNotFoundError:
-        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
-    except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; mend it or remove it") from None
-
-
-def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
-    """CHUNKS → which of them share a run of words with an evaluation file."""
-
-    def tasks(done: Finished) -> list[Task]:
-        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
-        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
-        return [
-            partial(contaminated_shard, documents=documents, chunks=chunks, heads=heads, grams=grams, files=files)
-            for documents, chunks in shards
-        ]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
-        seconds=5e-8,
-        disk=lambda amounts: amounts.chunks,
-        bytes=1.0,
-        tasks=per_shard,
-        memory=lambda amounts: amounts.evaluation_bytes,
-    )
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult, estimate=estimate)
-
-
-def _clean_step(chunk: Step, contaminated: Step) -> Step:
-    """CHUNKS → CHUNKS without these."""
-
-    def tasks(done: Finished) -> list[Task]:
-        shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
-        return [partial(clean_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.chunks,
-        seconds=1e-8,
-        disk=lambda amounts: amounts.chunks,
-        bytes=21,
-        tasks=per_shard,
-    )
-    return Step("clean", 1, {}, (chunk, contaminated), tasks, ChunkResult, estimate=estimate)

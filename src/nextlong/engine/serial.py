@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from threadpoolctl import threadpool_limits
+
 from nextlong.engine.executor import Capacity, Resources, call_with_gpus
 
 
@@ -41,9 +43,11 @@ class SerialExecutor:
         """Keep everything."""
 
     def __enter__(self) -> Self:
+        self._limits = threadpool_limits(1)  # as a worker has: the last bits of a product depend on it
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._next.clear()
+        self._limits.restore_original_limits()

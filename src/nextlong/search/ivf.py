@@ -165,8 +165,10 @@ class Ivf:
         wide = min(k + int(np.ceil(k * self._files.spare)), sum(len(part.members) for part in self._parts))
         most = max(1, _HELD // cells(wide))
         for first in range(0, len(queries_QD) if wide else 0, most):
-            for found, cosines in self._pass(queries_QD[first : first + most], wide, exclude[first : first + most]):
-                ids.append(found[:k])
+            for neighbours, cosines in self._pass(
+                queries_QD[first : first + most], wide, exclude[first : first + most]
+            ):
+                ids.append(neighbours[:k])
                 scores.append(cosines[:k])
         return ids, scores
 

@@ -123,8 +123,8 @@ class TextEncoder:
             number = self._checkable_texts + place
             is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
             if is_due and len(text) <= _MAX_CHECKED_CHARS:
-                own = ids[stops[place] - lengths[place] : stops[place]]
-                self.mismatches += not np.array_equal(own, _reference_ids(self._reference, text))
+                text_ids = ids[stops[place] - lengths[place] : stops[place]]
+                self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
         self._checkable_texts += len(texts)
 
 
@@ -154,11 +154,11 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     texts = list(trial_texts(reference))
     try:
         fast = fastokens.Tokenizer.from_json_str(reference.to_str())
-        found = _encode_fast(fast, reference, texts)
+        encoded = _encode_fast(fast, reference, texts)
     except ValueError:  # what it knows nothing of
         return None
     true = _joined(_reference_ids(reference, text) for text in texts)
-    agrees = np.array_equal(found[0], true[0]) and np.array_equal(found[1], true[1])
+    agrees = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
     return fast if agrees else None
 
 

@@ -115,9 +115,9 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         encoded = enumerate(done.results(TokensResult))
         wrong = {number: task.mismatches for number, task in encoded if task.mismatches}
         if wrong:
-            told = ", ".join(f"{count:,} of task {number}" for number, count in wrong.items())
+            mismatches = ", ".join(f"{count:,} of task {number}" for number, count in wrong.items())
             raise RunError(
-                f"fastokens gave other ids than the reference for some of the chunks that are checked ({told}); "
+                f"fastokens gave other ids than the reference for some of the chunks that are checked ({mismatches}); "
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 
@@ -160,7 +160,7 @@ def _earlier_tokens(
     run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
 ) -> list[list[Known]]:
     """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
-    found = []
+    earlier = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
         try:
             tokens = open_done("tokens", folder)
@@ -171,10 +171,10 @@ def _earlier_tokens(
                 continue
             (named,) = run_dir.glob(f"[0-9][0-9]-named_chunks-{manifest['inputs']['named_chunks']}")
             rows = open_done("named_chunks", named).files(".rows.npy")
-            found.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
+            earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
         except (RunError, ValueError):
             continue  # unfinished, harmed or half removed: these rows are tokenized anew
-    return found
+    return earlier
 
 
 def check_eod(recipe: Recipe, tokenizer: Path) -> None:

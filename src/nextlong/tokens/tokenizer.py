@@ -102,13 +102,13 @@ def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -
     """Return the id of a special token, None for None; `key` is the recipe's, for the error. Raises TokenizerError."""
     if name is None:
         return None
-    found: int | None = tokenizer.token_to_id(name)
-    if found is None:
+    known_id: int | None = tokenizer.token_to_id(name)
+    if known_id is None:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
         advice = f"nearest of its special tokens: {', '.join(near)}" if near else "it has no special tokens"
         raise TokenizerError(f"{key}={name!r} is not in the tokenizer; {advice}")
-    return found
+    return known_id
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
@@ -260,11 +260,11 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
 
 def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    found: int | None = tokenizer_of(tokenizer).token_to_id(name)
-    if found is None:
-        told = f"{key}={name!r}" if key else repr(name)
-        raise TokenizerError(f"{told} is no token of the tokenizer; name one, such as its end of text")
-    return found
+    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    if token is None:
+        asked = f"{key}={name!r}" if key else repr(name)
+        raise TokenizerError(f"{asked} is no token of the tokenizer; name one, such as its end of text")
+    return token
 
 
 @lru_cache(maxsize=2)

@@ -145,7 +145,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
 
 def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    say = partial(tables.say, console=console)
     page = planned(recipe, asked, tell=say)
     if page.plan is None:
         _print(page.steps, page.states, [], console)

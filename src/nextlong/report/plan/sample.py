@@ -174,8 +174,8 @@ def _measure_search(dimensions: int) -> float:
 
 def _measure_start(recipe: Recipe) -> float:
     """Return what the run takes to import its libraries, and again for the server that its workers are forked from."""
-    own = _import_s(("nextlong.cli.main", "nextlong.pipeline"))
-    return own + (_import_s(tuple(preloaded(recipe))) if recipe.executor == "local" else 0.0)
+    import_s = _import_s(("nextlong.cli.main", "nextlong.pipeline"))
+    return import_s + (_import_s(tuple(preloaded(recipe))) if recipe.executor == "local" else 0.0)
 
 
 @lru_cache
