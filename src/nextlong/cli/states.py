@@ -18,6 +18,7 @@ from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.plain_data import Json
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
@@ -113,7 +114,7 @@ def _shared_with(run_dir: Path) -> list[str]:
         others = [str(user) for user in shared.users(path) if user != run_dir.absolute()]
         size = _size(sum(bytes_of(link) for link in stored))
         more = f", shared with {', '.join(others)}" if others else ""
-        lines.append(f"{size} of this in {len(stored)} steps lie in the store {path}{more}")
+        lines.append(f"{size} of this in {counted(len(stored), 'step')} lie in the store {path}{more}")
     return lines
 
 
@@ -202,7 +203,7 @@ def _prune(asked: argparse.Namespace) -> None:
             tables.say(f"{run_dir}: there is nothing that no state needs", console)
             return
         _show_waste(waste, console)
-        line = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
+        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if dropped:
             line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
         line += f"; what stays: {', '.join(state.name for state in kept)}"
