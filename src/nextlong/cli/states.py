@@ -18,6 +18,7 @@ from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.plain_data import Json
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
@@ -113,7 +114,7 @@ def _shared_with(run_dir: Path) -> list[str]:
         others = [str(user) for user in shared.users(path) if user != run_dir.absolute()]
         size = _size(sum(bytes_of(link) for link in stored))
         more = f", shared with {', '.join(others)}" if others else ""
-        lines.append(f"{size} of this in {len(stored)} steps lie in the store {path}{more}")
+        lines.append(f"{size} of this in {counted(len(stored), 'step')} lie in the store {path}{more}")
     return lines
 
 

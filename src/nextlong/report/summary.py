@@ -63,10 +63,10 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
-        counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
-        facts.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
+        rows_of = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
+        facts.append((split, f"{rows_of}; {filled} of {room:,} tokens a row are filled"))
         facts += [
-            (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
+            (f"  of run {number}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
         facts += [
