@@ -203,7 +203,7 @@ def _prune(asked: argparse.Namespace) -> None:
             tables.say(f"{run_dir}: there is nothing that no state needs", console)
             return
         _show_waste(waste, console)
-        line = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
+        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if dropped:
             line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
         line += f"; what stays: {', '.join(state.name for state in kept)}"

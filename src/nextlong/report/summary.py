@@ -63,8 +63,8 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
-        rows_of = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
-        facts.append((split, f"{rows_of}; {filled} of {room:,} tokens a row are filled"))
+        rows_made = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
+        facts.append((split, f"{rows_made}; {filled} of {room:,} tokens a row are filled"))
         facts += [
             (f"  of run {number}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
@@ -97,7 +97,9 @@ def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
     left_out, train = rows.left_out, rows.train.sequences
     total = left_out + sum(split.sequences for split in rows.splits.values())
-    neither = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
+    neither = (
+        f"{left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
+    )
     return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 

@@ -112,12 +112,12 @@ def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -
     if result.go_on is None:
         return pages.more(
             None,
-            f"That is all of {total:,} sequences." if wanted.is_anything else "No more sequences fit.",
+            f"That is all of {counted(total, 'sequence')}." if wanted.is_anything else "No more sequences fit.",
             into="rows",
         )
     asked = {key: getattr(wanted, key) for key in ("least", "most", "source", "name", "document")}
     link = url(name, "sequences", **asked, after=result.go_on)
-    status = f"{result.go_on:,} of {total:,} sequences looked at."
+    status = f"{result.go_on:,} of {counted(total, 'sequence')} looked at."
     return pages.more(link, status, into="rows", is_searching=not wanted.is_anything and len(result.numbers) < _ROWS)
 
 

@@ -67,7 +67,7 @@ GLOSSARY: Final = {
 
 def sequences_of(count: int, tokens: int) -> str:
     """Return so many sequences of so many tokens in words."""
-    return f"{count:,} sequence{'' if count == 1 else 's'} of exactly {tokens:,} tokens"
+    return f"{counted(count, 'sequence')} of exactly {tokens:,} tokens"
 
 
 def chunks(count: int) -> str:
@@ -95,7 +95,7 @@ def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
         f"{sequences_of(stats['sequences'], stats['target_tokens'])}, {stats['tokens']:,} tokens in all, from "
-        f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
+        f"{stats['distinct_documents']:,} of the {counted(stats['yields']['documents'], 'document')} of the corpus."
     )
 
 
