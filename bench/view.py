@@ -1,10 +1,11 @@
-"""How long the report and the viewer take on a large run: 10,000 sequences of 131,072 tokens.
+"""How long the report and the viewer take on a large run: 10,000 sequences of 131,072 tokens, or a million shorter ones.
 
 The run is real as far as it can be in minutes: documents of invented words are ingested, embedded, searched, drafted, tokenized
 and composed; then the step that composes is carried out once more, through the engine, with a task that writes the real sequences
 over and over until there are as many as asked for. Files, manifests and the state's record are those of any run.
 
-    python bench/view.py --out .bench/view [--sequences 10000]
+    python bench/view.py --out .bench/view
+    python bench/view.py --out .bench/million --sequences 1000000 --tokens 4096
 
 The report is measured as a command (`measure.py`), the viewer over HTTP from its first request on, and, where playwright and
 Chromium are installed, by the browser's own first contentful paint.
@@ -59,7 +60,7 @@ def write_corpus(path: Path) -> None:
             file.write(json.dumps({"id": f"document-{number}", "text": "\n".join(lines)}) + "\n")
 
 
-def recipe_of(folder: Path) -> Recipe:
+def recipe_of(folder: Path, tokens: int) -> Recipe:
     """Return the recipe of the real sequences."""
     plain = {
         "run_dir": str(folder / "run"),
@@ -68,7 +69,7 @@ def recipe_of(folder: Path) -> Recipe:
         "encoder": {"lsa": {"dimensions": 64}},
         "mine": {"near_copies": None},
         "tokenizer": {"train": 8192},
-        "compose": {"sequences": _REAL, "target_tokens": TOKENS},
+        "compose": {"sequences": _REAL, "target_tokens": tokens},
         "export": {"formats": ["jsonl"]},
     }
     return Recipe.from_dict(plain)
@@ -90,12 +91,12 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
-def make(folder: Path, sequences: int) -> str:
+def make(folder: Path, sequences: int, tokens: int) -> str:
     """Make the run, unless it is there; return what opens it."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "corpus.jsonl").exists():
         write_corpus(folder / "corpus.jsonl")
-    recipe = recipe_of(folder)
+    recipe = recipe_of(folder, tokens)
     done = dict(nextlong.run(recipe).steps)
     name = f"of-{sequences}"
     if name not in record.state_names(folder / "run"):
@@ -166,7 +167,7 @@ def first_paint(url: str) -> float | None:
     return painted
 
 
-def pages(state: str, sequences: int) -> dict[str, Callable[[random.Random], str]]:
+def pages(state: str, sequences: int, tokens: int) -> dict[str, Callable[[random.Random], str]]:
     """Return the kinds of pages that are asked for, each as what draws a path."""
     name = quote(state)
     return {
@@ -178,7 +179,7 @@ def pages(state: str, sequences: int) -> dict[str, Callable[[random.Random], str
         "sequences of a document": lambda draw: f"/{name}/sequences?document={draw.randrange(600)}",
         "a sequence": lambda draw: f"/{name}/sequence/{draw.randrange(sequences)}",
         "a chunk beside its meta-chunk": lambda draw: (
-            f"/{name}/sequence/{draw.randrange(sequences)}/pairs/{draw.randrange(1, 200)}"
+            f"/{name}/sequence/{draw.randrange(sequences)}/pairs/{draw.randrange(1, max(2, tokens // 1024))}"
         ),
         "documents by name": lambda draw: f"/{name}/documents?name=document-{draw.randrange(999)}",
         "documents by text": lambda draw: f"/{name}/documents?text=no+such+word+{draw.randrange(99)}",
@@ -192,9 +193,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sequences", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of each sequence")
     parser.add_argument("--repeats", type=int, default=15)
     asked = parser.parse_args()
-    run = make(asked.out.absolute(), asked.sequences)
+    run = make(asked.out.absolute(), asked.sequences, asked.tokens)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = measure([sys.executable, "-m", "nextlong", "report", run, "-o", str(asked.out / "report.html")])
     if report.rc:
@@ -211,7 +213,7 @@ def main() -> None:
     with viewer(run) as (host, port, _):
         if (painted := first_paint(f"http://{host}:{port}/")) is not None:
             print(f"first contentful paint: {painted:.0f} ms", flush=True)
-        for what, path in pages(state, asked.sequences).items():
+        for what, path in pages(state, asked.sequences, asked.tokens).items():
             taken = [milliseconds(host, port, path(draw)) for _ in range(asked.repeats)]
             print(f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms", flush=True)
 

@@ -28,3 +28,17 @@ def test_every_path_in_the_readme_exists():
     text = README.read_text(encoding="utf-8")
     for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (README.parent / path).exists(), path
+
+
+TREE = README.read_text(encoding="utf-8").split("## The tree\n\n")[1].split("\n\n")[0].split("\n")
+
+
+def test_the_tree_fits_one_screen():
+    assert len(TREE) <= 40
+    assert max(map(len, TREE)) <= 120
+
+
+def test_the_tree_has_every_folder_once():
+    source = README.parent / "src" / "nextlong"
+    folders = [f"{path.parent.name}/" for path in sorted(source.glob("*/__init__.py"))]
+    assert sorted(re.findall(r"(?<![\w/])[a-z]+/(?=  )", "\n".join(TREE[1:-1]))) == sorted(folders)

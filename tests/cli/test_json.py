@@ -1,24 +1,15 @@
 """What `--json` prints has the keys that docs/reference/json.md names, and the numbers that the run has."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import nextlong
+from every_command import documented
 from nextlong.cli import main
 from nextlong.recipe import Recipe
-
-PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text("utf-8")
-
-
-def documented(command):
-    """Return the keys that the page names for a command."""
-    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", PAGE, flags=re.DOTALL | re.MULTILINE)[1]
-    keys = re.search(r"Keys: (.*?)(?:\n\n|\Z)", section, flags=re.DOTALL)[1]
-    return re.findall(r"`(\w+)`", keys)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_what_says_that_the_rest_is_there_comes_last(flaky, tmp_path):
 def test_another_export_with_the_same_names_is_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     changed = {**CONTENTS, "train/part-00001.parquet": b"SECOND" * 1000}  # of the same size
-    with pytest.raises(ExportError, match="holds 1 files of another export, such as 'train/part-00001.parquet'"):
+    with pytest.raises(ExportError, match="holds 1 file of another export, such as 'train/part-00001.parquet'"):
         publish(export(tmp_path, changed), destination)
     assert data_at(destination) == CONTENTS
     done = publish(export(tmp_path, changed), destination, others="replace")
@@ -198,7 +198,7 @@ def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
 def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
-    with pytest.raises(ExportError, match=r"holds 1 files of another export, such as 'train/part-00002.parquet'"):
+    with pytest.raises(ExportError, match=r"holds 1 file of another export, such as 'train/part-00002.parquet'"):
         publish(export(tmp_path, fewer), destination)
     assert data_at(destination) == CONTENTS
     assert publish(export(tmp_path, fewer), destination, others="replace").sent == 1  # the card
@@ -210,7 +210,7 @@ def test_files_that_no_push_put_there_are_left_alone(tmp_path):
     there.mkdir()
     (there / "mine.parquet").write_bytes(b"mine")
     for others in ("refuse", "replace"):
-        with pytest.raises(ExportError, match=r"1 files that no push put there, such as 'mine.parquet'"):
+        with pytest.raises(ExportError, match=r"1 file that no push put there, such as 'mine.parquet'"):
             publish(export(tmp_path), str(there), others=others)
     assert held_at(str(there)) == {"mine.parquet": b"mine"}
     (there / "mine.parquet").rename(there / "README.md")

@@ -111,7 +111,7 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, tmp_path, c
     assert code == 0
     assert "(160 of 260 documents have compose.min_meta_chunks=2 chunks or more; " in told
     assert "dropped: too few negatives to reach target_tokens; " in told
-    assert "chunks were used compose.max_uses=1 times and no more)" in told
+    assert "chunks used compose.max_uses=1 times and no more)" in told
 
 
 @pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest", "splice", "untie_the_knots"])

@@ -9,6 +9,14 @@ from pathlib import Path
 
 SUFFIX = ".left_out.json"
 
+# Reasons; behind the first stands what is wrong with the records.
+REJECTED = "rejected: "
+WHERE = "where does not hold"
+EQUAL = "equal to an earlier document"
+OVER = "over max_documents, max_chars or weight"
+NEARLY_EQUAL = "nearly equal to another document"
+CONTAMINATED = "shares words with an evaluation text"
+
 
 @dataclass(frozen=True)
 class Example:

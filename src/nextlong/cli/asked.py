@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nextlong.errors import NextlongError
 
@@ -20,6 +21,16 @@ def add_recipe(sub: argparse.ArgumentParser, *, needed: Literal["always", "a pre
         metavar="KEY=VALUE",
         help="e.g. compose.target_tokens=65536",
     )
+
+
+def add_json(sub: argparse.ArgumentParser, *, about: str = "print JSON") -> None:
+    """Add `--json`."""
+    sub.add_argument("--json", action="store_true", help=about)
+
+
+def print_json(plain: Any) -> None:
+    """Print what `--json` asks for; progress and notes are not for standard output then."""
+    print(json.dumps(plain, indent=1, ensure_ascii=False))
 
 
 def write(path: Path, content: str | bytes) -> None:

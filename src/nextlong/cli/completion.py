@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nextlong.cli.asked import add_json, print_json
+
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -22,6 +24,7 @@ def add(
         "fish: nextlong completion fish > ~/.config/fish/completions/nextlong.fish",
     )
     completion.add_argument("shell", choices=_SHELLS)
+    add_json(completion, about="print it within JSON")
     completion.set_defaults(command=lambda asked: _completion(asked, parser_of()))
 
 
@@ -29,7 +32,11 @@ def _completion(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> N
     import shtab
 
     _complete_paths(parser, shtab.FILE)
-    print(shtab.complete(parser, shell=asked.shell))
+    script = shtab.complete(parser, shell=asked.shell)
+    if asked.json:
+        print_json({"shell": asked.shell, "script": script})
+    else:
+        print(script)
 
 
 def _complete_paths(parser: argparse.ArgumentParser, files: Mapping[str, Any]) -> None:

@@ -7,13 +7,21 @@ corpus; the result is sequences of 16,384 tokens. The recipe is left behind as a
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from nextlong.cli.demo_corpus import write_demo_corpus
 from nextlong.cli.run import run_and_tell
+from nextlong.plural import counted
 from nextlong.recipe import Recipe, template
+from nextlong.report import tables
 
+_NEXT = (
+    ("one of them", "nextlong peek {run} 0"),
+    ("its text", "nextlong peek {run} 0 --text"),
+    ("longer", "nextlong run {recipe} --set compose.target_tokens=32768"),
+)
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
 
 
@@ -30,23 +38,18 @@ def demo_recipe(folder: Path) -> Recipe:
     )
 
 
-def run_demo(folder: Path, console: Console) -> None:
+def run_demo(folder: Path, console: Console, *, form: Literal["text", "json"] = "text") -> None:
     """Write corpus and recipe to `folder`, run it, and say what to look at. Again: does nothing that is done."""
     corpus, recipe_path = folder / "corpus.jsonl", folder / "demo.yaml"
     if not corpus.exists():
         written = write_demo_corpus(corpus)
-        console.print(
-            f"corpus:       {written.documents:,} documents, {written.chars / 1e6:.1f} MB of Python's own documentation",
-            highlight=False,
-        )
+        size = f"{written.chars / 1e6:.1f} MB"
+        what = f"{counted(written.documents, 'document')}, {size} of Python's own documentation"
+        tables.show_facts([("corpus", what)], console, beside=_NEXT)
     recipe = demo_recipe(folder.absolute())  # what is left behind runs from every working directory
     heading = "The recipe of `nextlong demo`. Put your own files and tokenizer in, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
-    run_and_tell(recipe, console)
-    console.print(
-        f"one of them:  nextlong peek {recipe.run_dir} 0\n"
-        f"its text:     nextlong peek {recipe.run_dir} 0 --text\n"
-        f"longer:       nextlong run {recipe_path} --set compose.target_tokens=32768",
-        highlight=False,
-        soft_wrap=True,
-    )
+    run_and_tell(recipe, console, form=form)
+    if form == "text":
+        places = {"run": recipe.run_dir, "recipe": str(recipe_path)}
+        tables.show_facts([(name, command.format(**places)) for name, command in _NEXT], console)

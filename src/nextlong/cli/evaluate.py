@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from nextlong.cli.asked import add_json
 from nextlong.errors import EvaluateError
 from nextlong.report.tables import PipeConsole as Console
 
@@ -49,6 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG"
     )
+    add_json(sub, about="print JSON: of --dry-run what would be measured, else the score of every task")
     sub.set_defaults(command=_evaluate)
 
 
@@ -127,15 +129,16 @@ def _evaluate(asked: argparse.Namespace) -> None:
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
-    console = Console()
+    console = Console(stderr=asked.json)
+    form: Literal["text", "json"] = "json" if asked.json else "text"
     if asked.model == "report":
-        command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console)
+        command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console, form=form)
     elif asked.model == "judge":
-        command.judge(asked.files, name=asked.judge, server=_server(asked), console=console)
+        command.judge(asked.files, name=asked.judge, server=_server(asked), console=console, form=form)
     elif asked.model == "import":
-        command.import_helmet(asked.files, out=asked.out, label=asked.label, console=console)
+        command.import_helmet(asked.files, out=asked.out, label=asked.label, console=console, form=form)
     else:
-        command.measure(_settings(asked), console=console)
+        command.measure(_settings(asked), console=console, form=form)
 
 
 def _settings(asked: argparse.Namespace) -> Settings:

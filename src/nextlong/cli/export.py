@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nextlong.errors import NextlongError
 from nextlong.recipe.export import FORMATS
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 
@@ -65,7 +66,7 @@ def _export(asked: argparse.Namespace) -> None:
     if asked.json:
         print(json.dumps(as_json.export_of(written), indent=1, ensure_ascii=False))
         return
-    summary.tell(summary.exported(written.recipe, written.done, longest=written.longest), console)
+    tables.show_facts(summary.exported(written.recipe, written.done, longest=written.longest), console)
 
 
 def _proportion(word: str) -> float:

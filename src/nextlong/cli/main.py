@@ -24,10 +24,11 @@ from nextlong.cli import report as cli_report
 from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli import view as cli_view
-from nextlong.cli.asked import add_recipe, write
+from nextlong.cli.asked import add_json, add_recipe, print_json, write
 from nextlong.engine.interrupts import Terminated, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 2, 130, 143
@@ -36,36 +37,39 @@ _USER_MISTAKE, _INTERRUPTED, _TERMINATED = 2, 130, 143
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     asked = _parser().parse_args(arguments)
-    error_console = Console(stderr=True, highlight=False, soft_wrap=True)
+    error_console = Console(stderr=True)
     code: int | None = None
     try:
         with sigterm_raises():
             code = asked.command(asked)
             sys.stdout.flush()
     except NextlongError as error:
-        error_console.print("[bold red]error:[/] ", end="")
-        error_console.print(str(error), markup=False)
+        tables.say(str(error), error_console, label="error: ")
         return _USER_MISTAKE
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
-        error_console.print("[bold red]error:[/] ", end="")
-        error_console.print("a path of the recipe or the command holds a NUL, which no file system takes; correct it")
+        tables.say(
+            "a path of the recipe or the command holds a NUL, which no file system takes; correct it",
+            error_console,
+            label="error: ",
+        )
         return _USER_MISTAKE
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        error_console.print("[bold red]error:[/] ", end="")
-        error_console.print(
-            f"{error.filename} is longer than a path can be ({error.strerror}); shorten it", markup=False
+        tables.say(
+            f"{error.filename} is longer than a path can be ({error.strerror}); shorten it",
+            error_console,
+            label="error: ",
         )
         return _USER_MISTAKE
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
         error_console.print("" if is_terminated else "\n", end="")  # behind the terminal's ^C
-        error_console.print("stopped; what is finished is kept, the same command goes on from there", markup=False)
+        tables.say("stopped; what is finished is kept, the same command goes on from there", error_console)
         return _TERMINATED if is_terminated else _INTERRUPTED
     return code or 0
 
@@ -81,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--dir", type=Path, default=Path("nextlong-demo"), help="where to put it (default: nextlong-demo)"
     )
+    add_json(demo, about="print JSON, as run does")
     demo.set_defaults(command=_demo)
 
     init = commands.add_parser("init", help="write a commented recipe")
@@ -97,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument(
         "--preset", metavar="NAME", help="copy a recipe of the package: quickstart, paper-64k, paper-128k or paper-512k"
     )
+    add_json(init)
     init.set_defaults(command=_init)
 
     for name, command, meaning in (
@@ -106,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=meaning)
         add_recipe(sub, needed="a preset will do" if name == "plan" else "always")
         sub.set_defaults(command=command)
-        sub.add_argument("--json", action="store_true", help="print JSON")
+        add_json(sub)
         if name == "plan":
             cli_plan.add(sub)
         if name == "run":
@@ -135,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 def _demo(asked: argparse.Namespace) -> None:
     from nextlong.cli import demo
 
-    demo.run_demo(asked.dir, Console())
+    demo.run_demo(asked.dir, Console(stderr=asked.json), form="json" if asked.json else "text")
 
 
 def _init(asked: argparse.Namespace) -> None:
@@ -144,6 +150,7 @@ def _init(asked: argparse.Namespace) -> None:
 
     if asked.recipe.exists() and not asked.force:
         raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
+    recipe: Recipe | None = None
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
         heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
@@ -161,15 +168,18 @@ def _init(asked: argparse.Namespace) -> None:
     else:
         text = presets.preset(asked.preset)
     write(asked.recipe, text)
+    written = Recipe.load(asked.recipe) if recipe is None else recipe
+    has_documents = recipe is None or bool(starter.finds(asked.recipe, asked.sources))
+    if asked.json:
+        print_json(starter.as_json(asked.recipe, written, has_documents=has_documents))
+        return
     look = "look at ingest.sources and tokenizer"
-    if asked.preset is None and not starter.finds(asked.recipe, asked.sources):
+    if not has_documents:
         look = "found no documents beside it: put the path of yours into ingest.sources"
-    elif asked.preset is None:
+    elif recipe is not None:
         for source in recipe.ingest.sources:
-            line = f"{source.label}: text from {source.text!r}, ids from {source.id!r}"
-            Console().print(line, highlight=False, soft_wrap=True, markup=False)
-    line = f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}"
-    Console().print(line, highlight=False, soft_wrap=True)
+            tables.say(f"{source.label}: text from {source.text!r}, ids from {source.id!r}", Console())
+    tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
 
 
 def _run(asked: argparse.Namespace) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nextlong.cli.asked import write
+from nextlong.cli.asked import add_json, print_json, write
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("--dry-run", action="store_true", help="say models, tokens, hours and disk; run nothing")
     sub.add_argument("--force", action="store_true", help="init: overwrite the recipe if it is there")
+    add_json(sub)
     sub.set_defaults(command=_replicate)
 
 
@@ -64,20 +66,25 @@ def _replicate(asked: argparse.Namespace) -> None:
     from nextlong.replicate.presets import is_only_planned
 
     recipe = _recipe(asked)
-    console = Console()
+    console = Console(stderr=asked.json)
     if asked.dry_run or is_only_planned(recipe):
         from nextlong.replicate import plan
 
         _check_installed(_NEEDED[:2])
-        plan.show(recipe, console)
+        if asked.json:
+            print_json(plan.as_json(recipe))
+        else:
+            plan.show(recipe, console)
         return
     _check_installed(_NEEDED)
     from nextlong.replicate import report
     from nextlong.replicate.carry_out import replicate
 
     recipe = _with_corpus(recipe, console)
-    done = replicate(recipe, report=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    done = replicate(recipe, report=lambda line: tables.say(line, console))
     report.write(done, console)
+    if asked.json:
+        print_json(report.as_json(done))
 
 
 def _recipe(asked: argparse.Namespace) -> Replication:
@@ -109,12 +116,7 @@ def _with_corpus(recipe: Replication, console: Console) -> Replication:
     path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
     if not path.exists():
         write_demo_corpus(path)
-    console.print(
-        f"corpus: {path}, Python's own documentation (--corpus FILE: yours)",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    tables.say(f"corpus: {path}, Python's own documentation (--corpus FILE: yours)", console)
     corpus = recipe.corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": corpus})
 
@@ -141,6 +143,7 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
     recipe = _with_ablations(recipe, asked.ablate)
     write(path, template.commented(recipe, sources={}, heading=heading))
-    Console().print(
-        f"wrote {path}; next: nextlong replicate {path} --dry-run", highlight=False, markup=False, soft_wrap=True
-    )
+    if asked.json:
+        print_json({"recipe": str(path), "out": recipe.out})
+        return
+    tables.say(f"wrote {path}; next: nextlong replicate {path} --dry-run", Console())

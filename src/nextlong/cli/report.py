@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 import nextlong
-from nextlong.cli.asked import check_folder_of
+from nextlong.cli.asked import add_json, check_folder_of, print_json
 from nextlong.cli.reports import matching
 from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 
@@ -22,6 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
     )
+    add_json(report, about="print JSON of what was written where; stats --json has its numbers")
     report.set_defaults(command=_report)
 
 
@@ -29,9 +31,15 @@ def _report(asked: argparse.Namespace) -> None:
     from nextlong.report.page import write
 
     check_folder_of(asked.output)
-    page = write.page([nextlong.open(run) for named in asked.runs for run in matching(named)])
+    runs = [nextlong.open(run) for named in asked.runs for run in matching(named)]
+    page = write.page(runs)
     try:
         store.write_text(asked.output, page)
     except OSError as error:
         raise NextlongError(f"{asked.output} cannot be written: {error.strerror}; choose another place") from None
-    Console().print(f"wrote {asked.output}", markup=False, highlight=False, soft_wrap=True)
+    if asked.json:
+        print_json(
+            {"page": str(asked.output), "bytes": asked.output.stat().st_size, "runs": [str(run) for run in runs]}
+        )
+        return
+    tables.say(f"wrote {asked.output}", Console())

@@ -16,6 +16,7 @@ import nextlong
 from nextlong.artefacts import record
 from nextlong.cli.asked import write
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _peek(asked: argparse.Namespace) -> None:
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
         _draw(run.sequence(asked.number), asked.svg)
-        console.print(f"wrote {asked.svg}", highlight=False, markup=False, soft_wrap=True)
+        tables.say(f"wrote {asked.svg}", console)
         return
     sequence = run.sequence(asked.number)
     if asked.json:

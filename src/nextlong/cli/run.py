@@ -9,7 +9,7 @@ from rich.console import Console
 
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
-from nextlong.report import as_json, summary
+from nextlong.report import as_json, summary, tables
 from nextlong.report.page import at_end
 from nextlong.runs.export import run
 
@@ -30,10 +30,10 @@ def run_and_tell(
         print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
         return
     facts = summary.lines(recipe, written.done)
-    summary.tell(facts, console)
-    summary.tell([("report", at_end.leave([made]))], console, beside=facts)
+    tables.show_facts(facts, console)
+    tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
     if others := made.other_states():
-        summary.tell(
+        tables.show_facts(
             [("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")],
             console,
             beside=facts,

@@ -11,6 +11,7 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from nextlong.cli.columns import columns_of
 from nextlong.errors import CorpusError
@@ -46,6 +47,17 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
             "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
         }
     )
+
+
+def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> dict[str, Any]:
+    """Return what `init` wrote, as plain dictionaries and lists."""
+    return {
+        "recipe": str(path),
+        "run_dir": recipe.run_dir,
+        "sources": [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources],
+        "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
+        "has_documents": has_documents,
+    }
 
 
 def _columns(path: str) -> dict[str, str]:

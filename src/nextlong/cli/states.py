@@ -18,6 +18,7 @@ from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.plain_data import Json
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
 from nextlong.runs import prune
@@ -82,7 +83,7 @@ def _list(asked: argparse.Namespace) -> None:
         size = _size(sum(one.bytes for one in waste))
         lines.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        tables.say(line, console)
 
 
 def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
@@ -101,7 +102,7 @@ def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
     if unused:
         size = _size(sum(one.bytes for one in unused))
         removable = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
-        console.print(removable, markup=False, highlight=False, soft_wrap=True)
+        tables.say(removable, console)
 
 
 def _shared_with(run_dir: Path) -> list[str]:
@@ -113,7 +114,7 @@ def _shared_with(run_dir: Path) -> list[str]:
         others = [str(user) for user in shared.users(path) if user != run_dir.absolute()]
         size = _size(sum(bytes_of(link) for link in stored))
         more = f", shared with {', '.join(others)}" if others else ""
-        lines.append(f"{size} of this in {len(stored)} steps lie in the store {path}{more}")
+        lines.append(f"{size} of this in {counted(len(stored), 'step')} lie in the store {path}{more}")
     return lines
 
 
@@ -171,7 +172,7 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
         if not waste:
             prune.remove_unshared(path, (), forget=asked.forget)
             line = f"{path}: there is nothing that no run directory needs"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            tables.say(line, console)
             return
         _show_waste(waste, console)
         if not (asked.yes or _agrees(path)):
@@ -199,16 +200,14 @@ def _prune(asked: argparse.Namespace) -> None:
             print(json.dumps(_as_json(kept, dropped, waste, removed=asked.yes), indent=1, ensure_ascii=False))
             return
         if not waste and not dropped:
-            console.print(
-                f"{run_dir}: there is nothing that no state needs", markup=False, highlight=False, soft_wrap=True
-            )
+            tables.say(f"{run_dir}: there is nothing that no state needs", console)
             return
         _show_waste(waste, console)
-        line = f"{_size(sum(one.bytes for one in waste))} in {len(waste)} folder{'' if len(waste) == 1 else 's'}"
+        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if dropped:
             line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
         line += f"; what stays: {', '.join(state.name for state in kept)}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        tables.say(line, console)
         if not (asked.yes or _agrees(run_dir)):
             console.print("nothing was removed")
             return

@@ -6,9 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from nextlong.cli.asked import add_recipe, check_folder_of, write
+from nextlong.cli.asked import add_recipe, check_folder_of, print_json, write
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
+
+_PRINTED = Path("-")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +26,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="e.g. chunk.max_chars=512,1024,2048; again for another key: every combination is run",
     )
     sweep.add_argument("--csv", type=Path, metavar="FILE", help="write one row a variant")
-    sweep.add_argument("--json", type=Path, metavar="FILE", help="write everything, for tools")
+    sweep.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=_PRINTED,
+        metavar="FILE",
+        help="write everything, for tools; without FILE: print it",
+    )
     sweep.set_defaults(command=_sweep)
 
 
@@ -36,26 +46,25 @@ def _sweep(asked: argparse.Namespace) -> None:
 
     axes = [sweep.parse_axis(over) for over in asked.over]
     variants = sweep.variants(asked.recipe, axes, overrides=asked.overrides)
-    for path in filter(None, (asked.csv, asked.json)):
+    is_printed = asked.json == _PRINTED
+    for path in filter(None, (asked.csv, None if is_printed else asked.json)):
         check_folder_of(path)  # now, not when hours of work are done
     progress = Console(stderr=True)
     ran = sweep.run_variants(variants, reporter=reporter_for(progress), when_done=runs_export.complete)
     outcomes = []
     for number, outcome in enumerate(ran, start=1):
-        progress.print(
-            f"{number} of {len(variants)} variants: {outcome.variant.name}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        tables.say(f"{number} of {len(variants)} variants: {outcome.variant.name}", progress)
         outcomes.append(outcome)
-    sweep.show(outcomes, Console())
+    if is_printed:
+        print_json(sweep.json_of(outcomes))
+    else:
+        sweep.show(outcomes, Console())
     if asked.csv:
         write(asked.csv, compare.csv_text(sweep.rows(outcomes)))
-    if asked.json:
+    if asked.json and not is_printed:
         write(asked.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
     if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
-        progress.print(f"report: {at_end.leave(made)}", markup=False, highlight=False, soft_wrap=True)
+        tables.say(f"report: {at_end.leave(made)}", progress)
     failed = sum(outcome.stats is None for outcome in outcomes)
     if failed:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")

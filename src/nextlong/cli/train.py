@@ -8,8 +8,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nextlong.cli.asked import add_json, print_json
 from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar=("TRAINER", "DIR"),
         help="write config, data set and launch script for torchtitan, axolotl, prolong or megatron",
     )
+    add_json(train)
     init = train.add_argument_group("init")
     init.add_argument("--data", action="append", default=[], metavar="RUN", help="a run directory; again: a mix")
     init.add_argument("--chat", metavar="FILE", help="instead of --data: conversations, for paper-sft")
@@ -75,13 +78,18 @@ def _train(asked: argparse.Namespace) -> None:
     if asked.emit:
         from nextlong.train.emit import emit
 
-        emit(recipe, asked.emit[0], Path(asked.emit[1]), Console())
+        emit(recipe, asked.emit[0], Path(asked.emit[1]), Console(stderr=asked.json))
+        if asked.json:
+            print_json({"trainer": asked.emit[0], "folder": asked.emit[1]})
         return
     _check_installed()
     if asked.dry_run:
         from nextlong.train import plan
 
-        plan.show(recipe, Console())
+        if asked.json:
+            print_json(plan.planned(recipe).as_json())
+        else:
+            plan.show(recipe, Console())
         return
     if asked.check_attention:
         from nextlong.train import probe
@@ -90,7 +98,9 @@ def _train(asked: argparse.Namespace) -> None:
         return
     from nextlong.train.start import train
 
-    train(recipe, Console())
+    final = train(recipe, Console(stderr=asked.json))
+    if asked.json and os.environ.get("RANK", "0") == "0":
+        print_json({"model": str(final), "steps": recipe.training.steps})
 
 
 def _check_installed() -> None:
@@ -124,9 +134,10 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     heading += f"`nextlong train {path} --dry-run` says what it will take, `nextlong train {path}` does it."
     with store.explained(path):
         path.write_text(template.commented(recipe, sources=sources, heading=heading), encoding="utf-8")
-    Console().print(
-        f"wrote {path}; next: nextlong train {path} --dry-run", highlight=False, markup=False, soft_wrap=True
-    )
+    if asked.json:
+        print_json({"recipe": str(path), "out": recipe.out})
+        return
+    tables.say(f"wrote {path}; next: nextlong train {path} --dry-run", Console())
 
 
 def _check_runs(recipe: TrainRecipe) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import nextlong
+from nextlong.cli.asked import add_json
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 
@@ -18,6 +21,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     view.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
     view.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)")
+    add_json(view, about="print the address as JSON")
     view.set_defaults(command=_view)
 
 
@@ -32,8 +36,10 @@ def _view(asked: argparse.Namespace) -> None:
     console = Console()
 
     def tell(address: str) -> None:
-        line = f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if asked.json:
+            print(json.dumps({"address": address, "run": str(asked.run)}, ensure_ascii=False), flush=True)
+            return
+        tables.say(f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it", console)
 
     try:
         serve(nextlong.open(asked.run), port=asked.port, when_ready=tell)

@@ -12,6 +12,7 @@ from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, draws
 from nextlong.recipe.negatives import NEGATIVES
@@ -106,7 +107,7 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     asked = recipe.compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (
-        f"compose: {shown} sequences from {composed + sum(lost.values()) + starved:,} documents{reasons}; "
+        f"compose: {shown} sequences from {counted(composed + sum(lost.values()) + starved, 'document')}{reasons}; "
         f"{'looking further for neighbours' if starved else goes_on}"
     )
 
@@ -139,10 +140,10 @@ def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
             reasons.append(f"{draw.drawn:,} of them were drawn")
     else:
         drafts = sum(part.drafts for part in done["draft"].results(DraftResult))
-        reasons.append(f"{documents:,} documents gave {drafts:,} drafts")
+        reasons.append(f"{counted(documents, 'document')} gave {drafts:,} drafts")
     reasons += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
     if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
-        reasons.append(f"{used_up:,} chunks were used compose.max_uses={recipe.compose.max_uses} times and no more")
+        reasons.append(f"{counted(used_up, 'chunk')} used compose.max_uses={recipe.compose.max_uses} times and no more")
     return reasons
 
 

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
-from nextlong.artefacts.left_out import SUFFIX, Example, LeftOut, write
+from nextlong.artefacts.left_out import (
+    CONTAMINATED,
+    EQUAL,
+    NEARLY_EQUAL,
+    OVER,
+    REJECTED,
+    SUFFIX,
+    WHERE,
+    Example,
+    LeftOut,
+    write,
+)
 from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
 
 _EXAMPLES: Final = 5
@@ -62,7 +73,7 @@ def _rejects(looks: Looks) -> list[LeftOut]:
         if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
             break
     return [
-        LeftOut(f"rejected: {kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
+        LeftOut(f"{REJECTED}{kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
     ]
 
 
@@ -73,7 +84,7 @@ def _by_where(looks: Looks) -> list[LeftOut]:
         for part, label in zip(looks.ingested, looks.labels, strict=True)
         for source_id, head in part.where_examples
     ]
-    return [LeftOut("where does not hold", "documents", count, _spread(examples))]
+    return [LeftOut(WHERE, "documents", count, _spread(examples))]
 
 
 def _by_select(looks: Looks) -> list[LeftOut]:
@@ -87,8 +98,8 @@ def _by_select(looks: Looks) -> list[LeftOut]:
     over = looks.selected.capped + looks.selected.weighted_out
     over_caps = _examples(looks, capped, [""] * len(capped))
     return [
-        LeftOut("equal to an earlier document", "documents", looks.selected.duplicates, _spread(duplicates)),
-        LeftOut("over max_documents, max_chars or weight", "documents", over, _spread(over_caps)),
+        LeftOut(EQUAL, "documents", looks.selected.duplicates, _spread(duplicates)),
+        LeftOut(OVER, "documents", over, _spread(over_caps)),
     ]
 
 
@@ -124,8 +135,7 @@ def _near(looks: Looks) -> list[LeftOut]:
     starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in looks.keep)])
     gone, stays = ([_doc_id(pair[side], starts) for pair in looks.near.examples] for side in (0, 1))
     notes = [f"nearly equal to {name}" for name in _names(looks, stays)]
-    reason = "nearly equal to another document"
-    return [LeftOut(reason, "documents", looks.near.near_duplicates, _spread(_examples(looks, gone, notes)))]
+    return [LeftOut(NEARLY_EQUAL, "documents", looks.near.near_duplicates, _spread(_examples(looks, gone, notes)))]
 
 
 def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
@@ -145,7 +155,7 @@ def _contaminated(looks: Looks) -> list[LeftOut]:
     examples = _examples(
         looks, [doc for doc, _ in some], [f"shares with {evaluation_file}" for _, evaluation_file in some]
     )
-    return [LeftOut("shares words with an evaluation text", "chunks", count, tuple(examples))]
+    return [LeftOut(CONTAMINATED, "chunks", count, tuple(examples))]
 
 
 def _examples(looks: Looks, doc_ids: Sequence[int], notes: Sequence[str]) -> list[Example]:

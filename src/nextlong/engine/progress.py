@@ -7,6 +7,7 @@ more than its steps.
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,7 +120,8 @@ class Bars:
 
     def tell(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        parts = textwrap.wrap(text, self._console.width, break_long_words=False, break_on_hyphens=False)
+        self._console.print("\n".join(parts), highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -18,6 +19,9 @@ from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.run import Asked, evaluate
 from nextlong.evaluate.task import Task, all_tasks
+from nextlong.report import tables
+
+Form = Literal["text", "json"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Settings:
     purpose: Literal["measure", "plan"] = "measure"
 
 
-def measure(settings: Settings, *, console: Console) -> None:
-    """Measure what was asked for, or say what that would take; then show the table."""
+def measure(settings: Settings, *, console: Console, form: Form = "text") -> None:
+    """Measure what was asked for, or say what that would take; then show the table, or print JSON."""
     from nextlong.evaluate import plan
     from nextlong.evaluate.report import show
 
@@ -61,10 +65,20 @@ def measure(settings: Settings, *, console: Console) -> None:
         negatives_cosine=_negatives_cosine(settings.trained_on),
     )
     if settings.purpose == "plan":
-        plan.show(settings, asked, console)
+        if form == "json":
+            _print_json(plan.as_json(settings, asked))
+        else:
+            plan.show(settings, asked, console)
         return
     measured = evaluate(lambda: opened(settings), asked, progress=Progress(console))
-    show.tables([measured], console)
+    if form == "json":
+        _print_json(show.as_json([measured]))
+    else:
+        show.tables([measured], console)
+
+
+def _print_json(plain: Any) -> None:
+    print(json.dumps(plain, indent=1, ensure_ascii=False))
 
 
 def _negatives_cosine(run_dir: Path | None) -> float | None:
@@ -103,29 +117,44 @@ def opened(settings: Settings) -> Model:
     return model
 
 
-def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
-    """Print the tables of some results, or write them, and their figures."""
+def report(
+    folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console, form: Form = "text"
+) -> None:
+    """Print the tables of some results, or write them, and their figures; as JSON, every finished task."""
     from nextlong.evaluate.report import show
 
     if not folders:
         raise EvaluateError("report: no results are named; say nextlong evaluate report RESULTS… -o table.html")
-    show.report(folders, outputs=outputs, figures=figures, console=console)
+    reported = show.report(folders, outputs=outputs, figures=figures, console=console, form=form)
+    if form == "json":
+        _print_json(show.as_json(reported))
 
 
-def judge(folders: Sequence[Path], *, name: str | None, server: ServerOptions | None, console: Console) -> None:
+def judge(
+    folders: Sequence[Path], *, name: str | None, server: ServerOptions | None, console: Console, form: Form = "text"
+) -> None:
     """Have NarrativeQA's answers in some results judged by a model behind a server."""
     from nextlong.evaluate.judge import judge as judge_results
 
     if not folders or name is None or server is None:
         raise EvaluateError("judge: say nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1")
-    judge_results(folders, Server(name, replace(server, prompt_format="chat")), console)
+    judged = judge_results(folders, Server(name, replace(server, prompt_format="chat")), console)
+    if form == "json":
+        _print_json([{"file": str(path), "score": score} for path, score in judged])
 
 
-def import_helmet(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> None:
+def import_helmet(
+    files: Sequence[Path], *, out: Path | None, label: str | None, console: Console, form: Form = "text"
+) -> None:
     """Read results that HELMET wrote into a results directory of ours."""
     from nextlong.evaluate.import_helmet import read_into
 
     if not files or out is None:
         raise EvaluateError("import: say nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
     report = read_into(files, out=out, label=label)
-    console.print(report, markup=False, highlight=False, soft_wrap=True)
+    tables.say(report, console)
+    if form == "json":
+        from nextlong.evaluate.report import show
+        from nextlong.evaluate.results import read_results
+
+        _print_json(show.as_json([read_results(out)]))

@@ -25,6 +25,7 @@ from nextlong.evaluate.results import JUDGED, Partial, Result
 from nextlong.evaluate.scores import parsed_answer
 from nextlong.evaluate.task import Sample
 from nextlong.plain_data import Json
+from nextlong.report import tables
 
 TASK: Final = "narrativeqa"
 _VERSION: Final = 1
@@ -54,8 +55,9 @@ Answer: {answer}
 """
 
 
-def judge(folders: Sequence[Path], server: Server, console: Console) -> None:
-    """Judge every result of NarrativeQA in some results directories that this judge has not judged yet, by today's rubric."""
+def judge(folders: Sequence[Path], server: Server, console: Console) -> list[tuple[Path, float]]:
+    """Judge what NarrativeQA answered in some results directories, unless this judge has by today's rubric; return all scores."""
+    scores = []
     judged = [one for folder in folders for one in results.read_results(folder).finished if one.task == TASK]
     if not judged:
         raise EvaluateError(
@@ -66,7 +68,9 @@ def judge(folders: Sequence[Path], server: Server, console: Console) -> None:
         is_judged = (before.get("name"), before.get("version")) == (server.name, _VERSION)
         outcome = "kept" if is_judged else _judge(result, server)
         score = results.read_finished(result.path).score
-        console.print(f"{result.path}: {score:.2f}  {outcome}", markup=False, highlight=False, soft_wrap=True)
+        tables.say(f"{result.path}: {score:.2f}  {outcome}", console)
+        scores.append((result.path, score))
+    return scores
 
 
 def _judge(result: Result, server: Server) -> str:

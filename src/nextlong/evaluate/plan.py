@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.models.huggingface import read_config
+from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.results import place_of
 from nextlong.evaluate.run import Asked, check, files_of, is_there, pairs
+from nextlong.evaluate.task import Task
+from nextlong.report import tables
 
 if TYPE_CHECKING:
     from nextlong.evaluate.command import Settings
@@ -20,28 +23,66 @@ if TYPE_CHECKING:
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
+@dataclass(frozen=True)
+class Planned:
+    """One task at one length: its samples, the tokens that they are at most, and "done", "to do" or what is missing."""
+
+    task: str
+    length: int | None
+    samples: int
+    state: str
+
+    @property
+    def tokens(self) -> int:
+        """At most so many are read for it."""
+        return 0 if self.state == "done" else self.samples * (self.length or 0)
+
+
+def planned(settings: Settings, asked: Asked) -> tuple[list[Planned], str]:
+    """Return the tasks, and the memory at the greatest length in words; of a server "". Raises EvaluateError."""
+    tasks = [_planned(asked, task, length) for task, length in pairs(asked)]
+    if settings.server is not None:
+        check(asked, context=settings.context)
+        return tasks, ""
+    config = read_config(settings.model, revision=settings.load.revision)
+    # Short prompts are answered together, so that the longest need not take the most.
+    greatest = max(asked.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length))
+    takes = memory(config, settings, greatest)
+    check(asked, context=settings.context or getattr(config, "max_position_embeddings", None))
+    return tasks, takes
+
+
+def _planned(asked: Asked, task: Task | Probe, length: int | None) -> Planned:
+    is_done = place_of(asked.out, task.name, length).is_file()
+    state = "done" if is_done else _missing(asked, files_of(task, length)) or "to do"
+    return Planned(task.name, length, asked.samples or task.samples, state)
+
+
+def as_json(settings: Settings, asked: Asked) -> dict[str, Any]:
+    """Return the plan as plain dictionaries and lists."""
+    tasks, takes = planned(settings, asked)
+    return {
+        "model": settings.model,
+        "tasks": [asdict(one) | {"tokens": one.tokens} for one in tasks],
+        "tokens": sum(one.tokens for one in tasks),
+        "memory": takes or None,
+    }
+
+
 def show(settings: Settings, asked: Asked, console: Console) -> None:
     """Print the tasks with their samples and tokens, what is missing, and the memory at the greatest length."""
-    table = Table("task", "length", "samples", "tokens read", "state", box=None)
-    tokens = 0
-    for task, length in pairs(asked):
-        samples = asked.samples or task.samples
-        is_done = place_of(asked.out, task.name, length).is_file()
-        tokens += 0 if is_done else samples * (length or 0)
-        state = "done" if is_done else _missing(asked, files_of(task, length)) or "to do"
-        table.add_row(task.name, short(length), str(samples), f"{samples * length:,}" if length else "–", state)
-    console.print(table)
-    console.print(f"to read: {tokens:,} tokens at most; what prompts share is read once", highlight=False)
-    if settings.server is None:
-        config = read_config(settings.model, revision=settings.load.revision)
-        # Short prompts are answered together, so that the longest need not take the most.
-        greatest = max(
-            asked.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length)
-        )
-        console.print(memory(config, settings, greatest), highlight=False, soft_wrap=True)
-        check(asked, context=settings.context or getattr(config, "max_position_embeddings", None))
-    else:
-        check(asked, context=settings.context)
+    tasks, takes = planned(settings, asked)
+    table = tables.table()
+    for heading in ("task", "length", "samples", "tokens read", "state"):
+        table.add_column(heading, justify="left" if heading in ("task", "state") else "right", overflow="fold")
+    for one in tasks:
+        tokens = f"{one.samples * one.length:,}" if one.length else "–"
+        table.add_row(one.task, short(one.length), f"{one.samples:,}", tokens, tables.cell(one.state))
+    tables.show(table, console)
+    read = sum(one.tokens for one in tasks)
+    tables.say(f"to read: {read:,} tokens at most; what prompts share is read once", console)
+    if takes:
+        tables.say(takes, console)
 
 
 def _missing(asked: Asked, files: tuple[str, ...]) -> str:

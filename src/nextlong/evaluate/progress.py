@@ -6,6 +6,8 @@ import time
 
 from rich.console import Console
 
+from nextlong.report.tables import say
+
 
 class Progress:
     """Tells a console: a line a task where it is no terminal, and a moving line where it is."""
@@ -57,7 +59,7 @@ class Progress:
     def _tell(self, line: str) -> None:
         if self._console.is_terminal:
             line = line.ljust(len(self._name) + 30)  # over the moving line
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line, self._console)
 
 
 def _duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ import xxhash
 
 from nextlong.errors import ExportError, RunError
 from nextlong.export.destination import Destination, Entry, ExportFile
+from nextlong.plural import counted
 
 # A reader that finds one of these takes the files beside it for complete.
 _TOLD_ANEW: Final = frozenset({"README.md", "manifest.json"})  # the same data may be told with other words
@@ -102,8 +103,8 @@ def plan_push(
     other = _of_another(files, at_destination, known)
     if other and others == "refuse":
         raise ExportError(
-            f"{destination} holds {len(other):,} files of another export, such as {other[0]!r}; choose another destination, "
-            f"or replace them: nextlong export RUN --into {destination} --replace"
+            f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
+            f"destination, or replace them: nextlong export RUN --into {destination} --replace"
         )
     stale = _stale(files, at_destination, known, other)
     due = [file for file in files if file.name in stale or not _is_whole(file, at_destination, known)]
@@ -235,8 +236,8 @@ def _refuse_strangers(
     if strangers:
         clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
         raise ExportError(
-            f"{destination} holds {len(strangers):,} files that no push put there, such as {strangers[0]!r}, which a reader "
-            f"would take for the data set's{clash}; choose an empty destination or remove them"
+            f"{destination} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
+            f"reader would take for the data set's{clash}; choose an empty destination or remove them"
         )
 
 

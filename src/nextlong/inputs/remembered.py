@@ -27,6 +27,7 @@ from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, check_unchanged, list_files
 from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
+from nextlong.plural import counted
 from nextlong.recipe import Recipe, Source
 from nextlong.results import IngestResult
 
@@ -66,7 +67,9 @@ def recognise(
     ]
     if touched:
         megabytes = sum(file.bytes for file in touched) / 1_000_000
-        tell(f"inputs: comparing the bytes of {len(touched):,} files that have another time ({megabytes:,.1f} MB)")
+        tell(
+            f"inputs: comparing the bytes of {counted(len(touched), 'file')} that have another time ({megabytes:,.1f} MB)"
+        )
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         now = dict(zip(touched, pool.map(hash_of, touched), strict=True))
     recognised = [

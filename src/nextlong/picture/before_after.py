@@ -13,6 +13,7 @@ from html import escape
 from nextlong.picture.elements import clean
 from nextlong.picture.pieces import CHUNK_ROLES, Piece, Pieces, lead_document, length, neighbours_before, scale, scored
 from nextlong.picture.strip import SHADES, shade
+from nextlong.plural import counted
 
 WIDTH, HEIGHT, MARGIN, BAR = 1000, 312, 24, 34
 BEFORE_Y, AFTER_Y, _LEGEND_Y = 78, 196, 272
@@ -94,7 +95,7 @@ def _after(pieces: Pieces, lead: int) -> str:
         return f"the document as it was, beside {others:,} others"
     negatives = sum(piece.role == "negative" for piece in pieces)
     between = (
-        f"{negatives:,} chunks of {others:,} other documents, the most similar ones"
+        f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
         if negatives
         else f"{others:,} others"
     )

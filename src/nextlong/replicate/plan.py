@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import is_only_planned, preset_of
 from nextlong.replicate.recipe import Phase, Replication
+from nextlong.report import tables
 from nextlong.train import costs, presets
 from nextlong.train import plan as train_plan
 from nextlong.train.recipe import TrainRecipe
@@ -48,34 +49,53 @@ def show(recipe: Replication, console: Console) -> None:
     Raises RecipeError for a task that is none.
     """
     measure.check(recipe)
-    lines = _paper(recipe) if is_only_planned(recipe) else _small(recipe)
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not is_only_planned(recipe):
+        tables.show_facts([*_small(recipe, _plan(recipe))], console)
+        return
+    tables.show_facts([*_paper(recipe)], console)
+    for line in _commands(recipe):
+        tables.say(line, console)
 
 
-def _small(recipe: Replication) -> Iterator[str]:
-    planned = _plan(recipe)
+def as_json(recipe: Replication) -> dict[str, Any]:
+    """Return the plan as plain dictionaries and lists. Raises RecipeError for a task that is none."""
+    measure.check(recipe)
+    if is_only_planned(recipe):
+        return {"preset": recipe.preset, "facts": dict(_paper(recipe)), "commands": list(_commands(recipe))}
+    plan = _plan(recipe)
+    return {"preset": recipe.preset, **asdict(plan), "facts": dict(_small(recipe, plan))}
+
+
+def _small(recipe: Replication, planned: _Plan) -> Iterator[tuple[str, str]]:
     bases, extended = len(recipe.seeds), planned.models - len(recipe.seeds)
-    yield f"models:    {planned.sizes.parameters:,} parameters; {bases} pretrained, {extended} extended, each measured"
+    yield "models", f"{planned.sizes.parameters:,} parameters; {bases} pretrained, {extended} extended, each measured"
     yield (
-        f"training:  {planned.pretrained_tokens:,} tokens in rows of {recipe.pretrain.tokens:,}, "
-        f"{planned.extended_tokens:,} in rows of "
-        f"{recipe.extend.tokens:,}, {planned.pretrained_tokens + planned.extended_tokens:,} in all"
+        "training",
+        (
+            f"{planned.pretrained_tokens:,} tokens in rows of {recipe.pretrain.tokens:,}, "
+            f"{planned.extended_tokens:,} in rows of "
+            f"{recipe.extend.tokens:,}, {planned.pretrained_tokens + planned.extended_tokens:,} in all"
+        ),
     )
     lengths = ", ".join(f"{length:,}" for length in recipe.measure.lengths)
-    yield f"measuring: {', '.join(recipe.measure.tasks)}, dependency; at {lengths} tokens, {planned.measured_tokens:,} tokens read"
-    yield f"data:      {recipe.data.sequences:,} sequences of {recipe.extend.tokens:,} tokens for each of {_arms(recipe)} runs"
-    yield f"time:      at least {_duration(planned.seconds)} ({planned.basis}); answers, data and reports come on top"
-    yield f"disk:      {planned.disk_bytes / 2**30:.2f} GiB and the corpus"
+    yield (
+        "measuring",
+        f"{', '.join(recipe.measure.tasks)}, dependency; at {lengths} tokens, {planned.measured_tokens:,} tokens read",
+    )
+    yield (
+        "data",
+        f"{recipe.data.sequences:,} sequences of {recipe.extend.tokens:,} tokens for each of {_arms(recipe)} runs",
+    )
+    yield "time", f"at least {_duration(planned.seconds)} ({planned.basis}); answers, data and reports come on top"
+    yield "disk", f"{planned.disk_bytes / 2**30:.2f} GiB and the corpus"
     if preset := preset_of(recipe):
-        yield f"shows:     {preset.shows}"
-        yield f"cannot:    {preset.cannot}"
+        yield "shows", preset.shows
+        yield "cannot", preset.cannot
 
 
-def _paper(recipe: Replication) -> Iterator[str]:
+def _paper(recipe: Replication) -> Iterator[tuple[str, str]]:
     """Yield the plan of the paper's own training: per model from its table, by operations, and in all."""
-
-    training = presets.recipe_from("paper-128k", out="out", data={"runs": ("RUN",)}, model="meta-llama/Meta-Llama-3-8B")
+    training = _paper_training()
     config = _config(recipe, tied=False)
     made = train_plan.plan(training, config, [[recipe.extend.tokens]] * 32)
     gpus, extended = training.hardware.count, _arms(recipe) * len(recipe.seeds)
@@ -84,39 +104,56 @@ def _paper(recipe: Replication) -> Iterator[str]:
     checkpoint = made.sizes.parameters * _STATE_BYTES
     steps = recipe.extend.steps
     yield (
-        f"model:     Meta-Llama-3-8B ({made.sizes.parameters:,} parameters), {steps:,} steps of "
-        f"{recipe.extend.tokens_per_step:,} tokens, "
-        f"rows of {recipe.extend.tokens:,}, lr {recipe.extend.lr:g}, {recipe.extend.warmup_steps} steps of warm-up, "
-        f"RoPE base {recipe.extend.rope_base:,.0f} ({presets.TABLE_128K})"
+        "model",
+        (
+            f"Meta-Llama-3-8B ({made.sizes.parameters:,} parameters), {steps:,} steps of "
+            f"{recipe.extend.tokens_per_step:,} tokens, "
+            f"rows of {recipe.extend.tokens:,}, lr {recipe.extend.lr:g}, {recipe.extend.warmup_steps} steps of warm-up, "
+            f"RoPE base {recipe.extend.rope_base:,.0f} ({presets.TABLE_128K})"
+        ),
     )
-    yield f"runs:      {recipe.data.sequences:,} sequences for each of {_arms(recipe)}: {', '.join(_arm_names(recipe))}"
-    yield f"trainings: {extended} ({_arms(recipe)} runs × {len(recipe.seeds)} seeds; the paper: one seed)"
+    yield "runs", f"{recipe.data.sequences:,} sequences for each of {_arms(recipe)}: {', '.join(_arm_names(recipe))}"
+    yield "trainings", f"{extended} ({_arms(recipe)} runs × {len(recipe.seeds)} seeds; the paper: one seed)"
     yield (
-        f"time:      {hours:.1f} h each on {gpus} {training.hardware.device} (the paper: 15 h); {hours * extended:,.0f} h in all, "
-        f"{hours * extended * gpus:,.0f} GPU-hours, {made.flops * extended:.2e} FLOPs"
+        "time",
+        (
+            f"{hours:.1f} h each on {gpus} {training.hardware.device} (the paper: 15 h); {hours * extended:,.0f} h in all, "
+            f"{hours * extended * gpus:,.0f} GPU-hours, {made.flops * extended:.2e} FLOPs"
+        ),
     )
     yield (
-        f"memory:    {made.memory.total / 1e9:.0f} GB a GPU, shared by FSDP; disk: "
-        f"{sequence_bytes / 2**30:,.0f} GiB of sequences a run, "
-        f"{checkpoint / 2**30:,.0f} GiB a checkpoint, {made.sizes.parameters * 2 / 2**30:,.0f} GiB a finished model"
+        "memory",
+        (
+            f"{made.memory.total / 1e9:.0f} GB a GPU, shared by FSDP; disk: "
+            f"{sequence_bytes / 2**30:,.0f} GiB of sequences a run, "
+            f"{checkpoint / 2**30:,.0f} GiB a checkpoint, {made.sizes.parameters * 2 / 2**30:,.0f} GiB a finished model"
+        ),
     )
     reading = _measured_tokens(recipe)
     per_gpu = costs.DEVICES[training.hardware.device][0] * 1e12 * train_plan.UTILISATION
     flops = costs.flops(made.sizes, [recipe.extend.tokens]) / recipe.extend.tokens * _READ_COST * reading
-    yield f"measuring: {reading:,} tokens read a model, some {flops / per_gpu / 3600:.0f} GPU-hours, longest rows assumed"
-    yield "This preset prints its plan and runs nothing. To carry it out, for each method METHOD and seed SEED:"
-    yield "  nextlong init data.yaml --preset paper-128k           # name your corpus and tokenizer in it; nextlong plan data.yaml"
+    yield (
+        "measuring",
+        f"{reading:,} tokens read a model, some {flops / per_gpu / 3600:.0f} GPU-hours, longest rows assumed",
+    )
+
+
+def _commands(recipe: Replication) -> Iterator[str]:
+    nodes = math.ceil(_paper_training().hardware.count / 8)
+    yield "This preset prints its plan and runs nothing. To carry it out, name your corpus and tokenizer in data.yaml, then:"
+    yield "  nextlong init data.yaml --preset paper-128k"
     yield f"  nextlong sweep data.yaml --over compose.method={','.join(map(str, recipe.methods))}"
-    yield "  nextlong train init t.yaml --data RUN@METHOD --model meta-llama/Meta-Llama-3-8B --preset paper-128k --set seed=SEED"
-    yield (
-        f"  torchrun --nnodes {math.ceil(gpus / 8)} --nproc-per-node 8 … -m nextlong train t.yaml   # or --emit "
-        "for another trainer"
-    )
-    yield (
-        "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency --lengths 8k..128k --data "
-        "FOLDER --out results/METHOD-SEED"
-    )
+    yield "and for each method METHOD and seed SEED (--emit: for another trainer):"
+    yield "  nextlong train init t.yaml --data RUN@METHOD --preset paper-128k \\"
+    yield "    --model meta-llama/Meta-Llama-3-8B --set seed=SEED"
+    yield f"  torchrun --nnodes {nodes} --nproc-per-node 8 … -m nextlong train t.yaml"
+    yield "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency \\"
+    yield "    --lengths 8k..128k --data FOLDER --out results/METHOD-SEED"
     yield "  nextlong evaluate report results/* -o table.html"
+
+
+def _paper_training() -> TrainRecipe:
+    return presets.recipe_from("paper-128k", out="out", data={"runs": ("RUN",)}, model="meta-llama/Meta-Llama-3-8B")
 
 
 def _plan(recipe: Replication) -> _Plan:

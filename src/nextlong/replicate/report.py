@@ -6,6 +6,7 @@ Written anew each time, from the files of finished stages alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -17,8 +18,15 @@ from nextlong.evaluate.report.tables import Table, as_html, as_latex, as_markdow
 from nextlong.replicate import figures, published, tables
 from nextlong.replicate.carry_out import RECIPE, Replicated
 from nextlong.replicate.presets import preset_of
+from nextlong.report.tables import say
 
 _TITLE = "NExtLong, the paper in small"
+
+
+def as_json(done: Replicated) -> dict[str, Any]:
+    """Return where the page is and what it says, as plain dictionaries and lists."""
+    page, figures_at = str(done.out / "report.html"), str(done.out / "figures")
+    return {"report": page, "figures": figures_at, "verdicts": list(tables.verdicts(done))}
 
 
 def write(done: Replicated, console: Console) -> None:
@@ -31,13 +39,8 @@ def write(done: Replicated, console: Console) -> None:
         drawn = [(figure.title, figure.svg) for figure in made]
         store.write_text(done.out / "report.html", as_html(tables_of, drawn, title=_TITLE, lead=lead))
     for line in tables.verdicts(done):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"report: {done.out / 'report.html'} (.md, .tex), {len(made)} figures in {done.out / 'figures'}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+        say(line, console)
+    say(f"report: {done.out / 'report.html'} (.md, .tex), {len(made)} figures in {done.out / 'figures'}", console)
 
 
 def _lead(done: Replicated) -> Iterator[str]:

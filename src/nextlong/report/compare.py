@@ -100,8 +100,7 @@ def show_same(same: Mapping[str, Any], console: Console) -> None:
     """Print above a table what is the same in all its rows; nothing if nothing is."""
     if same:
         alike = "; ".join(f"{_spoken(key)} {text_of(value)}" for key, value in same.items())
-        wraps = console.is_terminal
-        console.print(f"the same in all: {alike}\n", markup=False, highlight=False, soft_wrap=not wraps)
+        tables.say(f"the same in all: {alike}\n", console)
 
 
 def _spoken(key: str) -> str:

@@ -186,7 +186,7 @@ def show(installation: Installation, console: Console) -> None:
         tables.show(table, console)
     for feature in installation.features:
         if feature.cure:
-            console.print(f"for {feature.purpose}:  {feature.cure}", markup=False, highlight=False, soft_wrap=True)
+            tables.say(f"for {feature.purpose}:  {feature.cure}", console)
 
 
 def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:

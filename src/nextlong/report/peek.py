@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nextlong.methods.base import described, method_of
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.runs.opened import Run, Sequence, Span
 from nextlong.schemas import Layout
@@ -33,7 +34,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tokens = f"{run.recipe.sequence_tokens:,}"
     widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
     widths += [len(heading) for heading in _HEADINGS[2:]]
-    title = f"{len(run)} sequences by {described(run.recipe)} in {run}"
+    title = f"{counted(len(run), 'sequence')} by {described(run.recipe)} in {run}"
     tables.show_line(Text(tables.visible(title), style="bold"), console)
     extends = method_of(run.recipe).layout == Layout.EXTENDED
     last = "meta-document" if extends else "first document"

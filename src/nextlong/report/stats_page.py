@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
@@ -21,7 +22,7 @@ Rows = Sequence[tuple[str, str]]
 def show(stats: Stats, console: Console) -> None:
     """Print one data set."""
     for title, rows in (
-        (f"{stats.sequences:,} sequences of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
+        (f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         ("Left out of the corpus", _left_out(stats)),
         (_similarity_title(stats), _similarity(stats)),
@@ -88,14 +89,17 @@ def _yield(stats: Stats) -> Rows:
         passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
     contaminated = stats.contaminated or {}
-    return [*rows, *((f"contaminated by {file}", f"{count:,} chunks left out") for file, count in contaminated.items())]
+    return [
+        *rows,
+        *((f"contaminated by {file}", f"{counted(count, 'chunk')} left out") for file, count in contaminated.items()),
+    ]
 
 
 def _left_out(stats: Stats) -> Rows:
     """Return a row for each reason, and below it its examples: id, what there is to say, how the text begins."""
     rows = []
     for one in stats.left_out:
-        rows.append(("", f"{one.count:,} {one.unit}: {one.reason}"))
+        rows.append(("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}"))
         for example in one.examples:
             reasons = [
                 example.source_id,
@@ -132,7 +136,7 @@ def _reuse(stats: Stats) -> Rows:
     rows = [("distinct chunks", f"{reuse.distinct_chunks:,}"), ("mean", f"{reuse.mean:.2f}"), ("max", f"{reuse.max:,}")]
     for one in reuse.histogram:
         times = f"{one.least:,}" if one.least == one.most else f"{one.least:,}-{one.most:,}"
-        rows.append((f"used {times}", f"{one.chunks:,} chunks"))
+        rows.append((f"used {times}", counted(one.chunks, "chunk")))
     return rows
 
 

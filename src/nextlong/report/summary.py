@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Sequence
-
-from rich.console import Console
 
 from nextlong.artefacts.finished import sequences_per_part
 from nextlong.compose.steps import dropped, why_fewer
@@ -14,6 +10,7 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 from nextlong.results import (
     ChunkResult,
@@ -27,25 +24,6 @@ from nextlong.results import (
 from nextlong.runs import statistics
 from nextlong.runs.warnings import empty_rows
 from nextlong.search.index_steps import chosen_in_words
-
-_COMMANDS = ("look",)  # to be copied
-_LEAST_CELLS = 20
-
-
-def tell(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
-    """Print (name, value), one a line; the values stand below those `beside` which were printed before.
-
-    On a terminal what is said in words goes on below itself; commands stay whole.
-    """
-    width = max(len(name) for name, _ in (*facts, *beside)) + 2
-    for name, value in facts:
-        style = "yellow" if name == "warning" else ""
-        parts = [value]
-        if console.is_terminal and name not in _COMMANDS:
-            room = max(_LEAST_CELLS, console.width - width)
-            parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
-        shown = f"\n{'':<{width}}".join(parts)
-        console.print(f"{name + ':':<{width}}{shown}", highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
@@ -85,10 +63,10 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
-        counted = f"{arranged.rows:,} rows of {arranged.sequences:,} sequences{short}"
-        facts.append((split, f"{counted}; {filled} of {room:,} tokens a row are filled"))
+        rows_made = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
+        facts.append((split, f"{rows_made}; {filled} of {room:,} tokens a row are filled"))
         facts += [
-            (f"  of run {number}", f"{sequences:,} sequences, {tokens:,} tokens")
+            (f"  of run {number}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
         facts += [
@@ -119,7 +97,9 @@ def _left_out(rows: RowsResult) -> str:
     """Say how many sequences are in neither split, and the cure where most of train is gone."""
     left_out, train = rows.left_out, rows.train.sequences
     total = left_out + sum(split.sequences for split in rows.splits.values())
-    neither = f"{left_out:,} of {total:,} sequences are in neither split, for they share a chunk with validation"
+    neither = (
+        f"{left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
+    )
     return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
@@ -130,7 +110,7 @@ def _contamination(done: Finished) -> str:
     for shard in shards:
         by_file.update(shard.files)
     files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{sum(shard.contaminated for shard in shards):,} chunks left out ({files})"
+    return f"{counted(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
 def _why_less(done: Finished) -> str:

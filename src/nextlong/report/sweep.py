@@ -194,7 +194,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     between = "\n" if console.is_terminal else " "
     tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
     for note in _notes(outcomes):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        tables.say(note, console)
 
 
 def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:

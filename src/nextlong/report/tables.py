@@ -1,11 +1,13 @@
-"""Tables: the same rows in colour on a terminal and as plain text elsewhere, one record a line.
+"""Tables, and all else that commands print: titles, pairs, facts and messages look the same in each.
 
-Text of the user's comes into a cell by `cell`, so that neither its markup nor its control characters reach the terminal.
+On a terminal in colour and wrapped between words at its edge; elsewhere plain text, one record a line. Text of the user's comes
+into a cell by `cell`, so that neither its markup nor its control characters reach the terminal.
 """
 
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -20,6 +22,8 @@ _GAP_CELLS = 2  # between two columns
 _HEADING_CELLS = 24  # of a heading; what is longer goes on below
 _NAME_CELLS = 24  # of a name before its value
 _LEAST_CELLS = 8  # of a column that gives way
+_LEAST_FACT_CELLS = 20
+_COMMANDS = ("look", "one of them", "its text", "longer")  # facts whose values are to be copied
 _PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
 
 
@@ -34,6 +38,37 @@ class PipeConsole(Console):
 def table(title: str = "") -> Table:
     """Return an empty table without lines."""
     return Table(title=escape(title) or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+
+
+def say(message: str, console: Console, *, style: str = "", label: str = "") -> None:
+    """Print a message, behind a label in red if one is given. Paths that are longer than a terminal is wide stay whole."""
+    shown = visible(f"{label}{message}")
+    if console.is_terminal:
+        shown = "\n".join(part for line in shown.split("\n") for part in wrapped(line, console.width))
+    text = Text(shown, style=style)
+    text.stylize("bold red", 0, len(label))
+    console.print(text, soft_wrap=True)
+
+
+def wrapped(line: str, cells: int) -> list[str]:
+    """Return a line in parts of at most so many characters; words that are longer stay whole."""
+    return textwrap.wrap(line, cells, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def show_facts(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+    """Print (name, value), one a line; the values stand below those `beside` which were printed before.
+
+    On a terminal what is said in words goes on below itself; commands stay whole.
+    """
+    width = max(len(name) for name, _ in (*facts, *beside)) + 2
+    for name, value in facts:
+        style = "yellow" if name == "warning" else ""
+        parts = [value]
+        if console.is_terminal and name not in _COMMANDS:
+            room = max(_LEAST_FACT_CELLS, console.width - width)
+            parts = wrapped(value, room)
+        shown = visible(f"\n{'':<{width}}".join(parts))
+        console.print(f"{name + ':':<{width}}{shown}", highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def show_title(title: str, console: Console) -> None:

@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from nextlong.plural import counted
 from nextlong.recipe import Search
 from nextlong.search.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 
@@ -51,7 +52,7 @@ def choose(load: Load) -> tuple[str, str]:
     """Return `exact` or a factory string, and why in a sentence."""
     exact_s, approximate_s = seconds(load)
     where = "on the GPU" if load.has_gpu else "a core"
-    asked = f"{load.queries:,} queries over {load.vectors:,} vectors of {load.dimensions} dimensions"
+    asked = f"{counted(load.queries, 'query')} over {load.vectors:,} vectors of {load.dimensions} dimensions"
     if load.vectors < _LEAST_VECTORS:
         return "exact", f"{load.vectors:,} vectors are few: exact search takes about {exact_s:,.1f} s {where}"
     if approximate_s > _WORTH * exact_s:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
+from nextlong.plural import counted
 from nextlong.recipe import Recipe, Search
 from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.search import choose, ivf, tune
@@ -73,7 +74,7 @@ def promise_in_words(done: Finished) -> str:
     short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
     return (
         f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters looked into, finds "
-        f"{tuned.recall_measured:.1%} of the {tuned.k:,} nearest (measured on {tuned.sample:,} queries{short})"
+        f"{tuned.recall_measured:.1%} of the {tuned.k:,} nearest (measured on {counted(tuned.sample, 'query')}{short})"
     )
 
 

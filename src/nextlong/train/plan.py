@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rich.console import Console
 
 from nextlong.errors import RecipeError
+from nextlong.plural import counted
+from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.train import costs
 from nextlong.train.recipe import TrainRecipe
@@ -118,8 +120,35 @@ def _seconds_of_row(recipe: TrainRecipe, config: Any, lengths: list[int], *, lay
     return sorted(times[1:] or times)[len(times[1:] or times) // 2]  # the first warms up
 
 
-def show(recipe: TrainRecipe, console: Console) -> None:
-    """Print the plan of a recipe; reads the runs' index and the model's config, and no weights."""
+@dataclass(frozen=True)
+class Planned:
+    """A plan, the rows that it is for, and what was decided on the way, in words."""
+
+    recipe: TrainRecipe
+    plan: Plan
+    rows: int
+    row_tokens: int
+    said: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
+        plan, training = self.plan, self.recipe.training
+        return {
+            "parameters": plan.sizes.parameters,
+            "rows": self.rows,
+            "row_tokens": self.row_tokens,
+            "steps": training.steps,
+            "tokens": training.tokens_per_step * training.steps,
+            "memory_bytes": asdict(plan.memory) | {"total": plan.memory.total},
+            "flops": plan.flops,
+            "seconds": plan.seconds,
+            "basis": plan.basis,
+            "notes": list(self.said),
+        }
+
+
+def planned(recipe: TrainRecipe) -> Planned:
+    """Return the plan of a recipe; reads the runs' index and the model's config, and no weights."""
     from nextlong.train import model, rope
     from nextlong.train.rows import TrainingRows, source_of
     from nextlong.train.start import run_tokenizer_of, vocabulary_of
@@ -132,32 +161,43 @@ def show(recipe: TrainRecipe, console: Console) -> None:
         config, base=recipe.model.rope_base, max_tokens=rows.longest_document, scaling=recipe.model.rope_scaling
     )
     documents = [rows[row].bounds.diff().tolist() for row in range(min(len(rows), 64))]
-    planned = plan(recipe, config, documents)
-    for line in [*said, *lines(recipe, planned, rows=len(rows), documents=documents)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def lines(recipe: TrainRecipe, planned: Plan, *, rows: int, documents: Sequence[Sequence[int]]) -> list[str]:
-    """Return the plan in words."""
-    memory, hardware, training = planned.memory, recipe.hardware, recipe.training
     row_tokens = max(sum(lengths) for lengths in documents)
+    return Planned(recipe, plan(recipe, config, documents), len(rows), row_tokens, said)
+
+
+def show(recipe: TrainRecipe, console: Console) -> None:
+    """Print the plan of a recipe."""
+    plan = planned(recipe)
+    for line in plan.said:
+        tables.say(line, console)
+    tables.show_facts(facts(plan), console)
+
+
+def facts(whole_plan: Planned) -> list[tuple[str, str]]:
+    """Return the plan in words, as (name, value)."""
+    recipe, plan = whole_plan.recipe, whole_plan.plan
+    memory, hardware, training = plan.memory, recipe.hardware, recipe.training
     tokens = training.tokens_per_step * training.steps
-    hours = planned.seconds / 3600
+    hours = plan.seconds / 3600
     where = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
     shown = [
-        f"parameters:  {planned.sizes.parameters:,}",
-        f"rows:        {rows:,} of up to {row_tokens:,} tokens; {tokens:,} tokens in {training.steps} steps, "
-        f"{training.tokens_per_step // row_tokens} rows each",
-        f"memory:      {memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
-        f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
-        f"{memory.loss_block / 1e9:.1f} loss",
-        f"operations:  {planned.flops:.2e} FLOPs, {planned.flops / tokens:.2e} a token",
-        f"time:        {hours:.1f} h on {where} ({planned.basis})"
-        if hours >= 1
-        else f"time:        {planned.seconds:.0f} s on {where} ({planned.basis})",
+        ("parameters", f"{plan.sizes.parameters:,}"),
+        (
+            "rows",
+            f"{whole_plan.rows:,} of up to {whole_plan.row_tokens:,} tokens; {tokens:,} tokens in "
+            f"{counted(training.steps, 'step')}, {counted(training.tokens_per_step // whole_plan.row_tokens, 'row')} each",
+        ),
+        (
+            "memory",
+            f"{memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
+            f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
+            f"{memory.loss_block / 1e9:.1f} loss",
+        ),
+        ("operations", f"{plan.flops:.2e} FLOPs, {plan.flops / tokens:.2e} a token"),
+        ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{plan.seconds:.0f} s'} on {where} ({plan.basis})"),
     ]
     if hardware.device != "this" and memory.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
         from nextlong.train.ranks import memory_knob
 
-        shown.append(f"too large:   {hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}")
+        shown.append(("too large", f"{hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}"))
     return shown

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError
+from nextlong.report import tables
 from nextlong.runs.opened import Run
 from nextlong.train import checkpoint, costs, loop, model, ranks
 from nextlong.train.batches import plan_batches
@@ -40,7 +41,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         with ranks.explained(recipe, accelerator):
             engine, lines = _engine(recipe, accelerator)
             for line in lines:
-                said.print(line, highlight=False, markup=False, soft_wrap=True)
+                tables.say(line, said)
             done = loop.resume(engine)
             if is_first:
                 checkpoint.remove_leftovers(out)
@@ -176,7 +177,7 @@ def _picture(out: Path, console: Console) -> None:
 
     written = picture.draw(out)
     line = f"picture: {written}" if written else "picture: none, matplotlib is missing; pip install matplotlib"
-    console.print(f"model: {out / 'final'}\n{line}", highlight=False, soft_wrap=True)
+    tables.say(f"model: {out / 'final'}\n{line}", console)
 
 
 @contextmanager

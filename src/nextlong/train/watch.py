@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from nextlong.report import tables
 from nextlong.train import costs
 from nextlong.train.loop import Engine, Step
 
@@ -54,7 +55,7 @@ class Watcher:
         steps = self._engine.recipe.training.steps
         if step.number in (1, steps) or step.number % max(1, steps // _LINES) == 0:
             line = " · ".join(f"{name} {value}" for name, value in shown.items())
-            self._console.print(line, highlight=False, soft_wrap=True)
+            tables.say(line, self._console)
 
     def _values(self, step: Step) -> dict[str, str]:
         steps = self._engine.recipe.training.steps

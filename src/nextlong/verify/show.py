@@ -38,7 +38,7 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
-            console.print(f"{outcome.check}: {tables.cell(example)}", highlight=False, soft_wrap=True)
+            tables.say(f"{outcome.check}: {tables.cell(example)}", console)
     count = sum(outcome.breaches for outcome in outcomes)
     breaches = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
     console.print(breaches, highlight=False)

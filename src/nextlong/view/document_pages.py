@@ -6,6 +6,7 @@ from xml.etree.ElementTree import Element
 
 from nextlong.picture import pieces, strip
 from nextlong.picture.elements import document, element
+from nextlong.plural import counted
 from nextlong.report.page import words
 from nextlong.view import documents, left_out, listing, pages
 from nextlong.view.documents import Place, Wanted
@@ -107,7 +108,7 @@ def beside(states: States, name: str, doc_id: int) -> str:
 
 def _waiting(state: str, name: str, doc_id: int, *, after: int) -> Element:
     link = element("a", "Search", href=url(name, "document", doc_id, "beside", state, after=after))
-    looked = f"{after:,} sequences looked at. " if after else ""
+    looked = f"{counted(after, 'sequence')} looked at. " if after else ""
     below = element("p", looked, link, class_="more", role="status", data_searching="yes", data_into="self")
     return element("section", element("h2", element("bdi", state)), below, class_="beside-state")
 

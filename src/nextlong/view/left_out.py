@@ -1,12 +1,13 @@
 """Left out: what is in no sequence, by reason, with whatever the steps remember of it.
 
 In:  a run. Out: kinds of things left out, how many there are of each, and some of them from a place on.
+What the corpus left out, and how much, is what the step `left_out` says; here it is listed whole where files say which it was.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,15 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
+from nextlong.artefacts import left_out as artefact
 from nextlong.artefacts import lookup
-from nextlong.results import (
-    ComposeResult,
-    ContaminatedResult,
-    DraftResult,
-    IngestResult,
-    NearDuplicatesResult,
-    SelectResult,
-)
+from nextlong.artefacts.left_out import Example
+from nextlong.plural import counted
+from nextlong.results import ComposeResult, DraftResult
 from nextlong.runs.opened import Run
 
 
@@ -57,52 +54,47 @@ class Kind:
 
 def kinds(run: Run) -> list[Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    all_kinds = [*_records(run), *_documents(run), *_contaminated(run), *_near_copies(run), *_drafts(run)]
+    all_kinds = [*_of_corpus(run), *_near_copies(run), *_drafts(run)]
     return [kind for kind in all_kinds if kind.count]
 
 
-def _records(run: Run) -> Iterator[Kind]:
+def _of_corpus(run: Run) -> Iterator[Kind]:
+    reasons = artefact.read(run.steps["left_out"].file(artefact.SUFFIX)) if "left_out" in run.steps else ()
+    present = {one.reason for one in reasons}
+    for place, one in enumerate(reasons):
+        listed = _listed(run, one.reason, present)
+        entries = listed or partial(_examples, one.examples)
+        yield Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled=listed is None)
+
+
+def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
+    return (Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
+
+
+def _listed(run: Run, reason: str, present: Container[str]) -> Callable[[], Iterator[Entry]] | None:
+    """Return what lists all that were left out for a reason of the corpus; None where no file tells them from others."""
+    if reason.startswith(artefact.REJECTED):
+        return partial(_rejects, run, reason.removeprefix(artefact.REJECTED))
+    if reason == artefact.NEARLY_EQUAL:
+        keeps = run.steps["near_duplicates"].files(".keep.npy")
+        return partial(_not_kept, run, keeps, run.steps["select"].files(".keep.npy"))
+    if reason == artefact.CONTAMINATED:
+        return partial(_contaminated_chunks, run)
+    if reason in (artefact.EQUAL, artefact.OVER) and not (artefact.EQUAL in present and artefact.OVER in present):
+        return partial(_not_kept, run, run.steps["select"].files(".keep.npy"), None)
+    return None
+
+
+def _rejects(run: Run, kind: str) -> Iterator[Entry]:
     step = run.steps["ingest"]
     names = [name for part in step.manifest["parts"] for name in part["files"] if name.endswith(".rejects.arrow")]
-    reasons: Counter[str] = Counter()
-    ingested = step.results(IngestResult)
-    for part in ingested:
-        reasons.update(part.reject_reasons)
-    paths = [step.folder / name for name in names]
-    counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-    yield Kind(
-        "rejected", "records", f"cannot be read as a document ({counts})", reasons.total(), partial(_rejects, paths)
-    )
-    without = sum(part.left_out_by_where for part in ingested)
-    examples = [Entry(name, detail=head) for part in ingested for name, head in part.where_examples]
-    reason = "the source's `where` does not hold for them"
-    yield Kind("where", "documents", reason, without, lambda: iter(examples), is_sampled=True)
-
-
-def _rejects(paths: Sequence[Path]) -> Iterator[Entry]:
-    for path in paths:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+    for name in names:
+        with pa.ipc.open_file(pa.memory_map(str(step.folder / name))) as reader:
             for number in range(reader.num_record_batches):
                 for row in reader.get_batch(number).to_pylist():
-                    yield Entry(f"{row['file']}:{row['line']}", detail=row["reason"])
-
-
-def _documents(run: Run) -> Iterator[Kind]:
-    selected = run.steps["select"].result(SelectResult)
-    spoken = (
-        (selected.duplicates, "an exact duplicate"),
-        (selected.capped, "over a cap of its source"),
-        (selected.weighted_out, "over its source's weight"),
-    )
-    reasons = [f"{reason} ({count:,})" for count, reason in spoken if count]
-    keeps = run.steps["select"].files(".keep.npy")
-    total = sum(count for count, _ in spoken)
-    yield Kind("selected", "documents", " or ".join(reasons), total, partial(_not_kept, run, keeps, None))
-    if "near_duplicates" in run.steps:
-        step = run.steps["near_duplicates"]
-        closer = partial(_not_kept, run, step.files(".keep.npy"), keeps)
-        count = step.result(NearDuplicatesResult).near_duplicates
-        yield Kind("duplicates", "documents", "nearly equal to another", count, closer)
+                    reject_kind, _, detail = row["reason"].partition(": ")
+                    if reject_kind == kind:
+                        yield Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 
 def _not_kept(run: Run, keeps: Sequence[Path], before: Sequence[Path] | None) -> Iterator[Entry]:
@@ -119,18 +111,6 @@ def _named(run: Run, doc_ids: np.ndarray, *, detail: str = "") -> Iterator[Entry
         some = doc_ids[first : first + 64]
         names = lookup.source_ids(some, run.corpus.documents)
         yield from (Entry(name, doc_id, detail) for name, doc_id in zip(names.tolist(), some.tolist(), strict=True))
-
-
-def _contaminated(run: Run) -> Iterator[Kind]:
-    if "contaminated" in run.steps:
-        step = run.steps["contaminated"]
-        files: Counter[str] = Counter()
-        shards = step.results(ContaminatedResult)
-        for shard in shards:
-            files.update(shard.files)
-        reason = f"shares a run of words with an evaluation ({', '.join(map(str, files))})"
-        count = sum(shard.contaminated for shard in shards)
-        yield Kind("contaminated", "chunks", reason, count, partial(_contaminated_chunks, run))
 
 
 def _contaminated_chunks(run: Run) -> Iterator[Entry]:
@@ -187,4 +167,4 @@ def _drafts(run: Run) -> Iterator[Kind]:
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield Entry(entry.name, entry.doc_id, f"{pieces:,} chunks, {tokens:,} tokens")
+        yield Entry(entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens")

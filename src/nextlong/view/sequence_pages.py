@@ -12,6 +12,7 @@ from nextlong.artefacts import lookup
 from nextlong.picture import pieces, strip
 from nextlong.picture.elements import element
 from nextlong.picture.strip import Held
+from nextlong.plural import counted
 from nextlong.report.page import words
 from nextlong.runs.opened import Span
 from nextlong.view import pages
@@ -111,12 +112,12 @@ def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -
     if result.go_on is None:
         return pages.more(
             None,
-            f"That is all of {total:,} sequences." if wanted.is_anything else "No more sequences fit.",
+            f"That is all of {counted(total, 'sequence')}." if wanted.is_anything else "No more sequences fit.",
             into="rows",
         )
     asked = {key: getattr(wanted, key) for key in ("least", "most", "source", "name", "document")}
     link = url(name, "sequences", **asked, after=result.go_on)
-    status = f"{result.go_on:,} of {total:,} sequences looked at."
+    status = f"{result.go_on:,} of {counted(total, 'sequence')} looked at."
     return pages.more(link, status, into="rows", is_searching=not wanted.is_anything and len(result.numbers) < _ROWS)
 
 
@@ -170,7 +171,7 @@ def _chunks(name: str, number: int, spans: tuple[Span, ...], first: int, chosen:
     )
     go_on = shown[_SPANS][0] if len(shown) > _SPANS else None
     link = None if go_on is None else url(name, "sequence", number, **chosen._asdict(), after=go_on)
-    status = f"{len(fitting):,} chunks" + (" fit." if any(value not in ("", None) for value in chosen) else ".")
+    status = counted(len(fitting), "chunk") + (" fit." if any(value not in ("", None) for value in chosen) else ".")
     heads = ("place", "what", "document", "tokens", "length", "cosine")
     table = pages.table("chunks", heads, rows, caption="Chunks, in the order of the sequence")
     return [element("h2", "Its chunks"), search, table, pages.more(link, status, into="chunks")]

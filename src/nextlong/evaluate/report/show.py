@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
@@ -15,6 +15,7 @@ from nextlong.evaluate.report import figures as drawn
 from nextlong.evaluate.report.draw import Figure
 from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, text_of
 from nextlong.evaluate.results import Results, read_results
+from nextlong.report import tables as look
 
 _SUFFIXES = (".html", ".md", ".tex", ".json")
 
@@ -22,22 +23,30 @@ _SUFFIXES = (".html", ".md", ".tex", ".json")
 def tables(results: Sequence[Results], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
-        shown = RichTable(
-            "",
-            *table.columns,
-            title=table.title,
-            title_justify="left",
-            caption=table.about,
-            caption_justify="left",
-            box=None,
-        )
-        for name, cells in table.rows:
-            shown.add_row(name, *map(text_of, cells))
-        console.print(shown)
+        look.show_title(table.title, console)
+        rows = [[name, *map(text_of, cells)] for name, cells in table.rows]
+        look.show_in_blocks(["", *table.columns], rows, console, names=1)
+        look.say(f"{table.about}\n", console, style="dim")
 
 
-def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
-    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder."""
+def as_json(results: Sequence[Results]) -> list[dict[str, Any]]:
+    """Return every finished task as a plain dictionary."""
+    return [
+        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        for one in results
+        for result in one.finished
+    ]
+
+
+def report(
+    folders: Sequence[Path],
+    *,
+    outputs: Sequence[Path],
+    figures: Path | None,
+    console: Console,
+    form: Literal["text", "json"] = "text",
+) -> list[Results]:
+    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return them."""
     for output in outputs:
         if output.suffix not in _SUFFIXES:
             raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which say how it is written")
@@ -53,16 +62,15 @@ def report(folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | 
             f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again"
         )
     made = list(drawn.all_figures(results)) if figures or any(output.suffix == ".html" for output in outputs) else []
-    if not outputs and figures is None:
+    if not outputs and figures is None and form == "text":
         tables(results, console)
     for output in outputs:
         store.write_text(output, _page(output.suffix, all_of_them, results, made))
-        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+        look.say(f"wrote {output}", console)
     if figures is not None:
         write_figures(made, figures)
-        console.print(
-            f"wrote {len(made)} figures as SVG and PNG to {figures}", markup=False, highlight=False, soft_wrap=True
-        )
+        look.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
+    return results
 
 
 def _refuse_same_names(results: Sequence[Results]) -> None:
@@ -80,12 +88,7 @@ def _page(suffix: str, tables: Sequence[Table], results: Sequence[Results], made
         return as_markdown(tables)
     if suffix == ".tex":
         return as_latex(tables)
-    rows = [
-        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
-        for one in results
-        for result in one.finished
-    ]
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(as_json(results), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_figures(made: Sequence[Figure], folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nextlong.picture.pieces import neighbours_before
+from nextlong.plural import counted
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.runs.opened import Span
 from nextlong.schemas import Layout
@@ -66,12 +67,12 @@ GLOSSARY: Final = {
 
 def sequences_of(count: int, tokens: int) -> str:
     """Return so many sequences of so many tokens in words."""
-    return f"{count:,} sequence{'' if count == 1 else 's'} of exactly {tokens:,} tokens"
+    return f"{counted(count, 'sequence')} of exactly {tokens:,} tokens"
 
 
 def chunks(count: int) -> str:
     """Return so many chunks in words."""
-    return "1 chunk" if count == 1 else f"{count:,} chunks"
+    return counted(count, "chunk")
 
 
 def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
@@ -79,9 +80,7 @@ def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
     meta_spans = [span for span in spans if span.doc_id == lead]
     others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
     apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
-    summary = (
-        f"{tokens:,} tokens: {chunks(len(meta_spans))} of the document, and text of {len(others):,} other documents."
-    )
+    summary = f"{tokens:,} tokens: {chunks(len(meta_spans))} of the document, and text of {counted(len(others), 'other document')}."
     if not apart:
         return f"{summary} Whatever the document holds still stands side by side."
     return f"{summary} Chunks that stood side by side are now up to {max(apart):,} tokens apart."
@@ -96,7 +95,7 @@ def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
         f"{sequences_of(stats['sequences'], stats['target_tokens'])}, {stats['tokens']:,} tokens in all, from "
-        f"{stats['distinct_documents']:,} of the {stats['yields']['documents']:,} documents of the corpus."
+        f"{stats['distinct_documents']:,} of the {counted(stats['yields']['documents'], 'document')} of the corpus."
     )
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError
+from nextlong.report import tables
 from nextlong.runs import export
 from nextlong.runs.opened import Run
 from nextlong.train.emit import axolotl, megatron, prolong, torchtitan
@@ -74,7 +75,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
             store.write_text(folder / file, text)
     (folder / "launch.sh").chmod(0o755)
     store.write_text(folder / "recipe.yaml", recipe.dump())
-    console.print(f"wrote {folder}; look at launch.sh, then run it there", highlight=False, soft_wrap=True)
+    tables.say(f"wrote {folder}; look at launch.sh, then run it there", console)
 
 
 def _overrides(recipe: TrainRecipe, facts: Facts, trainer: Trainer) -> list[str]:

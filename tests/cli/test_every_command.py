@@ -1,0 +1,104 @@
+"""All commands alike: JSON where it is asked for, plain text where no terminal is, and 80 columns where one is."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from every_command import NEEDS_EXTRA, SERVES, commands, documented, every_command, paths_left_out
+from nextlong.cli import main
+
+NAMES = (
+    "demo", "init", "init --preset", "plan", "run", "list", "prune", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
+    "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "replicate", "replicate --dry-run", "verify", "doctor",
+)  # fmt: skip
+EVERY = [pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name for name in NAMES]
+COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory, shared_run, recipe_for):
+    """The arguments of every command."""
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = every_command(tmp_path_factory.mktemp("every"), shared_run, recipe_for, patch)
+        assert main.main(arguments["train"]) == 0  # whose recipe its dry run reads
+        yield arguments
+
+
+@pytest.fixture
+def printed(asked, capfd):
+    """A function that runs a command and returns what it printed on both streams."""
+
+    def call(name, *more):
+        capfd.readouterr()
+        assert main.main([*asked[name], *more]) == 0
+        return capfd.readouterr()
+
+    return call
+
+
+def test_no_command_is_forgotten(asked):
+    assert set(asked) == {*NAMES, SERVES, "completion"}
+    assert {name.split()[0] for name in asked} == set(commands())
+    assert [name for name, parser in commands().items() if "--json" not in parser.format_help()] == []
+
+
+@pytest.mark.parametrize("name", [*EVERY, "completion"])
+def test_json_is_one_value_and_nothing_else(printed, name):
+    assert json.loads(printed(name, "--json").out)
+
+
+@pytest.mark.parametrize("name", ["init", "evaluate", "completion", "demo", "sweep"])
+def test_json_has_the_keys_that_the_page_names(printed, name):
+    told = json.loads(printed(name, "--json").out)
+    for one in told if isinstance(told, list) else [told]:
+        assert list(one) == documented("run" if name == "demo" else name)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["report", "train --dry-run"])
+def test_json_of_what_needs_an_extra_has_the_keys_that_the_page_names(printed, name):
+    assert list(json.loads(printed(name, "--json").out)) == documented(name.split()[0])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_without_a_terminal_there_are_no_colours(printed, name):
+    out, err = printed(name)
+    assert "\x1b" not in out + err
+    assert (out + err).strip()
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_terminal_of_80_columns_is_wide_enough_and_no_colour_is_heard(printed, monkeypatch, name):
+    for key, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(key, value)
+    out, err = printed(name)
+    assert not COLOURS.search(out + err)
+    lines = CODES.sub("", out + err).splitlines()
+    assert [line for line in lines if cell_len(paths_left_out(line)) > 80] == []
+    assert [line for line in lines if re.search(r"\b1 (chunk|document|sequence|row|step|task|token)s\b", line)] == []
+
+
+def test_a_terminal_has_its_errors_within_80_columns(capfd, monkeypatch):
+    for key, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(key, value)
+    assert main.main(["plan"]) == 2
+    err = capfd.readouterr().err
+    assert COLOURS.search(err)
+    assert max(map(cell_len, CODES.sub("", err).splitlines())) <= 80
+
+
+@pytest.mark.browser
+def test_the_viewer_says_its_address_as_json(asked):
+    command = [sys.executable, "-m", "nextlong", *asked[SERVES], "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            told = json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+    assert told["address"].startswith("http://127.0.0.1:")

@@ -1,0 +1,102 @@
+"""Every command with arguments that make it say something, by name; what a test over all of them calls."""
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+
+from nextlong.cli import demo, main
+from nextlong.evaluate import results
+
+NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run", "replicate --dry-run")
+_PAGE = (Path(__file__).parents[1] / "docs/reference/json.md").read_text("utf-8")
+SERVES = "view"  # until it is stopped
+
+
+def commands():
+    """Yield the name and parser of every command, as the parser knows them."""
+    (subparsers,) = (action for action in main._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
+
+
+def write_long_documents(path):
+    """Write 60 documents of three chunks each, in the stead of Python's documentation."""
+    rows = [
+        {
+            "id": f"d{number}",
+            "text": "\n".join(f"{place}{number} " + f"word{place % 7} of {number} " * 110 for place in range(4)),
+        }
+        for number in range(60)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return argparse.Namespace(documents=60, chars=path.stat().st_size)
+
+
+def write_results(folder):
+    """Write what an evaluation leaves of one task."""
+    (folder / "vt").mkdir(parents=True)
+    (folder / "evaluation.json").write_text(
+        json.dumps({"format": 1, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
+    )
+    values = {"task": "vt", "length": 8192, "score": 12.5, "samples": [{"details": {}, "scores": {}}]}
+    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 1, **values}))
+
+
+def every_command(folder, shared_run, recipe_for, monkeypatch):
+    """Return the arguments of each command, and of some of its forms, by name; `folder` is theirs to write in."""
+    run = Path(shutil.copytree(shared_run, folder / "run"))
+    (folder / "r.yaml").write_text(recipe_for(run).dump())
+    write_long_documents(folder / "own.jsonl")
+    write_results(folder / "results")
+    monkeypatch.setattr(demo, "write_demo_corpus", write_long_documents)
+    for name, value in (("_SEQUENCES", 2), ("_TARGET_TOKENS", 4096), ("_VOCABULARY", 512)):
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.chdir(folder)
+    return {
+        "demo": ["demo", "--dir", "d"],
+        "init": ["init", "i.yaml", "own.jsonl", "--force"],
+        "init --preset": ["init", "p.yaml", "--preset", "paper-128k", "--force"],
+        "plan": ["plan", "r.yaml", "--set", "compose.method=knn"],
+        "run": ["run", "r.yaml"],
+        "list": ["list", "run"],
+        "prune": ["prune", "run"],
+        "peek": ["peek", "run"],
+        "peek NUMBER": ["peek", "run", "0"],
+        "stats": ["stats", "run"],
+        "compare": ["compare", "run", "run"],
+        "report": ["report", "run"],
+        "view": ["view", "run"],
+        "sweep": ["sweep", "r.yaml", "--over", "compose.position=head,tail"],
+        "export": ["export", "run", "--to", "jsonl"],
+        "train": ["train", "init", "t.yaml", "--data", "run@base", "--preset", "tiny", "--force"],
+        "train --dry-run": ["train", "t.yaml", "--dry-run"],
+        "evaluate": ["evaluate", "report", "results"],
+        "evaluate --dry-run": [
+            "evaluate",
+            "model",
+            "--url",
+            "http://127.0.0.1:9/v1",
+            "--suite",
+            "key-values",
+            "--dry-run",
+        ],
+        "replicate": ["replicate", "init", "e.yaml", "--preset", "smoke", "--force"],
+        "replicate --dry-run": ["replicate", "--preset", "paper", "--dry-run"],
+        "verify": ["verify", "run", "--sample", "2"],
+        "doctor": ["doctor"],
+        "completion": ["completion", "bash"],
+    }
+
+
+def paths_left_out(line):
+    """Return a line without the words that are paths or addresses, which stay whole."""
+    return re.sub(r"\S*/\S*", "", line)
+
+
+def documented(command):
+    """Return the keys that docs/reference/json.md names for a command."""
+    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", _PAGE, flags=re.DOTALL | re.MULTILINE)[1]
+    keys = re.search(r"Keys: (.*?)(?:\n\n|\Z)", section, flags=re.DOTALL)[1]
+    return re.findall(r"`(\w+)`", keys)
