@@ -80,4 +80,5 @@ def _vectors(run: Artefacts, sequence: Composed, spans: Ids) -> NDArray[np.float
     sums = np.add.reduceat(rows, starts, axis=0)
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     means = np.where(lengths > _LEAST_LENGTH * counts[:, None], sums / np.maximum(lengths, _LEAST_LENGTH), rows[starts])
-    return means.astype(np.float16).astype(np.float32)
+    rounded: NDArray[np.float32] = means.astype(np.float16).astype(np.float32)
+    return rounded
