@@ -92,7 +92,7 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     capfd.readouterr()
     assert cli_main.main(["stats", str(run.path)]) == 0
     out = capfd.readouterr().out
-    assert "1 documents: equal to an earlier document" in out
+    assert "1 document: equal to an earlier document" in out
     assert "copy · equals d3" in out
     assert cli_main.main(["stats", str(run.path), "--json"]) == 0
     reasons = json.loads(capfd.readouterr().out)

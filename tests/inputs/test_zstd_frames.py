@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nextlong import pipeline
 from nextlong.corpus.parts import numbered, whole_files
+from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part, list_files, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.records import read_records
@@ -119,3 +120,17 @@ def test_one_frame_is_said_to_be_read_by_one_task(tmp_path):
     sources = [Source(path=str(tmp_path))]
     (told,) = whole_files(sources, [list_files(sources[0], where="path")], shard_bytes=2000)
     assert "one.jsonl.zst (0 MB) is compressed as one zstd frame, so one task reads it" in told
+
+
+def test_a_damaged_frame_stops_the_run_with_the_name_of_its_file(tmp_path):
+    lines = b"".join(b'{"text":"%d"}\n' % (n * 7919) for n in range(40_000))
+    frames = framed(lines, [len(lines) // 3, 2 * len(lines) // 3], options=[("write_checksum", True)])
+    frames[1] = frames[1][:500] + bytes(200) + frames[1][700:]  # its blocks are still as long as they say
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"".join(frames))
+    source, file = listed(path)
+    parts = [part for (part,) in split_inputs([file], source, shard_bytes=1000, part_bytes=1000)]
+    assert len(parts) == 3
+    assert count_lines(parts[0]).lines > 0
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst ends early or is damaged"):
+        count_lines(parts[1])

@@ -204,16 +204,18 @@ def _locate(
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     sources, source_ids = lookup.document_columns(docs, corpus.documents, ("source", "source_id"))
     beside = lookup.kept_values(docs, corpus.documents)
-    cut = np.flatnonzero(kept < tokens.stops - tokens.starts)
-    if len(cut):
-        all_ids, offsets = tokens.store.ids(ids[cut], starts=tokens.starts[cut], stops=tokens.stops[cut])
-        end[cut] = start[cut] + kept_chars(
+    truncated = np.flatnonzero(kept < tokens.stops - tokens.starts)
+    if len(truncated):
+        all_ids, offsets = tokens.store.ids(
+            ids[truncated], starts=tokens.starts[truncated], stops=tokens.stops[truncated]
+        )
+        end[truncated] = start[truncated] + kept_chars(
             all_ids,
             offsets=offsets,
-            tokens=kept[cut],
-            chars=(end - start)[cut],
+            tokens=kept[truncated],
+            chars=(end - start)[truncated],
             token_chars=np.load(truncation.token_chars, mmap_mode="r"),
-            texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
+            texts_of=lambda those: corpus.texts(ids[truncated[those]]).tolist(),
             tokenizer=truncation.tokenizer,
         )
     for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from nextlong.engine.progress import reporter_for
 from nextlong.errors import NextlongError
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 
 
@@ -52,7 +53,9 @@ def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
     share = _share(asked.tasks or "1/1")
     ran, total = array_jobs.run_share(recipe, asked.only_step, part=share, reporter=reporter_for(console))
     done = (
-        f"{asked.only_step}: {ran:,} of {total:,} tasks done here" if total else f"{asked.only_step} was done already"
+        f"{asked.only_step}: {ran:,} of {counted(total, 'task')} done here"
+        if total
+        else f"{asked.only_step} was done already"
     )
     console.print(f"{done}; `nextlong run` goes on once every share is there", highlight=False)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import nextlong
-from nextlong.cli.asked import add_json, print_json
+from nextlong.cli.asked import add_json
 from nextlong.errors import NextlongError
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
@@ -37,8 +37,7 @@ def _view(asked: argparse.Namespace) -> None:
 
     def tell(address: str) -> None:
         if asked.json:
-            print_json({"address": address, "run": str(asked.run)})
-            sys.stdout.flush()
+            print(json.dumps({"address": address, "run": str(asked.run)}, ensure_ascii=False), flush=True)
             return
         tables.say(f"{address} shows {asked.run}, to this machine only; Ctrl-C ends it", console)
 

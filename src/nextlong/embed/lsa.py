@@ -207,10 +207,15 @@ def _words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
     """
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
-    codes = _LOWERED[np.frombuffer(characters, np.uint32)]
+    codes = _LOWERED.take(
+        np.frombuffer(characters, np.uint32), mode="clip"
+    )  # none is higher; half the time of checking
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    if _UNSPACED[codes[codes >= UNSPACED[0][0]]].any():
-        codes, bounds = _pair_unspaced(codes, bounds)
+    high = np.flatnonzero(
+        codes >= UNSPACED[0][0]
+    )  # few in most texts: what is not of Latin, Greek, Cyrillic, Hebrew, Arabic …
+    if len(unspaced := high[_UNSPACED.take(codes[high])]):
+        codes, bounds = _pair_unspaced(codes, bounds, unspaced)
     inside = codes != SPACE
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     firsts, lengths = edges[::2], edges[1::2] - edges[::2]
@@ -222,21 +227,22 @@ def _words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
 
 def _pair_unspaced(
-    codes: NDArray[np.uint32], bounds: NDArray[np.int64]
+    codes: NDArray[np.uint32], bounds: NDArray[np.int64], unspaced: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds."""
-    unspaced = _UNSPACED[codes]
-    letter = codes != SPACE
-    pair = np.concatenate([[False], unspaced[:-1] & unspaced[1:], [False]])  # pair[i]: characters i - 1 and i
-    inner = pair[:-1] & pair[1:]
-    turn = np.append(letter[:-1] & letter[1:] & (unspaced[:-1] != unspaced[1:]), False)
-    copies = 1 + 2 * inner + turn  # c → c, c␣c or c␣
-    ends = np.cumsum(copies)
-    spread = np.repeat(codes, copies)
-    spread[ends[inner] - 2] = SPACE
-    spread[ends[turn] - 1] = SPACE
-    starts = np.concatenate([[0], ends, [len(spread) + 1]])
-    return spread, starts[bounds]
+    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds.
+
+    `unspaced` says where such characters stand, ascending.
+    """
+    ends_run = np.diff(unspaced, append=len(codes) + 1) > 1
+    begins_run = np.concatenate([[True], ends_run[:-1]])
+    last, before = unspaced[ends_run], unspaced[begins_run] - 1
+    last, before = last[last + 1 < len(codes)], before[before >= 0]
+    apart = np.concatenate([last[codes[last + 1] != SPACE], before[codes[before] != SPACE]])  # c → c␣
+    inner = unspaced[~ends_run & ~begins_run]  # c → c␣c
+    at = np.concatenate([apart, inner, inner]) + 1
+    order = np.argsort(at, kind="stable")
+    inserted = np.concatenate([np.full(len(apart) + len(inner), SPACE, np.uint32), codes[inner]])[order]
+    return np.insert(codes, at[order], inserted), bounds + np.searchsorted(at[order], bounds, side="right")
 
 
 def _lowered() -> NDArray[np.uint32]:

@@ -55,7 +55,7 @@ class SentenceTransformersEncoder:
         if threads is not None:
             self.use_threads(threads)
         self._check_task()
-        self._cut(options.max_tokens)
+        self._limit_tokens(options.max_tokens)
         self.dimensions = 0
         self.dimensions = self.encode([name]).shape[1]
 
@@ -112,7 +112,7 @@ class SentenceTransformersEncoder:
                 "leave it out, or use prompt"
             )
 
-    def _cut(self, max_tokens: int | None) -> None:
+    def _limit_tokens(self, max_tokens: int | None) -> None:
         if max_tokens is None:
             return
         config = getattr(getattr(self._model[0], "auto_model", None), "config", None)

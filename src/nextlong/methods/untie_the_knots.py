@@ -59,7 +59,7 @@ def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheK
     chunks[-1] = _reached(window, documents, request.target_tokens)
     if rng.random() >= options.share:
         return Draft(*whole(window)[:2], chunks)
-    sizes = [cut(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
+    sizes = [part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
     labels, taken = interleave(sizes, rng=rng)
     return Draft(*whole(window[labels])[:2], taken)
 
@@ -73,7 +73,9 @@ def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int
     return reached
 
 
-def cut(chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator) -> NDArray[np.int64]:
+def part_sizes(
+    chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Return the sizes, in chunks, of the parts of a document, at most `parts` of them and none empty."""
     parts = min(parts, chunks)
     if cuts == "even":

@@ -99,7 +99,7 @@ def _left_out(stats: Stats) -> Rows:
     """Return a row for each reason, and below it its examples: id, what there is to say, how the text begins."""
     rows = []
     for one in stats.left_out:
-        rows.append(("", f"{one.count:,} {one.unit}: {one.reason}"))
+        rows.append(("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}"))
         for example in one.examples:
             reasons = [
                 example.source_id,

@@ -237,7 +237,8 @@ class _Template:
         self.clusters = int(lists.nlist)
         quantizer = faiss.downcast_index(lists.quantizer)
         self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
-        self._centres_CD: NDArray[np.float32] = quantizer.reconstruct_n(0, self.clusters)
+        if self._graph is None:
+            self._centres_CD: NDArray[np.float32] = quantizer.reconstruct_n(0, self.clusters)
         self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
         self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 

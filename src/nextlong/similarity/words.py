@@ -24,6 +24,7 @@ _BASE_INVERSE: Final = pow(_BASE, -1, 1 << 64)
 # Scripts written without blanks: each letter counts as a word.
 _SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
                        (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+_LAST_LETTERS: Final = 0x40000  # behind the planes of letters only tags and private use follow
 
 
 class Words(NamedTuple):
@@ -66,7 +67,7 @@ def _piece_end(text: str, start: int) -> int:
 def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
     """Hash words as polynomials modulo 2^64, all at once: differences of prefix sums, shifted back to power 0."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    letters = _letters().take(codes)
+    letters = _letters().take(codes, mode="clip")  # none is higher; half the time of checking
     starts, ends = _word_bounds(codes, letters != 0)
     up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
@@ -78,12 +79,13 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
 def _word_bounds(codes: NDArray[np.uint32], is_letter: NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
     inside = np.zeros(len(codes) + 2, np.bool_)
     inside[1:-1] = is_letter
-    if not len(codes) or codes.max() < _SOLO_RANGES[0][0]:
+    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
+    high = high[_is_solo().take(codes[high])]
+    if not len(high):
         edges = np.flatnonzero(inside[1:] != inside[:-1])
         return edges[::2], edges[1::2]
     solo = np.zeros_like(inside)
-    for first, last in _SOLO_RANGES:
-        solo[1:-1] |= (codes >= first) & (codes <= last)
+    solo[high + 1] = True
     breaks = solo[1:] | solo[:-1]
     starts = np.flatnonzero(inside[1:] & (~inside[:-1] | breaks))
     ends = np.flatnonzero(inside[:-1] & (~inside[1:] | breaks))
@@ -94,11 +96,20 @@ def _word_bounds(codes: NDArray[np.uint32], is_letter: NDArray[np.bool_]) -> tup
 def _letters() -> U64:
     """Return a random number for each code point, the same for both cases of a letter; 0 for what parts words."""
     folded = np.zeros(sys.maxunicode + 1, np.uint64)
-    for code in range(sys.maxunicode + 1):
+    for code in range(_LAST_LETTERS):
         if chr(code).isalnum():
             lower = chr(code).lower()
             folded[code] = ord(lower) if len(lower) == 1 else code
     return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0))
+
+
+@lru_cache(maxsize=1)
+def _is_solo() -> NDArray[np.bool_]:
+    """Return for each code point whether it is a word by itself."""
+    solo = np.zeros(sys.maxunicode + 1, np.bool_)
+    for first, last in _SOLO_RANGES:
+        solo[first : last + 1] = True
+    return solo
 
 
 @lru_cache(maxsize=3)  # that of a piece, of a longer word, of the passages of a draft

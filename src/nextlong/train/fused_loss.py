@@ -42,9 +42,9 @@ def choose(kernel: Kernel, model: Any, *, device: torch.device, dtype: torch.dty
     """Return Liger's loss if it can be used and equals ours, else ours. Raises RecipeError if `kernel` insists on Liger's."""
     against = "loss_kernel=blocks" if kernel == "blocks" else _obstacle(model, device)
     if not against:
-        against, found = _difference(model.get_output_embeddings(), device, dtype)
+        against, differences = _difference(model.get_output_embeddings(), device, dtype)
         if not against:
-            return Choice(sum_of_losses, f"loss: Liger's fused kernel ({found})")
+            return Choice(sum_of_losses, f"loss: Liger's fused kernel ({differences})")
     if kernel == "liger":
         raise RecipeError(f"loss_kernel=liger: {against}; set loss_kernel=auto")
     return Choice(loss.sum_of_losses, f"loss: in blocks ({against})")
@@ -86,10 +86,12 @@ def _difference(head: torch.nn.Linear, device: torch.device, dtype: torch.dtype)
     differences = [float((one - other).norm() / one.norm()) for one, other in zip(ours, theirs, strict=True)]
     allowed = TOLERANCES[dtype]
     gradients = max(differences[1:])
-    found = f"{named}, on {_CHECKED_TOKENS} tokens: loss {differences[0]:.1e} and gradients {gradients:.1e} off ours"
-    found += f", {allowed[0]:g} and {allowed[1]:g} allowed"
+    difference = (
+        f"{named}, on {_CHECKED_TOKENS} tokens: loss {differences[0]:.1e} and gradients {gradients:.1e} off ours"
+    )
+    difference += f", {allowed[0]:g} and {allowed[1]:g} allowed"
     is_equal = differences[0] <= allowed[0] and gradients <= allowed[1]  # NaN is not
-    return ("" if is_equal else found), found
+    return ("" if is_equal else difference), difference
 
 
 def _loss_and_gradients(

@@ -167,15 +167,15 @@ def planned(recipe: TrainRecipe) -> Planned:
 
 def show(recipe: TrainRecipe, console: Console) -> None:
     """Print the plan of a recipe."""
-    found = planned(recipe)
-    for line in found.said:
+    plan = planned(recipe)
+    for line in plan.said:
         tables.say(line, console)
-    tables.show_facts(facts(found), console)
+    tables.show_facts(facts(plan), console)
 
 
-def facts(found: Planned) -> list[tuple[str, str]]:
+def facts(whole_plan: Planned) -> list[tuple[str, str]]:
     """Return the plan in words, as (name, value)."""
-    recipe, plan = found.recipe, found.plan
+    recipe, plan = whole_plan.recipe, whole_plan.plan
     memory, hardware, training = plan.memory, recipe.hardware, recipe.training
     tokens = training.tokens_per_step * training.steps
     hours = plan.seconds / 3600
@@ -184,8 +184,8 @@ def facts(found: Planned) -> list[tuple[str, str]]:
         ("parameters", f"{plan.sizes.parameters:,}"),
         (
             "rows",
-            f"{found.rows:,} of up to {found.row_tokens:,} tokens; {tokens:,} tokens in "
-            f"{counted(training.steps, 'step')}, {counted(training.tokens_per_step // found.row_tokens, 'row')} each",
+            f"{whole_plan.rows:,} of up to {whole_plan.row_tokens:,} tokens; {tokens:,} tokens in "
+            f"{counted(training.steps, 'step')}, {counted(training.tokens_per_step // whole_plan.row_tokens, 'row')} each",
         ),
         (
             "memory",

@@ -79,12 +79,12 @@ def _show_row(model: Any, row: Row, device: torch.device, console: Console) -> N
     documents = len(bounds) - 1
     leaks = {}
     for document in sorted({place * (documents - 1) // (_CHANGED - 1) for place in range(_CHANGED)}):
-        leaks[document] = found = leak(model, row.input_ids[None].to(device), bounds, document=document)
+        leaks[document] = moved = leak(model, row.input_ids[None].to(device), bounds, document=document)
         console.print(
             f"document {document + 1} of {documents}, tokens {bounds[document]:,} to {bounds[document + 1]:,}, its first changed: "
-            f"{found.moved_inside:,} outputs of its own moved, {found.moved_outside:,} of the others",
+            f"{moved.moved_inside:,} outputs of its own moved, {moved.moved_outside:,} of the others",
             highlight=False,
             soft_wrap=True,
         )
-    if any(found.moved_outside or not found.moved_inside for found in leaks.values()):
+    if any(moved.moved_outside or not moved.moved_inside for moved in leaks.values()):
         raise RunError("attention does not keep documents apart here; set attention_kernel=sdpa, and tell us of it")

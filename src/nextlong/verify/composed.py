@@ -53,8 +53,8 @@ class Composed(Stored):
     @property
     def is_truncated(self) -> NDArray[np.bool_]:
         """Which spans hold only the beginning of a chunk."""
-        cut: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
-        return cut
+        truncated: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
+        return truncated
 
     def where(self, span: int) -> str:
         """Name a span for a person."""

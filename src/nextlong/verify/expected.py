@@ -31,8 +31,10 @@ class Expected:
         self._source_ids = run.names_of(docs, "source_id") if "spans" in self._parts else {}
         self._kept = run.names_of(docs, "kept") if "spans" in self._parts else {}
         self._sources = run.names_of(docs, "source")
-        cut = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
-        self._texts = run.texts_of(chunks if "text" in self._parts else cut if "spans" in self._parts else cut[:0])
+        truncated = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
+        self._texts = run.texts_of(
+            chunks if "text" in self._parts else truncated if "spans" in self._parts else truncated[:0]
+        )
         self._special_texts = {
             role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
         }

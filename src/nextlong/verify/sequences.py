@@ -77,8 +77,8 @@ def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
     for span in np.flatnonzero(too_long).tolist():
         yield f"{sequence.where(span)} is longer than its chunk, which has {sequence.tokens[span]} tokens"
-    if len(cut := np.flatnonzero(sequence.is_truncated)) > 1:
-        yield f"{sequence.where(int(cut[0]))} and {len(cut) - 1} more are cut; at most one chunk may be"
+    if len(truncated := np.flatnonzero(sequence.is_truncated)) > 1:
+        yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
 def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:

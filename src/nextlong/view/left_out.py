@@ -92,8 +92,8 @@ def _rejects(run: Run, kind: str) -> Iterator[Entry]:
         with pa.ipc.open_file(pa.memory_map(str(step.folder / name))) as reader:
             for number in range(reader.num_record_batches):
                 for row in reader.get_batch(number).to_pylist():
-                    own, _, detail = row["reason"].partition(": ")
-                    if own == kind:
+                    reject_kind, _, detail = row["reason"].partition(": ")
+                    if reject_kind == kind:
                         yield Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 

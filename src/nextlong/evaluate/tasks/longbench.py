@@ -29,10 +29,10 @@ def samples(request: Request) -> Iterator[Sample | None]:
         choices = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"}
         # One pass over the template, so that braces in a document stay as they are.
         prompt = _PROMPT.format(document=row["context"].strip(), question=row["question"].strip(), **choices)
-        cut, ids = _truncate_middle(request, prompt)
+        shortened, ids = _truncate_middle(request, prompt)
         details: dict[str, JSON] = {name: row[name] for name in ("difficulty", "length")}
         details["middle_cut"] = ids is not None
-        sample = Sample(cut, (row["answer"],), BUDGET, details=details, input_ids=ids)
+        sample = Sample(shortened, (row["answer"],), BUDGET, details=details, input_ids=ids)
         yield sample if request.fits(sample) else None
 
 

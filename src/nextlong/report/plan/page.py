@@ -27,6 +27,7 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
 from nextlong.plain_data import Json
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
@@ -255,7 +256,7 @@ def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
     if done is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
     begun = runner.begun_tasks(step, run_dir)
-    return f"begun, {begun} tasks done" if begun else "to do"
+    return f"begun, {counted(begun, 'task')} done" if begun else "to do"
 
 
 def _print(

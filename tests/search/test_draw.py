@@ -1,0 +1,87 @@
+"""The draw of meta-documents."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong import schemas
+from nextlong.results import MetaDocumentsResult
+from nextlong.schemas import META_DOCUMENTS
+from nextlong.search.draw import chunk_ids_of, draw_meta_documents
+
+
+def write_shard(folder, number, chunks_per_document, hashes, chars=10):
+    """Write CHUNKS of documents with so many chunks each (0: not kept), and their hashes."""
+    rows = [(row, at * chars, (at + 1) * chars, False) for row, n in enumerate(chunks_per_document) for at in range(n)]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+    batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
+    path = Path(folder) / f"{number}.chunks.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        writer.write_batch(batch)
+    np.save(Path(folder) / f"{number}.hashes.npy", np.array(hashes, np.uint64))
+    return path, Path(folder) / f"{number}.hashes.npy"
+
+
+def draw(folder, shards, **options):
+    paths = [write_shard(folder, number, *shard) for number, shard in enumerate(shards)]
+    chars = []
+    for number, (counts, *_) in enumerate(shards):
+        chars.append(Path(folder) / f"{number}.chars.npy")
+        np.save(chars[-1], np.array(counts) * 10)
+    settings = {"draws": None, "min_meta_chunks": 2, "seed": 0, "chars": chars} | options
+    counts = draw_meta_documents(
+        Path(folder) / "out", chunks=[chunks for chunks, _ in paths], hashes=[hashes for _, hashes in paths], **settings
+    )
+    return counts, np.load(Path(folder) / "out.meta_documents.npy")
+
+
+def test_the_draw_knows_each_documents_chunks(tmp_path):
+    counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])])
+    assert counts == MetaDocumentsResult(documents=4, eligible=3, drawn=3, meta_chunks=7)
+    assert metas.dtype == META_DOCUMENTS
+    by_hash = {int(meta["content_hash"]): meta for meta in metas}
+    assert [(hash_, int(by_hash[hash_]["first_chunk"]), int(by_hash[hash_]["chunks"]), int(by_hash[hash_]["chars"]))
+            for hash_ in sorted(by_hash)] == [(11, 0, 3, 30), (14, 4, 2, 20), (15, 1 << 32, 2, 20)]  # fmt: skip
+    assert metas["key"].tolist() == sorted(metas["key"].tolist())
+    assert chunk_ids_of(metas[metas["content_hash"] == 14]).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize(("min_meta_chunks", "eligible"), [(1, 4), (2, 3), (3, 1), (4, 0)])
+def test_documents_with_fewer_chunks_are_no_meta_documents(tmp_path, min_meta_chunks, eligible):
+    counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])], min_meta_chunks=min_meta_chunks)
+    assert counts.eligible == len(metas) == eligible
+
+
+DOCUMENTS = [(2 + number % 3, 1000 + number) for number in range(40)]
+
+
+@given(order=st.permutations(range(40)), cuts=st.lists(st.integers(0, 40), max_size=4), draws=st.integers(1, 50))
+def test_the_draw_does_not_depend_on_shards_or_order(tmp_path_factory, order, cuts, draws):
+    documents = [DOCUMENTS[place] for place in order]
+    bounds = [0, *sorted(cuts), 40]
+    shards = [
+        tuple(map(list, zip(*documents[first:last], strict=True))) if first < last else ([], [])
+        for first, last in pairwise(bounds)
+    ]
+    _, metas = draw(tmp_path_factory.mktemp("draw"), shards, draws=draws, seed=5)
+    _, whole = draw(tmp_path_factory.mktemp("whole"), [tuple(map(list, zip(*DOCUMENTS, strict=True)))], seed=5)
+    for name in ("key", "content_hash", "chunks", "chars"):
+        assert metas[name].tolist() == whole[name][:draws].tolist()
+
+
+def test_another_seed_draws_others(tmp_path):
+    shards = [tuple(map(list, zip(*DOCUMENTS, strict=True)))]
+    drawn = [draw(tmp_path, shards, draws=10, seed=seed)[1]["content_hash"].tolist() for seed in (0, 1)]
+    assert set(drawn[0]) != set(drawn[1])
+
+
+def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
+    np.save(tmp_path / "longer.npy", np.array([30, 41, 20]))
+    counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
+    assert counts.documents == 3
+    assert sorted(metas["content_hash"].tolist()) == [11, 13]
