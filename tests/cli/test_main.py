@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -258,6 +259,17 @@ def test_text_on_a_terminal_goes_through_the_pager(folder, tmp_path):
     seen = (tmp_path / "seen").read_text("utf-8")
     assert seen.startswith("LESS is -R\n")
     assert "meta-chunk of " in seen
+
+
+def test_verify_says_on_a_terminal_what_it_is_checking_and_nothing_elsewhere(folder):
+    command = [sys.executable, "-m", "nextlong", "verify", str(folder / "run")]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    script = ["script", "-qec", " ".join(command), "/dev/null"]
+    shown = subprocess.run(script, env=environment, capture_output=True, text=True, check=True).stdout
+    assert {"hashes", "tokens", "near-copies"} <= set(re.findall(r"checking ([\w-]+)", shown))
+    plain = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert plain.stderr == ""
+    assert "checking" not in plain.stdout
 
 
 def test_peek_lists_the_first(call, folder):

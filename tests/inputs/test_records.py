@@ -240,6 +240,16 @@ def test_table_without_the_text_column_names_the_nearest(tmp_path):
         read(tmp_path / "a.parquet")
 
 
+def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(tmp_path):
+    columns = [pa.array(column) for column in (["one"], ["two"], ["x"], ["y"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["text", "body", "body", "id"]), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
+    assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
+    for key, wanted in (("text", {"text": "body"}), ("keep", {"keep": ["body"]})):
+        with pytest.raises(CorpusError, match=rf"a.parquet has 2 columns 'body', .* meant by .*{key}.*; rename one"):
+            read(tmp_path / "a.parquet", **wanted)
+
+
 def test_text_column_of_another_type_is_refused(tmp_path):
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(CorpusError, match="column 'text' holds int64, not strings"):

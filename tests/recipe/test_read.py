@@ -1,5 +1,7 @@
 """Recipes that build on others."""
 
+import json
+
 import pytest
 
 from nextlong.errors import RecipeError
@@ -87,3 +89,17 @@ def test_a_broken_base_is_named_with_its_line(tmp_path):
     (tmp_path / "base.yaml").write_text("a: 1\na: 2\n")
     (tmp_path / "my.yaml").write_text("base: base.yaml\n")
     assert _refusal(tmp_path / "my.yaml").startswith(f"{tmp_path / 'base.yaml'}:2: not YAML: key 'a' stands twice")
+
+
+def test_a_recipe_may_be_json_as_programs_write_it(tmp_path):
+    source = {"path": "a.jsonl", "name": "Bücher 📚", "where": 'kind = "𝒜"'}
+    plain = {"run_dir": "r", "ingest": {"sources": [source]}, "tokenizer": "gpt2", "compose": {"joint": "\t🙂\n"}}
+    (tmp_path / "my.json").write_text(json.dumps(plain))
+    assert "\\ud83d" in (tmp_path / "my.json").read_text()
+    recipe = Recipe.load(tmp_path / "my.json", overrides=[f"compose.joint={json.dumps('📎')}"])
+    (read,) = recipe.ingest.sources
+    assert (read.name, read.where, recipe.compose.joint) == (source["name"], source["where"], "📎")
+    assert Recipe.load(tmp_path / "my.json").compose.joint == "\t🙂\n"
+    (tmp_path / "half.json").write_text(json.dumps(plain | {"run_dir": "r \ud83d"}))
+    with pytest.raises(RecipeError, match="run_dir holds 'r .ud83d', half of a surrogate pair"):
+        Recipe.load(tmp_path / "half.json")

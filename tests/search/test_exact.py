@@ -45,8 +45,11 @@ def test_exact_is_brute_force(tmp_path, monkeypatch, block_rows, k):
     block_rows=st.integers(1, 90),
     ties=st.sampled_from([0, 2, 64]),
     least_room=st.sampled_from([1, 8, 2048]),
+    sampled=st.sampled_from([30, 1 << 14]),
 )
-def test_equal_and_nearly_equal_vectors_are_told_apart(tmp_path_factory, seed, k, copies, block_rows, ties, least_room):
+def test_equal_and_nearly_equal_vectors_are_told_apart(
+    tmp_path_factory, seed, k, copies, block_rows, ties, least_room, sampled
+):
     rows = clustered_rows(40, centres=3, dimensions=4, spread=0.01, seed=seed)
     shards = [np.concatenate([rows[:20], np.tile(rows[3], (copies, 1))]), rows[15:]]
     ids, vectors = packed(map(len, shards)), np.concatenate(shards)
@@ -55,6 +58,8 @@ def test_equal_and_nearly_equal_vectors_are_told_apart(tmp_path_factory, seed, k
         patch.setattr(exact, "_BLOCK_ROWS", block_rows)
         patch.setattr(best, "_TIES", ties)
         patch.setattr(best, "_LEAST_ROOM", least_room)
+        patch.setattr(exact, "_SAMPLED", sampled)
+        patch.setattr(exact, "_WORTH_SAMPLING", 1)
         paths = save_shards(tmp_path_factory.mktemp("vectors"), *shards)
         found = found_by(paths, vectors[:6], k=k, exclude=exclude)
     assert_same(found, brute_force(vectors[:6], vectors, ids, k=k, exclude=exclude))
@@ -94,3 +99,24 @@ def test_opposite_vectors_are_candidates_too(tmp_path):
     paths = save_shards(tmp_path, np.array([[1], [-1]], np.float16))
     found, scores = found_by(paths, np.ones((1, 1)), k=2, exclude=[[0, 1]])
     assert (found[0].tolist(), scores[0].tolist()) == ([1], [-1.0])
+
+
+@pytest.mark.parametrize("period", [None, 16, 40])
+@pytest.mark.parametrize("k", [1, 20, 90])
+def test_a_guess_of_the_kth_best_changes_nothing_right_or_wrong(tmp_path, monkeypatch, period, k):
+    monkeypatch.setattr(exact, "_SAMPLED", 64)
+    monkeypatch.setattr(exact, "_SCORES", 320)  # five queries, and 16 columns, at a time
+    passes = []
+    walk = exact.blocks
+    monkeypatch.setattr(exact, "blocks", lambda paths: passes.append(1) or walk(paths))
+    shards = [unit_rows(size, seed=size) for size in (500, 3, 521)]
+    if period is not None:  # what lies near the queries is what is sampled: there seems to be more of it than there is
+        near = np.concatenate([np.arange(0, 1024, period), np.arange(20)])
+        vectors = np.concatenate(shards)
+        vectors[near] = clustered_rows(len(near), centres=1, dimensions=8, spread=0.05, seed=1)
+        shards = np.split(vectors, [500, 503])
+    ids, vectors = packed(map(len, shards)), np.concatenate(shards)
+    exclude = np.stack([ids[:20], ids[:20] + 7], axis=1)
+    found = found_by(save_shards(tmp_path, *shards), vectors[:20], k=k, exclude=exclude)
+    assert_same(found, brute_force(vectors[:20], vectors, ids, k=k, exclude=exclude))
+    assert len(passes) == (2 if period == 16 and k > 1 else 1)

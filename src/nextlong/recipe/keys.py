@@ -165,8 +165,8 @@ class Chunk(Section):
     def _some_words(cls, value: int) -> int:
         if value < _LEAST_CHUNK_CHARS:
             raise ValueError(
-                f"max_chars is {value}, but a chunk of fewer than {_LEAST_CHUNK_CHARS} characters holds no words that others could "
-                "be similar to, and every pair of chunks is compared; raise it"
+                f"a chunk of fewer than {_LEAST_CHUNK_CHARS} characters holds no words that others could be similar to, and every "
+                "pair of chunks is compared; raise it"
             )
         return value
 

@@ -25,7 +25,10 @@ _MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fraction
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake."""
+    """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake.
+
+    JSON is YAML but for one thing: a character beyond U+FFFF may stand there as two escapes, a surrogate pair. They are one.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -37,6 +40,13 @@ class UniqueKeys(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        value = super().construct_scalar(node)
+        try:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16") if isinstance(value, str) else value
+        except UnicodeDecodeError:
+            return value  # half a pair: `check_plain` names the key that holds it
+
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
     """Return a deep copy of `data` with each `a.b[0].c=value` (or `a.b.0.c=value`) put in; values are YAML."""
@@ -46,7 +56,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
         if not equals or not dotted:
             raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set compose.target_tokens=65536")
         try:
-            value = yaml.safe_load(raw)
+            value = yaml.load(raw, UniqueKeys)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
         _put(merged, _INDEX.sub(r".\1", dotted).split("."), value, override)

@@ -27,14 +27,19 @@ _SETTLED = 64  # queries whose exact scores are computed at a time
 class Best:
     """The best `k` ids of each query so far; `cells` (scores held) grow with queries and k alone."""
 
-    def __init__(self, queries: int, *, k: int, error: float, exact: ExactScores | None) -> None:
-        """`exact` gives the scores that decide; None: rough ones do."""
+    def __init__(
+        self, queries: int, *, k: int, error: float, exact: ExactScores | None, guess_Q: Scores | None = None
+    ) -> None:
+        """`exact` gives the scores that decide; None: rough ones do. `guess_Q`, shape (queries,): see `too_high`."""
         self._k, self._error, self._exact = k, error, exact
         self._room = room(k)
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
         self._ids = np.full(self._scores.shape, -1, np.int64)
         self._held = np.zeros(queries, np.int64)
         self._least = np.full((queries, 1), np.finfo(np.float32).min, np.float32)  # a score that may still count
+        self._guess = guess_Q
+        if guess_Q is not None:
+            self._least[:, 0] = np.maximum(self._least[:, 0], guess_Q)
 
     def add(self, scores_QB: Scores, ids_B: Ids, queries: NDArray[np.int64] | None = None) -> None:
         """Take in a block's scores, shape (queries, block); -inf where a query must not find a column.
@@ -42,8 +47,8 @@ class Best:
         `queries`, shape (rows,), says whose rows these are, each once; by default they are those of all queries.
         """
         whose = np.arange(len(self._held)) if queries is None else queries
-        if len(ids_B) > self._room and not self._held[whose].any():  # of a first block only its own k best can count
-            self._raise(scores_QB, whose)
+        if self._guess is None and len(ids_B) > self._room and not self._held[whose].any():
+            self._raise(scores_QB, whose)  # of a first block only its own k best can count
         hits = np.flatnonzero(scores_QB >= self._least[whose])
         rows = hits // len(ids_B)
         columns = hits - rows * len(ids_B)
@@ -72,6 +77,18 @@ class Best:
             for row_ids, scores in zip(ids, self._decisive(queries, places), strict=True):
                 order = np.lexsort((row_ids, -scores))[: self._k]
                 yield row_ids[order], scores[order]
+
+    def too_high(self) -> NDArray[np.int64]:
+        """Return the queries whose guess may have left out what counts: fewer than k scores lie above it for certain.
+
+        A score below the guess never enters: one just below the k-th best spares what would enter before that is known.
+        """
+        if self._guess is None:
+            return np.empty(0, np.int64)
+        kth = np.full(len(self._held), -np.inf, np.float32)
+        for query in np.flatnonzero(self._held >= self._k).tolist():
+            kth[query] = np.partition(self._scores[query, : self._held[query]], -self._k)[-self._k]
+        return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
 
     def _places(self, query: int) -> NDArray[np.int64]:
         """Return where a query holds what may be among its k best."""

@@ -40,7 +40,7 @@ def _products(
     products = np.empty(len(wanted), np.float32)
     for first in range(0, len(wanted), max(1, len(held))):
         part = wanted[first : first + len(held)]
-        held[: len(part)] = rows_RD[part]
+        held[: len(part)] = rows_RD[part].astype(np.float32)  # by way of float32, as processors do it
         products[first : first + len(part)] = held[: len(part)] @ query_D
     return products
 

@@ -4,7 +4,8 @@ In:  VECTORS, float16 of unit length, memory-mapped; queries of the same kind.
 Out: the k nearest of each query, none of them in the range of ids that it leaves out.
 
 A block of vectors is made float32 once and multiplied with all queries; what reaches a query's present k-th best is kept
-(`best.py`), so the search costs little more than to read the vectors and multiply. The float32 products only select:
+(`best.py`), from the beginning on what reaches a guess of it from a sample of the vectors: so the search costs little more than
+to read the vectors and multiply. The float32 products only select:
 the scores are those of `cosines.py`, the same on every machine. Descending by score, equal scores by id.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +21,14 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts.flat_npy import opened
 from nextlong.search.best import Best, cells
-from nextlong.search.cosines import exact_cosines
+from nextlong.search.cosines import exact_cosines, half_vectors
 from nextlong.search.index import IndexFiles, Neighbours
 
 _BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
 _SCORES = 1 << 23  # products held at a time: 32 MB
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
+_SAMPLED = 1 << 14  # vectors from which the k-th best is guessed
+_WORTH_SAMPLING = 16  # times as many vectors: below that a guess saves less than it costs
 
 
 class Exact:
@@ -59,15 +63,21 @@ def nearest(
 
 
 def _pass(
-    queries_QD: NDArray[np.float32], vectors: Sequence[Path], k: int, exclude_Q2: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Yield the nearest of each query, after one pass over all vectors."""
+    queries_QD: NDArray[np.float32],
+    vectors: Sequence[Path],
+    k: int,
+    exclude_Q2: NDArray[np.int64],
+    *,
+    start: Literal["guess", "nothing"] = "guess",
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Return the nearest of each query, after one pass over all vectors, and another for queries guessed wrongly."""
 
     def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
         return exact_cosines(queries_QD[queries], ids, vectors)
 
     count, dimensions = queries_QD.shape
-    best = Best(count, k=k, error=rounding_error(dimensions), exact=exact)
+    guess_Q = _guess(queries_QD, vectors, k, exclude_Q2) if start == "guess" else None
+    best = Best(count, k=k, error=rounding_error(dimensions), exact=exact, guess_Q=guess_Q)
     columns = max(1, min(_BLOCK_ROWS, _SCORES // count))
     scores_QB = np.empty((count, columns), np.float32)
     for ids, block_BD in blocks(vectors):
@@ -77,7 +87,36 @@ def _pass(
             np.matmul(queries_QD, block_BD[first : first + columns].T, out=products)
             leave_out(products, part, exclude_Q2)
             best.add(products, part)
-    return best.finish()
+    nearest_of = list(best.finish())
+    if len(again := best.too_high()):
+        redone = _pass(queries_QD[again], vectors, k, exclude_Q2[again], start="nothing")
+        for query, found in zip(again.tolist(), redone, strict=True):
+            nearest_of[query] = found
+    return nearest_of
+
+
+def _guess(
+    queries_QD: NDArray[np.float32], vectors: Sequence[Path], k: int, exclude_Q2: NDArray[np.int64]
+) -> NDArray[np.float32] | None:
+    """Return a score for each query that, by a sample, some more than `k` vectors reach; None where that would not pay."""
+    counts = np.array([len(np.load(path, mmap_mode="r")) for path in vectors])
+    expected = k * _SAMPLED / counts.sum()
+    rank = int(
+        np.ceil(expected + 6 * np.sqrt(expected) + 6)
+    )  # six standard deviations, so that it is hardly ever too high
+    if counts.sum() < _WORTH_SAMPLING * _SAMPLED or rank >= _SAMPLED:
+        return None
+    places = np.arange(_SAMPLED) * counts.sum() // _SAMPLED
+    shards = np.searchsorted(np.cumsum(counts), places, side="right")
+    ids = shards << schemas.SHARD_BITS | (places - (np.cumsum(counts) - counts)[shards])
+    sample_SD = half_vectors(ids, vectors).astype(np.float32)
+    guess_Q = np.empty(len(queries_QD), np.float32)
+    most = max(1, _SCORES // _SAMPLED)
+    for some in (slice(first, first + most) for first in range(0, len(queries_QD), most)):
+        scores_QS = queries_QD[some] @ sample_SD.T
+        leave_out(scores_QS, ids, exclude_Q2[some])
+        guess_Q[some] = np.partition(scores_QS, -rank, axis=1)[:, -rank]
+    return guess_Q
 
 
 def rounding_error(dimensions: int) -> float:
