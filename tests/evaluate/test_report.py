@@ -53,6 +53,7 @@ def test_the_main_table_is_the_papers(two):
     assert main.rows[0] == ("first & best", (60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0))
     assert [main.is_best(0, column) for column in range(3)] == [True, True, False]
     assert main.is_best(1, 2)
+    assert not any(main.is_best(row, 4) for row in range(2))  # they are equal there
 
 
 def test_a_category_with_a_task_missing_has_no_score(two):

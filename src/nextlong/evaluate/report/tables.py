@@ -1,6 +1,6 @@
 """Tables: results as rows, and rows as HTML, Markdown or LaTeX.
 
-A cell that was not measured is a dash. The best of a column is bold where models stand side by side, as in the paper.
+A cell that was not measured is a dash. The best of a column is bold where models stand side by side, as in the paper, and differ.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Table:
     def is_best(self, row: int, column: int) -> bool:
         """Say whether a cell is the greatest number of its column, among at least two."""
         values = [value for _, cells in self.rows if isinstance(value := cells[column], float)]
-        return self.rows_are == "rivals" and len(values) > 1 and self.rows[row][1][column] == max(values)
+        return self.rows_are == "rivals" and len(set(values)) > 1 and self.rows[row][1][column] == max(values)
 
 
 def all_tables(results: Sequence[Results]) -> Iterator[Table]:
