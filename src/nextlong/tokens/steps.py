@@ -18,6 +18,7 @@ from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, Amounts, sequence_limit
 from nextlong.results import ChunkResult, NamedChunksResult, TokenizerResult, TokensResult
+from nextlong.tokens.encode import Engine
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
@@ -84,6 +85,13 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
     return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
+def engine_of(recipe: Recipe, done: Finished) -> Engine:
+    """Return what encodes: what the recipe names, or what the tokenizer's step found to be right and worth loading."""
+    if recipe.tokenizer.engine != "auto":
+        return recipe.tokenizer.engine
+    return done["tokenizer"].result(TokenizerResult).engine
+
+
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
     """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
     version = 3
@@ -103,8 +111,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
-        read = done["tokenizer"].result(TokenizerResult)
-        engine = read.engine if recipe.tokenizer.engine == "auto" else recipe.tokenizer.engine
+        engine = engine_of(recipe, done)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
             partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine)
