@@ -11,12 +11,12 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from nextlong.cli.columns import columns_of
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import list_files
 from nextlong.inputs.walk import reaches
+from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source
 from nextlong.recipe.lengths import read_length
 
@@ -49,7 +49,7 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
     )
 
 
-def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> dict[str, Any]:
+def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> Json:
     """Return what `init` wrote, as plain dictionaries and lists."""
     return {
         "recipe": str(path),

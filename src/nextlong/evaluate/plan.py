@@ -15,6 +15,7 @@ from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.results import place_of
 from nextlong.evaluate.run import Asked, check, files_of, is_there, pairs
 from nextlong.evaluate.task import Task
+from nextlong.plain_data import Json
 from nextlong.report import tables
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _planned(asked: Asked, task: Task | Probe, length: int | None) -> Planned:
     return Planned(task.name, length, asked.samples or task.samples, state)
 
 
-def as_json(settings: Settings, asked: Asked) -> dict[str, Any]:
+def as_json(settings: Settings, asked: Asked) -> Json:
     """Return the plan as plain dictionaries and lists."""
     tasks, takes = planned(settings, asked)
     return {

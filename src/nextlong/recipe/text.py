@@ -40,7 +40,7 @@ class UniqueKeys(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
         try:
             return value.encode("utf-16", "surrogatepass").decode("utf-16") if isinstance(value, str) else value

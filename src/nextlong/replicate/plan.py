@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from rich.console import Console
 
+from nextlong.plain_data import Json
 from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import is_only_planned, preset_of
@@ -57,7 +58,7 @@ def show(recipe: Replication, console: Console) -> None:
         tables.say(line, console)
 
 
-def as_json(recipe: Replication) -> dict[str, Any]:
+def as_json(recipe: Replication) -> Json:
     """Return the plan as plain dictionaries and lists. Raises RecipeError for a task that is none."""
     measure.check(recipe)
     if is_only_planned(recipe):

@@ -6,7 +6,6 @@ Written anew each time, from the files of finished stages alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -15,6 +14,7 @@ from nextlong.engine import store
 from nextlong.evaluate.report import show
 from nextlong.evaluate.report.draw import Figure
 from nextlong.evaluate.report.tables import Table, as_html, as_latex, as_markdown
+from nextlong.plain_data import Json
 from nextlong.replicate import figures, published, tables
 from nextlong.replicate.carry_out import RECIPE, Replicated
 from nextlong.replicate.presets import preset_of
@@ -23,7 +23,7 @@ from nextlong.report.tables import say
 _TITLE = "NExtLong, the paper in small"
 
 
-def as_json(done: Replicated) -> dict[str, Any]:
+def as_json(done: Replicated) -> Json:
     """Return where the page is and what it says, as plain dictionaries and lists."""
     page, figures_at = str(done.out / "report.html"), str(done.out / "figures")
     return {"report": page, "figures": figures_at, "verdicts": list(tables.verdicts(done))}

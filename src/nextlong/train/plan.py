@@ -18,6 +18,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from nextlong.errors import RecipeError
+from nextlong.plain_data import Json
 from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.rng import rng_for
@@ -130,7 +131,7 @@ class Planned:
     row_tokens: int
     said: Sequence[str]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
         plan, training = self.plan, self.recipe.training
         return {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
+from nextlong.verify.document_scores import check_document_scores
 from nextlong.verify.near_copies import without_cause
 from nextlong.verify.outcome import Outcome
 
@@ -47,9 +48,10 @@ class PassedOver(NamedTuple):
 
 
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
-    """Check the scores of all negatives, and search again for `sample` random meta-chunks."""
+    """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
-        return [Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")]
+        skipped = Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")
+        return [check_document_scores(run), skipped]
     scores = Outcome("scores are cosines", "negatives")
     for block in run.blocks():
         _check_scores(run, block, scores)

@@ -223,7 +223,7 @@ def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 
 
 class _Across:
-    """What sequences share: one byte a document and two a chunk, whatever the number of sequences."""
+    """What sequences share: one byte a document and two a chunk, and the sequences' names."""
 
     def __init__(self, run: Artefacts) -> None:
         self._run = run
@@ -231,6 +231,7 @@ class _Across:
         self._keys = Outcome("sequence ids and keys", "sequences")
         self._uses = Outcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
+        self._ids: set[str] = set()
         sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
         self._used = [np.zeros(size, np.uint16) for size in sizes]
         self._taken = [
@@ -264,6 +265,9 @@ class _Across:
         }
         hashes = self._run.hashes_of(np.array(list(firsts.values()), np.int64))
         for sequence in block:
+            if sequence.id in self._ids and not self._run.repeats_documents:
+                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, as an earlier one is")
+            self._ids.add(sequence.id)
             expected = hashes.get(firsts.get(sequence.number, UNKNOWN))
             if (
                 expected is not None and sequence.key != expected

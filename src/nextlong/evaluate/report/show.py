@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -15,6 +15,7 @@ from nextlong.evaluate.report import figures as drawn
 from nextlong.evaluate.report.draw import Figure
 from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, text_of
 from nextlong.evaluate.results import Results, read_results
+from nextlong.plain_data import Json
 from nextlong.report import tables as look
 
 _SUFFIXES = (".html", ".md", ".tex", ".json")
@@ -29,7 +30,7 @@ def tables(results: Sequence[Results], console: Console) -> None:
         look.say(f"{table.about}\n", console, style="dim")
 
 
-def as_json(results: Sequence[Results]) -> list[dict[str, Any]]:
+def as_json(results: Sequence[Results]) -> list[Json]:
     """Return every finished task as a plain dictionary."""
     return [
         {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
