@@ -23,7 +23,8 @@ from nextlong.tokens.tokenize import Known, Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 # fastokens loads in the time that it takes to encode as much again, and takes 160 MB with a vocabulary of 128,000.
-_CHARS_OF_A_TASK: Final = {"fastokens": 200_000_000, "reference": 16_000_000}
+_CHARS_OF_A_FAST_TASK: Final = 200_000_000
+_CHARS_OF_A_SLOW_TASK: Final = 16_000_000
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -84,6 +85,11 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
     return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
+def agreed_of(done: Finished) -> str | None:
+    """Return the version of fastokens that the tokenizer step found to give the reference's ids."""
+    return done["tokenizer"].result(TokenizerResult).fastokens
+
+
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
     """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
     version = 3
@@ -103,12 +109,13 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
-        read = done["tokenizer"].result(TokenizerResult)
-        engine = read.engine if recipe.tokenizer.engine == "auto" else recipe.tokenizer.engine
+        agreed = agreed_of(done)
+        is_fast = agreed is not None and recipe.tokenizer.engine == "auto"
+        together = (_CHARS_OF_A_FAST_TASK if is_fast else _CHARS_OF_A_SLOW_TASK) * chunks // max(1, chars)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine)
-            for group in _groups(wanted, chunks=_CHARS_OF_A_TASK[engine] * chunks // max(1, chars))
+            partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine, agreed=agreed)
+            for group in _groups(wanted, chunks=together)
         ]
 
     def check(done: Done) -> None:
@@ -126,7 +133,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         seconds=1.3e-8,
         disk=lambda amounts: amounts.named_chars,
         bytes=0.9,
-        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_TASK["fastokens"]),
+        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_FAST_TASK),
         memory=lambda _: TOKENIZER_BYTES,
         rate="tokens",
     )
