@@ -8,6 +8,7 @@ serve one step after the other, unless what they loaded and cached has made them
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import multiprocessing
@@ -175,7 +176,16 @@ class _Under(NamedTuple):
 def _with_growth(gpus: tuple[int, ...], call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
     """Return the task's result, and by how many MB this worker's peak has grown since it started."""
     result = call_with_gpus(gpus, call, *arguments)
-    return result, _peak_mb() - _mb_at_start
+    grown_mb = _peak_mb() - _mb_at_start
+    if grown_mb > _CARRIED_MB:
+        _trim()
+    return result, grown_mb
+
+
+def _trim() -> None:
+    """Give freed memory back to the system where the C library is one that keeps it (glibc)."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _peak_mb() -> float:
