@@ -106,6 +106,12 @@ def test_what_is_told_is_a_plain_line(reporter_class):
     assert sink.getvalue() == "compose: 3 of 4 [sequences]" + " more" * 30 + "\n"
 
 
+def test_a_terminal_is_told_line_by_line():
+    sink = io.StringIO()
+    Bars(console_to(sink, terminal=True)).tell("a\nb")
+    assert sink.getvalue() == "a\nb\n"
+
+
 def test_terminal_gets_bars_and_a_file_gets_lines():
     assert isinstance(reporter_for(console_to(io.StringIO(), terminal=True)), Bars)
     assert isinstance(reporter_for(console_to(io.StringIO(), terminal=False)), Lines)
