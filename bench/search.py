@@ -8,8 +8,8 @@ Out: three Markdown tables. Everything runs on one core, in turn, `--repeats` ti
 *stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
 is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are trained on
 40 vectors each, by as many rounds of k-means. Recall is measured against exact search, as tuning measures it. *Peak* is the
-largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that is memory-
-mapped meanwhile.
+largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that is
+memory-mapped meanwhile.
 """
 
 from __future__ import annotations
