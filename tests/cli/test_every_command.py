@@ -19,7 +19,7 @@ NAMES = (
 )  # fmt: skip
 EVERY = [pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name for name in NAMES]
 COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
-CODES = re.compile(r"\x1b\[[0-9;]*m")
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
