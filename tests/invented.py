@@ -1,16 +1,18 @@
 """Invented corpora: documents of kinds that no file here has, and a recipe for each, drawn by a seed.
 
-Question lists, statutes, boilerplate, novels in one paragraph, standards in lines, many scripts, copies with some words
-changed, passages that many documents share. What is tuned to known documents fails on others; these are others each time.
+Question lists, statutes, boilerplate, novels in one paragraph, standards in lines, program text, tables, every kind of newline,
+letters composed and not, many scripts in both directions, copies with some words changed, passages that many documents share,
+one document alone, odd ids. What is tuned to known documents fails on others; these are others each time.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -54,7 +56,7 @@ class Corpus:
         self.stock = [self.words(self.draw.choice((3, 12, 60, 120, 300))) for _ in range(4)]
         self.gaps = GAPS if self.draw.random() < 0.3 else (" ",)
         kinds = self.draw.sample(KINDS, self.draw.randint(1, 3))
-        count = self.draw.choice((6, 12, 25))
+        count = self.draw.choice((1, 6, 6, 12, 12, 25, 25))
         self.documents = [self.draw.choice(kinds)(self) for _ in range(count)]
         self.documents += [copied(self) for _ in range(self.draw.randint(0, count))]
         self.draw.shuffle(self.documents)
@@ -123,7 +125,83 @@ def fragments(corpus: Corpus) -> str:
     return "\n".join(pieces)
 
 
+def program(corpus: Corpus) -> str:
+    """Lines of code: names with signs between, indented by blanks or tabs, the same few statements again and again."""
+    draw, indent = corpus.draw, corpus.draw.choice(("    ", "\t", "  "))
+    names = ["_".join(corpus.words(draw.randint(1, 3))) for _ in range(6)]
+    forms = (
+        "def {0}({1}):",
+        "return {0}[{1}] + {2}",
+        "if ({0} != {1}) {{",
+        "}}",
+        "// {0} {1} {2}",
+        "{0}.{1}({2}); // {0}",
+        "",
+    )
+    lines = [draw.choice(forms).format(*draw.choices(names, k=3)) for _ in range(draw.randint(5, 60))]
+    return "\n".join(indent * draw.randint(0, 4) + line for line in lines)
+
+
+def ledger(corpus: Corpus) -> str:
+    """A table in Markdown or with tabs; most cells are numbers, and many rows the same."""
+    draw, border = corpus.draw, corpus.draw.choice((" | ", "\t", ",", ";"))
+    rows = [
+        [*corpus.words(1), *(f"{draw.choice((0, 7, draw.random() * 1e6)):.2f}" for _ in range(4))] for _ in range(5)
+    ]
+    return "\n".join(border.join(draw.choice(rows)) for _ in range(draw.randint(4, 60)))
+
+
+def newlines(corpus: Corpus) -> str:
+    """Paragraphs that end in anything that someone takes for the end of a line."""
+    ends = ("\n", "\r\n", "\r", "\n\n\n", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85", "\n \n", "")
+    lines = corpus.lines(corpus.draw.randint(3, 20), fewest=0, most=25)
+    return "".join(line + corpus.draw.choice(ends) for line in lines)
+
+
+def marks(corpus: Corpus) -> str:
+    """Words with marks put on them, composed or not; marks of direction, joiners, variants, letters of three code points."""
+    signs = (
+        "\u0301",
+        "\u0327\u0308",
+        "\u200d",
+        "\u200f",
+        "\u202b",
+        "\u202c",
+        "\ufe0f",
+        "\u20e3",
+        "\u0130",
+        "\u1e9e",
+        "\u034f",
+    )
+    form: Literal["NFC", "NFD", "NFKC"] = corpus.draw.choice(("NFC", "NFD", "NFKC"))
+    marked = (word + corpus.draw.choice((*signs, "", "", "")) for word in corpus.words(corpus.draw.randint(5, 200)))
+    return unicodedata.normalize(form, corpus.draw.choice((" ", "\u200f ", "\n")).join(marked))
+
+
+def refrain(corpus: Corpus) -> str:
+    """One paragraph again and again, and a word at the end."""
+    line = corpus.line(corpus.draw.choice(corpus.stock))
+    return "\n".join([line] * corpus.draw.choice((1, 2, 5, 30)) + corpus.words(1))
+
+
 KINDS: tuple[Callable[[Corpus], str], ...] = (questions, statute, boilerplate, novel, standard, fragments)
+KINDS += (program, ledger, newlines, marks, refrain)
+ODD_IDS = (
+    "",
+    "0",
+    "a/b#c d",
+    "../x",
+    "é\u0301",
+    "\u202eabc",
+    'say "x"\n',
+    "🙂" * 9,
+    "x" * 400,
+    "NaN",
+    "a,b;c\td",
+    "<b>&amp;",
+    "[/red]",
+)
+METHODS = ("standard", "knn", "iclm", "quest", "splice", "untie_the_knots")
 
 
 def copied(corpus: Corpus) -> str:
@@ -142,7 +220,8 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
     """Write the corpus of a seed into a folder; return a recipe for it, drawn by the seed too."""
     corpus, draw = Corpus(seed), random.Random(f"recipe {seed}")
     folder.mkdir(parents=True)
-    rows = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(corpus.documents)]
+    ids = [draw.choice((str(number), str(number), *ODD_IDS)) for number in range(len(corpus.documents))]
+    rows = [json.dumps({"id": own, "text": text}) for own, text in zip(ids, corpus.documents, strict=True)]
     (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return {
         "run_dir": str(folder / "run"),
@@ -163,7 +242,8 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "target_tokens": target_tokens(corpus, draw),
             "fit": draw.choice(("exact", "exact", "exact", "paper")),
             "position": draw.choice(("head", "tail", "random")),
-            "negatives": draw.choice(("top", "top", "top", "top", "random-retrieved", "tail", "random-corpus")),
+            "method": draw.choice((*["nextlong"] * 14, *METHODS)),
+            "negatives": draw.choice((*["top"] * 5, "random-retrieved", "tail", "random-corpus", "self-repeat")),
             "min_meta_chunks": draw.choice((1, 2)),
         },
         "export": {"formats": ["parquet"]},
@@ -171,10 +251,10 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
 
 
 def target_tokens(corpus: Corpus, draw: random.Random) -> int:
-    """Return a length that most documents are shorter than, and the corpus longer."""
+    """Return a length that most documents are shorter than, or some longer, and the corpus longer."""
     chars = sorted(map(len, corpus.documents))
     longest, whole = chars[int(0.8 * len(chars))], sum(chars)
-    return int(min(4000, whole / 4, longest * draw.choice((1.0, 1.5, 2.5, 5.0)) / draw.choice((1.5, 3.0)))) + 40
+    return int(min(4000, whole / 4, longest * draw.choice((0.4, 1.0, 1.5, 2.5, 5.0)) / draw.choice((1.5, 3.0)))) + 40
 
 
 def write_tokenizer(path: Path) -> Path:

@@ -24,4 +24,4 @@ def test_invented_corpora_pass(first, tokenizer, tmp_path):
         if wrong := breaches(outcomes):
             found[seed] = wrong
     assert found == {}
-    assert negatives > 25
+    assert negatives > 10

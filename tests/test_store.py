@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,46 @@ def test_runs_on_other_routes_that_link_at_once_meet_in_one_folder(tmp_path):
         list(pool.map(link, range(len(runs))))
     (folder,) = (tmp_path / "store").glob("[0-9][0-9]-*")
     assert all((run.run_dir / folder.name).resolve() == folder for run in runs)
+
+
+def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+    step, job = Step("one", 1, {}, (), lambda _: []), Shared(tmp_path / "store", tmp_path / "run")
+    known = shared.alone
+
+    @contextmanager
+    def alone_after_another_job(path):
+        monkeypatch.setattr(shared, "alone", known)
+        job.link(step, 1)
+        with known(path):
+            yield
+
+    monkeypatch.setattr(shared, "alone", alone_after_another_job)
+    job.link(step, 1)
+    (link,) = shared.links(job.run_dir)
+    assert link.resolve().parent == tmp_path / "store"
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_array_jobs_that_drop_their_store_at_once_take_a_link_away_once(tmp_path, monkeypatch, has_folder):
+    (tmp_path / "store").mkdir()
+    step, run = Step("one", 1, {}, (), lambda _: []), tmp_path / "run"
+    Shared(tmp_path / "store", run).link(step, 1)
+    (link,) = shared.links(run)
+    known = Path.exists
+
+    def another_job_is_first(path):
+        is_there = known(path)
+        link.unlink()
+        if has_folder:
+            link.mkdir()
+        return is_there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", another_job_is_first)
+        shared.unlink_unfinished(step, run)
+    assert link.is_dir() == has_folder
+    assert shared.links(run) == []
 
 
 def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path):

@@ -6,7 +6,7 @@ A field with a default is one that earlier versions did not write, or that only 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -275,7 +275,8 @@ class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
     `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `lost_share` is the share of the text
-    that the tokenizer cannot give back, `engine` what encodes: fastokens where its ids are the same and the corpus is worth it.
+    that the tokenizer cannot give back, `fastokens` the version that gave the same ids, None where there is none or the corpus
+    is too small to ask.
     """
 
     chars_per_token: float
@@ -285,7 +286,7 @@ class TokenizerResult(Result):
     eos_id: int | None
     joint_ids: tuple[int, ...]
     lost_share: float = 0.0
-    engine: Literal["fastokens", "reference"] = "reference"
+    fastokens: str | None = None
 
 
 class TokensResult(Result):

@@ -127,7 +127,7 @@ def step_of(run_dir: Path, name: str) -> Any:
 def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_bytes(
     recipe_for, tmp_path, model_path, monkeypatch
 ):
-    run_dir = run_of(recipe_for, tmp_path / "run", model_path, "workers=2")
+    run_dir = run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=2")
     embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
     (chosen,) = counts_of(encoder)
     assert chosen["dtype"] in ("float32", "bfloat16")
@@ -138,7 +138,7 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
     for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
         (embed.folder / name).unlink(missing_ok=True)
-    run_of(recipe_for, tmp_path / "run", model_path, "workers=1")
+    run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=1")
     again = step_of(run_dir, "embed")
     assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
     assert step_of(run_dir, "encoder").manifest == encoder.manifest

@@ -136,6 +136,8 @@ def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
     items = read(tmp_path / "a.csv", b"id,text\n1,one\n2,t\0wo\n3,three\n")
     assert items[1] == Reject("a.csv", 3, RejectKind.BROKEN_ROW, "a NUL byte in the column 'text'")
     assert [item.text for item in items if isinstance(item, Record)] == ["one", "three"]
+    (unnamed,) = read(tmp_path / "c.csv", b"text,\none,\0\n")
+    assert unnamed == Reject("c.csv", 2, RejectKind.BROKEN_ROW, "a NUL byte in the column ''")
     assert refusal(tmp_path / "b.csv", b"id,te\0xt,more columns\n1,x,y\n").startswith(
         "b.csv:1: byte 6 is NUL, which no CSV"
     )

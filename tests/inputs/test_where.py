@@ -118,6 +118,21 @@ def test_dates_of_parquet_are_dates(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["aggregate_date", "UNNEST_date", "WHERE clause cannot contain aggregates"])
+@pytest.mark.parametrize("where", ["year({}) = 2021", "date_part('year', {}) > 2020"])
+def test_names_of_columns_may_be_words_of_the_evaluators_refusals(tmp_path, name, where):
+    rows = [{"text": "a", name: datetime.date(2019, 5, 1)}, {"text": "b", name: datetime.date(2021, 1, 1)}]
+    items = read(written(tmp_path, "parquet", rows), where=where.format(f'"{name}"'))
+    assert [type(item) for item in items] == [LeftOut, Record]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_struct_may_be_named_with_a_field_of_its_own(tmp_path, kind):
+    rows = [{"text": "a", "meta": {"b": {"c": 1}}}, {"text": "b", "meta": {"b": None}}, {"text": "c", "meta": None}]
+    items = read(written(tmp_path, kind, rows), where="meta.b IS NOT NULL AND meta.b.c = 1")
+    assert [type(item) for item in items] == [Record, LeftOut, LeftOut]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 @pytest.mark.parametrize("options", [{"where": "lnag = 'en'"}, {"keep": ["lnag"]}])
 def test_a_column_that_a_table_does_not_have_is_refused(tmp_path, kind, options):
@@ -182,6 +197,11 @@ def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_fa
         "geomean(score) > 1",
         "unnest(meta.tags) = 'a'",
         "unlist(meta.tags) = 'a'",
+        "max(meta.a) > 1 AND meta.b = 1",
+        "sum(meta.a) > meta.b",
+        "sum(meta.a.x) > meta.b.y",
+        "unnest([meta.a, meta.b]) > 0",
+        "grouping(score) = 1",
     ],
 )
 def test_what_needs_several_rows_is_refused_before_any_is_read(expression):

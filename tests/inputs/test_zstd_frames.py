@@ -3,6 +3,8 @@
 import json
 import random
 import struct
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from nextlong import pipeline
 from nextlong.corpus.parts import numbered, whole_files
 from nextlong.errors import CorpusError
+from nextlong.inputs import files
 from nextlong.inputs.files import Part, list_files, split_inputs
 from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.records import read_records
@@ -60,6 +63,75 @@ def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
     whole = zstandard.ZstdCompressor().compress(b"text " * 99)
     (tmp_path / "b.zst").write_bytes(whole + whole[:-1])
     assert frame_bounds(str(tmp_path / "b.zst"), version="") == ()
+
+
+LISTED = """
+import os, sys
+from nextlong.errors import CorpusError
+from nextlong.inputs.files import list_files
+from nextlong.recipe import Source
+
+(file,) = list_files(Source(path=sys.argv[1]), where="path")
+"""
+CUT_WHILE_COUNTED = """
+from nextlong.inputs.json_lines import count_lines
+
+class CutPart:
+    file, start = file, 0
+
+    @property
+    def stop(self):  # asked for once the file is open
+        os.truncate(self.file.path, 0)
+        return self.file.bytes
+
+try:
+    print(count_lines(CutPart()))
+except CorpusError as error:
+    print(error)
+"""
+CUT_WHILE_FRAMES_ARE_FOUND = """
+from nextlong.inputs import zstd_frames
+
+known = zstd_frames.zstandard.get_frame_parameters
+
+def cut(head):
+    os.truncate(file.path, 0)
+    return known(head)
+
+zstd_frames.zstandard.get_frame_parameters = cut
+print(zstd_frames.frame_bounds(file.path, version=file.version))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl changed while it was read"),
+        ("a.jsonl.zst", CUT_WHILE_COUNTED, "a.jsonl.zst changed while it was read"),
+        ("a.jsonl.zst", CUT_WHILE_FRAMES_ARE_FOUND, "()"),
+    ],
+)
+def test_a_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, name, code, told):
+    lines = b'{"text":"line"}\n' * 50_000
+    (tmp_path / name).write_bytes(b"".join(framed(lines, [9, 99])) if name.endswith(".zst") else lines)
+    ended = subprocess.run(
+        [sys.executable, "-c", LISTED + code, tmp_path / name], check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert told in ended.stdout
+
+
+def test_a_file_that_cannot_be_opened_has_no_frames(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"".join(framed(b'{"text":"x"}\n' * 99, [9])))
+    source, file = listed(path)
+
+    def refused(path, *, version):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(files, "frame_bounds", refused)
+    assert whole_files([source], [[file]], shard_bytes=1)
+    assert split_inputs([file], source, shard_bytes=1, part_bytes=1) == [(Part(file),)]
 
 
 @given(

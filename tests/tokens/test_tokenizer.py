@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -212,13 +213,13 @@ def test_prepare_counts_characters_per_token(tmp_path):
     assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
 
 
-@pytest.mark.parametrize(("documents", "engine"), [(4, "reference"), (400, "fastokens")])
-def test_fastokens_is_taken_where_the_corpus_is_worth_loading_it(tmp_path, documents, engine):
+@pytest.mark.parametrize(("documents", "agrees"), [(4, None), (400, version("fastokens"))])
+def test_fastokens_is_taken_where_the_corpus_is_worth_loading_it(tmp_path, documents, agrees):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(number, "some words\n" * 9) for number in range(documents)]])
-    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).engine == engine
+    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).fastokens == agrees
     asked = prepare(tmp_path / "asked", shards=shards, source=str(tmp_path), engine="reference")
-    assert asked.engine == "reference"
+    assert asked.fastokens is None
 
 
 def test_prepare_takes_a_given_number(tmp_path):

@@ -149,7 +149,7 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    return Step("ingest", 2, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
+    return Step("ingest", 3, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from nextlong.engine import interrupts
-from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus, environment
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
@@ -139,7 +139,7 @@ class LocalExecutor:
     def _start(self, processes: int) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(self._preload)
-        with _environment(ONE_THREAD):
+        with environment(ONE_THREAD):
             pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
             try:
                 pool.submit(os.getpid).result()
@@ -202,17 +202,3 @@ def _prepare_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=die_with_parent, daemon=True).start()
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -27,7 +27,7 @@ from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.results import Result
 
 _LOOK_AGAIN_SECONDS = 0.2
-_RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "faiss-cpu", "scikit-learn", "tokenizers")
+_RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
 
 
 def run_steps(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine.executor import Capacity, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus, environment
 
 
 class SerialExecutor:
@@ -43,11 +44,14 @@ class SerialExecutor:
         """Keep everything."""
 
     def __enter__(self) -> Self:
-        self._limits = threadpool_limits(1)  # as a worker has: the last bits of a product depend on it
+        # One thread, as a worker has, for what is loaded and what will be: the last bits of a product depend on it.
+        self._limits = ExitStack()
+        self._limits.enter_context(environment(ONE_THREAD))
+        self._limits.enter_context(threadpool_limits(1))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._next.clear()
-        self._limits.restore_original_limits()
+        self._limits.close()

@@ -38,19 +38,24 @@ class Shared:
 
     def link(self, step: Step, place: int) -> None:
         """Let the run directory have the step's folder, by a link into the store; one of its own, or that is done, stays."""
-        there = _folder_of(step, self.run_dir)
-        if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
-            return
-        with alone(self.store / "folders"):  # runs on other routes would number it otherwise
+        # Runs on other routes would number it otherwise; array jobs of one run would link it twice.
+        with alone(self.store / "folders"):
+            there = _folder_of(step, self.run_dir)
+            if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
+                return
             target = _folder_of(step, self.store) or self.store / f"{place:02d}-{step.folder_suffix}"
             target.mkdir(exist_ok=True)
-        if there is not None and there.name == target.name and there.resolve() == target.resolve():
-            return
-        if there is not None:
-            there.unlink()
-        self.run_dir.mkdir(exist_ok=True)
-        name = target if self.store.is_absolute() else Path(os.path.relpath(target.absolute(), self.run_dir.absolute()))
-        (self.run_dir / target.name).symlink_to(name, target_is_directory=True)
+            if there is not None and there.name == target.name and there.resolve() == target.resolve():
+                return
+            if there is not None:
+                there.unlink()
+            self.run_dir.mkdir(exist_ok=True)
+            to = (
+                target
+                if self.store.is_absolute()
+                else Path(os.path.relpath(target.absolute(), self.run_dir.absolute()))
+            )
+            (self.run_dir / target.name).symlink_to(to, target_is_directory=True)
 
     def claim(self, step: Step, *, mode: Literal["alone", "together"] = "alone") -> IO[str] | str:
         """Return what holds the step's lock until it is closed, or who holds it.
@@ -98,7 +103,11 @@ def unlink_unfinished(step: Step, run_dir: Path) -> None:
     """Let a run without a store make the step in its own directory, not through a link into a store that others write."""
     there = _folder_of(step, run_dir)
     if there is not None and there.is_symlink() and not (there / store.MANIFEST).exists():
-        there.unlink()
+        try:
+            there.unlink()
+        except OSError:  # another array job was first, and may have made its folder already
+            if there.is_symlink():
+                raise
 
 
 def _folder_of(step: Step, within: Path) -> Path | None:

@@ -47,7 +47,7 @@ def read_delimited(
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
         elif len(row) != len(header):
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"{len(row)} fields, the first row has {len(header)}")
-        elif nul := next((name for name, field in zip(header, row, strict=True) if "\0" in field), None):
+        elif (nul := next((name for name, field in zip(header, row, strict=True) if "\0" in field), None)) is not None:
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"a NUL byte in the column {nul!r}")
         elif any(not _is_text(field) for field in row):
             yield Reject(file.name, line, RejectKind.INVALID_UTF8)

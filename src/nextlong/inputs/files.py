@@ -183,21 +183,25 @@ def has_frames(file: InputFile, source: Source) -> bool:
         or not can_be_parted(file, source)
     ):
         return False
-    return len(frame_bounds(file.path, version=file.version)) > 2
+    return len(_frame_bounds(file)) > 2
 
 
 def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
     """Return consecutive zstd frames of about `part_bytes` together."""
-    try:
-        _, *ends = frame_bounds(file.path, version=file.version) or (0,)
-    except OSError:
-        return [Part(file)]  # reading it says what is wrong with it
+    _, *ends = _frame_bounds(file) or (0,)
     parts, start = [], 0
     for end in ends:
         if end - start >= part_bytes or end == ends[-1]:
             parts.append(Part(file, start, end))
             start = end
     return parts if len(parts) > 1 else [Part(file)]
+
+
+def _frame_bounds(file: InputFile) -> tuple[int, ...]:
+    try:
+        return frame_bounds(file.path, version=file.version)
+    except OSError:
+        return ()  # reading it says what is wrong with it
 
 
 def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -37,16 +38,31 @@ def count_lines(part: Part) -> Counted:
     """Return what a part of a local file holds. Raises CorpusError if that cannot be read."""
     lines, size, last = 0, 0, b""
     compression = compression_of(part.file.name)
-    with explained(part.file), pa.memory_map(part.file.path) as file:
+    with explained(part.file), Path(part.file.path).open("rb", buffering=0) as file:
         file.seek(part.start)
         stop = part.file.bytes if part.stop is None else part.stop
-        stream = pa.BufferReader(file.read_buffer(stop - part.start))
+        stream: Any = _Stretch(file, stop - part.start)
         if compression:
-            stream = pa.CompressedInputStream(stream, compression)
+            stream = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), compression)
         while block := stream.read(BUFFER_BYTES):
             lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
         check_unchanged(part.file)
     return Counted(lines, size, last == b"\n")
+
+
+class _Stretch(io.RawIOBase):
+    """The next `size` bytes of a file, read and not mapped: one that is cut meanwhile would kill the process."""
+
+    def __init__(self, file: io.FileIO, size: int) -> None:
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        block = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(block)
+        return block
 
 
 def read_json_lines(

@@ -30,7 +30,11 @@ _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
 _ROW: Final = "nextlong row"
-_OF_SEVERAL_ROWS: Final = ("aggregate", "UNNEST", "GROUPING")
+_OF_SEVERAL_ROWS: Final = (  # how DuckDB's error begins; further on it repeats the condition
+    "Binder Error: WHERE clause cannot contain aggregates",
+    "Binder Error: UNNEST ",
+    "Binder Error: GROUPING ",
+)
 _REFUSED: Final = {
     "SUBQUERY": "a subquery",
     "STAR": "*",
@@ -125,8 +129,7 @@ class Where:
         places_of: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         for place, path in enumerate(self._paths):
             places_of.setdefault(path[0], []).append((place, path[1:]))
-        # Where a struct is named as a whole, it holds its fields.
-        return {name: [place for place in places if not place[1]] or places for name, places in places_of.items()}
+        return {name: _without_fields_of_wholes(places) for name, places in places_of.items()}
 
     def _understood(self) -> list[tuple[str, ...]]:
         parsed = json.loads(
@@ -161,14 +164,18 @@ class Where:
         """Refuse what is decided by several rows, or makes several of one; DuckDB says so without any row."""
         import duckdb
 
-        columns = {path[0]: pa.array([], pa.null()) for path in paths if len(path) == 1}
-        columns |= {path[0]: pa.array([], pa.struct([(path[1], pa.null())])) for path in paths if len(path) > 1}
+        fields: dict[str, Any] = {}
+        for path in paths:
+            below = fields
+            for part in path:
+                below = below.setdefault(part, {})
+        columns = {name: pa.array([], _type_of(below)) for name, below in fields.items()}
         try:
             self._rows_of(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
             raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
         except duckdb.Error as error:  # of the kinds of values, which nobody knows yet, too
-            if any(word in str(error) for word in _OF_SEVERAL_ROWS):
+            if _first_line(error).startswith(_OF_SEVERAL_ROWS):
                 raise RecipeError(
                     f"{self._key} holds what is decided by several rows, or makes several of one ({_first_line(error)}); a "
                     "condition sees one document at a time: of a list, list_sum(x), list_contains(x, y), len(x) and their like"
@@ -234,6 +241,17 @@ def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list):
         for below in value:
             yield from _nodes(below)
+
+
+def _type_of(fields: Mapping[str, Any]) -> pa.DataType:
+    """Return a struct of the fields, each a struct of its own; NULL where there are none."""
+    return pa.struct([(name, _type_of(below)) for name, below in fields.items()]) if fields else pa.null()
+
+
+def _without_fields_of_wholes(places: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the places but for those within a struct that is named as a whole, which holds them."""
+    wholes = {path for _, path in places}
+    return [(place, path) for place, path in places if not any(path[:depth] in wholes for depth in range(len(path)))]
 
 
 def _nested(row: tuple[Any, ...], places: Sequence[tuple[int, tuple[str, ...]]]) -> Any:

@@ -7,7 +7,7 @@ several. Frames are found without decompressing, by the sizes that stand before 
 
 from __future__ import annotations
 
-import mmap
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -34,10 +34,11 @@ def frame_bounds(path: str, *, version: str) -> tuple[int, ...]:
         return ()
     bounds: list[int] = []
     at = 0
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+    with Path(path).open("rb", buffering=0) as file:  # not mapped: one that is cut meanwhile would kill the process
         while at < size:
-            is_skipped = held[at + 1 : at + 4] == _SKIPPABLE and held[at] >> 4 == 5
-            end = at + 8 + int.from_bytes(held[at + 4 : at + 8], "little") if is_skipped else _frame_end(held, at)
+            head = os.pread(file.fileno(), _MOST_HEADER_BYTES, at)
+            is_skipped = head[1:4] == _SKIPPABLE and head[0] >> 4 == 5
+            end = at + 8 + int.from_bytes(head[4:8], "little") if is_skipped else _frame_end(file.fileno(), head, at)
             if end is None or end > size:
                 return ()
             if not is_skipped:
@@ -46,9 +47,8 @@ def frame_bounds(path: str, *, version: str) -> tuple[int, ...]:
     return (*bounds, size) if bounds else ()
 
 
-def _frame_end(held: mmap.mmap, at: int) -> int | None:
-    """Return where the frame that begins at `at` ends; None where none begins there, or it is cut short."""
-    head = held[at : at + _MOST_HEADER_BYTES]
+def _frame_end(file: int, head: bytes, at: int) -> int | None:
+    """Return where the frame that begins at `at`, with `head`, ends; None where none begins there, or it is cut short."""
     if not head.startswith(_MAGIC):
         return None
     try:
@@ -58,7 +58,7 @@ def _frame_end(held: mmap.mmap, at: int) -> int | None:
         return None
     is_last = False
     while not is_last:
-        block = held[at : at + 3]
+        block = os.pread(file, 3, at)
         if len(block) < 3:
             return None
         described = int.from_bytes(block, "little")

@@ -34,13 +34,13 @@ _ROWS_PER_FILE = 64
 
 
 def count_tokens(
-    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, joint_tokens: int
+    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, agreed: str | None, joint_tokens: int
 ) -> LengthsResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it.
 
     One follows where the text neither ends in a newline nor goes on in the next chunk.
     """
-    table, encoder = read_chunks(chunks), _encoder(tokenizer, engine)
+    table, encoder = read_chunks(chunks), _encoder(tokenizer, engine, agreed)
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
@@ -51,8 +51,8 @@ def count_tokens(
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, engine: Engine) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer, engine=engine)
+def _encoder(tokenizer: Path, engine: Engine, agreed: str | None) -> TextEncoder:
+    return TextEncoder.from_file(tokenizer, engine=engine, agreed=agreed)
 
 
 def draft_documents(

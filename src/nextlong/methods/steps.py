@@ -34,7 +34,7 @@ from nextlong.search.steps import (
     wanted_neighbours,
 )
 from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
-from nextlong.tokens.steps import engine_of
+from nextlong.tokens.steps import agreed_of
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -163,7 +163,8 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
-            "engine": engine_of(recipe, done),
+            "engine": recipe.tokenizer.engine,
+            "agreed": agreed_of(done),
             "joint_tokens": len(special_ids(done).joint),
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import opened, write_header
+from nextlong.artefacts.tokens import SHARDS_KEPT
 from nextlong.results import ShinglesResult, WeightsResult
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.similarity.words import U64, bounds_of, hash_words, ngrams, runs_on
@@ -107,6 +108,7 @@ class ShingleStore:
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
         self._paths = list(zip(hashes, offsets, strict=True))
+        self._open: dict[int, tuple[U64, Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
@@ -120,8 +122,13 @@ class ShingleStore:
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard."""
-        hashes, offsets = map(opened, self._paths[number])
-        return hashes, offsets
+        shard = self._open.get(number)
+        if shard is None:
+            hashes, offsets = map(opened, self._paths[number])
+            if len(self._open) >= SHARDS_KEPT:
+                self._open.clear()
+            shard = self._open[number] = (hashes, offsets)
+        return shard
 
 
 def weigh_shingles(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
 
@@ -39,7 +40,7 @@ _MAX_CHECKED_CHARS: Final = 2**17
 _CHARS_WORTH_AN_ENTRY: Final = 40
 
 Settled = Literal["fastokens", "reference"]
-Engine = Literal["auto", "fastokens", "reference"]
+Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
 # Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
@@ -77,24 +78,27 @@ def chars_before_loading(tokenizer: Tokenizer) -> int:
 class TextEncoder:
     """Encodes texts as the reference does.
 
-    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it; "fastokens" takes it from the
-    first text on and tries it no more: `settle` has said so of this tokenizer. `mismatches` counts the checked texts on which it
-    differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
+    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it, and `agreed`, the version of
+    fastokens of which `settle` has said so of this tokenizer, from the first text on. `mismatches` counts the checked texts on
+    which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
+    def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto", agreed: str | None = None) -> None:
         tokenizer.encode_special_tokens = True
         self._reference = tokenizer
-        self._fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str()) if engine == "fastokens" else None
-        self._is_settled = engine != "auto"
+        self._fast: fastokens.Tokenizer | None = None
+        self._is_settled = engine == "reference"
+        if not self._is_settled and agreed == version("fastokens"):
+            self._fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
+            self._is_settled = True
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0
         self._checkable_texts = 0
 
     @classmethod
-    def from_file(cls, path: Path, *, engine: Engine = "auto") -> TextEncoder:
+    def from_file(cls, path: Path, *, engine: Engine = "auto", agreed: str | None = None) -> TextEncoder:
         """Read a tokenizer.json as `read_tokenizer` does."""
-        return cls(read_tokenizer(path), engine=engine)
+        return cls(read_tokenizer(path), engine=engine, agreed=agreed)
 
     def settle(self) -> Settled:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""

@@ -18,13 +18,13 @@ from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TOKENIZER_BYTES, Amounts, sequence_limit
 from nextlong.results import ChunkResult, NamedChunksResult, TokenizerResult, TokensResult
-from nextlong.tokens.encode import Engine
 from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
 # fastokens loads in the time that it takes to encode as much again, and takes 160 MB with a vocabulary of 128,000.
-_CHARS_OF_A_TASK: Final = {"fastokens": 200_000_000, "reference": 16_000_000}
+_CHARS_OF_A_FAST_TASK: Final = 200_000_000
+_CHARS_OF_A_SLOW_TASK: Final = 16_000_000
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -85,11 +85,9 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
     return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
-def engine_of(recipe: Recipe, done: Finished) -> Engine:
-    """Return what encodes: what the recipe names, or what the tokenizer's step found to be right and worth loading."""
-    if recipe.tokenizer.engine != "auto":
-        return recipe.tokenizer.engine
-    return done["tokenizer"].result(TokenizerResult).engine
+def agreed_of(done: Finished) -> str | None:
+    """Return the version of fastokens that the tokenizer step found to give the reference's ids."""
+    return done["tokenizer"].result(TokenizerResult).fastokens
 
 
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
@@ -111,11 +109,13 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
-        engine = engine_of(recipe, done)
+        agreed = agreed_of(done)
+        is_fast = agreed is not None and recipe.tokenizer.engine == "auto"
+        together = (_CHARS_OF_A_FAST_TASK if is_fast else _CHARS_OF_A_SLOW_TASK) * chunks // max(1, chars)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine)
-            for group in _groups(wanted, chunks=_CHARS_OF_A_TASK[engine] * chunks // max(1, chars))
+            partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine, agreed=agreed)
+            for group in _groups(wanted, chunks=together)
         ]
 
     def check(done: Done) -> None:
@@ -133,7 +133,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         seconds=1.3e-8,
         disk=lambda amounts: amounts.named_chars,
         bytes=0.9,
-        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_TASK["fastokens"]),
+        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_FAST_TASK),
         memory=lambda _: TOKENIZER_BYTES,
         rate="tokens",
     )

@@ -36,12 +36,15 @@ class Wanted(NamedTuple):
     known: Sequence[Known] = ()
 
 
-def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+def tokenize_shards(
+    out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine, agreed: str | None
+) -> TokensResult:
     """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
 
-    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
+    `agreed` is the version of fastokens that gave the reference's ids. What is known is copied from there; the bytes are the
+    same without. The files are wrong if there is a mismatch.
     """
-    encoder = TextEncoder.from_file(tokenizer, engine=engine)
+    encoder = TextEncoder.from_file(tokenizer, engine=engine, agreed=agreed)
     shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
     return TokensResult(
         chunks=sum(shard.chunks for shard in shards),

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -163,7 +164,7 @@ def prepare_tokenizer(
     encoder = TextEncoder(loaded, engine=tokenizer.engine)
     # Once for all steps that tokenize. A corpus that is not worth it is encoded by the reference before fastokens had loaded.
     is_worth_it = sum(_total_chars(path) for path in chunks) >= chars_before_loading(loaded)
-    engine = encoder.settle() if is_worth_it else "reference"
+    agrees = is_worth_it and encoder.settle() == "fastokens"
     texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
@@ -177,7 +178,7 @@ def prepare_tokenizer(
         eos_id=eos_id,
         joint_ids=joint_ids,
         lost_share=lost,
-        engine=engine,
+        fastokens=version("fastokens") if agrees else None,
     )
 
 
