@@ -2,13 +2,14 @@
 
 In:  vectors of a run (`--vectors RUN/*-embed-*/*.vectors.npy`): `--count` of them, or all and noisy copies if they are fewer; or
      clustered synthetic ones (none given). Queries are drawn from them and leave themselves out.
-Out: two Markdown tables. Everything runs on one core, in turn, `--repeats` times; seconds are processor time, the least of
+Out: three Markdown tables. Everything runs on one core, in turn, `--repeats` times; seconds are processor time, the least of
      the repeats, so that a busy machine shows less.
 
 *stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
-is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Recall is measured
-against exact search, as tuning measures it. *Peak* is the largest resident memory (VmHWM) while an index is built, tuned and
-searched by this one process, with all that is memory-mapped meanwhile.
+is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are trained on
+40 vectors each, by as many rounds of k-means. Recall is measured against exact search, as tuning measures it. *Peak* is the
+largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that is
+memory-mapped meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine import memory
-from nextlong.search import exact, ivf, tune
+from nextlong.search import clusters, exact, ivf, tune
 from nextlong.search.cosines import half_vectors
 from nextlong.search.index import IndexFiles
 
@@ -43,7 +44,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--dimensions", type=int, default=256, help="of synthetic vectors")
     parser.add_argument("--exact-queries", type=int, default=160, help="0: leave the first table out")
-    parser.add_argument("--index-queries", type=int, default=4_000, help="0: leave the second table out")
+    parser.add_argument("--clusters", type=int, default=1_024, help="0: leave the second table out")
+    parser.add_argument("--index-queries", type=int, default=4_000, help="0: leave the third table out")
     parser.add_argument("--k", type=int, nargs="+", default=[1_088, 200])
     parser.add_argument("--recall", type=float, default=0.95)
     parser.add_argument("--kinds", nargs="+", default=["IVF,Flat", "IVF,SQ8"])
@@ -56,6 +58,8 @@ def main() -> int:
         paths = _write_vectors(Path(folder), options)
         if options.exact_queries:
             _compare_exact(paths, options)
+        if options.clusters:
+            _compare_clusters(paths, options)
         if options.index_queries:
             _compare_indexes(Path(folder), paths, options)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
@@ -161,6 +165,40 @@ def _faiss(paths: Sequence[Path], queries: NDArray[np.float32], k: int) -> NDArr
     heap.finalize()
     ids: NDArray[np.int64] = heap.I
     return ids
+
+
+# clusters
+
+
+def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> None:
+    sample, _ = _queries(paths, min(options.count, 40 * options.clusters))
+    kmeans = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
+    how = {"count": options.clusters, "iterations": ivf.ITERATIONS, "seed": 0}
+    trained = {
+        "nextlong": lambda: clusters.train_centres(sample, **how),
+        "FAISS": lambda: kmeans.train(sample) and kmeans.centroids,
+    }
+    print(f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n")
+    print(
+        "| program | training | looking up each vector's nearest | GFLOP/s of it | mean cosine |\n|---|---:|---:|---:|---:|"
+    )
+    for name, train in trained.items():
+        training, centres = min((_seconds(train) for _ in range(options.repeats)), key=lambda one: one[0])
+        looking, nearest = min(
+            (_seconds(_finder(name, centres, sample)) for _ in range(options.repeats)), key=lambda one: one[0]
+        )
+        cosine = float(np.einsum("nd,nd->n", sample, centres[nearest[:, 0]]).mean())
+        rate = 2 * sample.size * options.clusters / looking / 1e9
+        print(f"| {name} | {training:.1f} s | {looking:.2f} s | {rate:.0f} | {cosine:.3f} |", flush=True)
+    print()
+
+
+def _finder(name: str, centres: NDArray[np.float32], rows: NDArray[np.float32]) -> Callable[[], NDArray[np.int64]]:
+    if name == "nextlong":
+        return lambda: clusters.nearest_centres(rows, centres, count=1)
+    flat = faiss.IndexFlatIP(centres.shape[1])
+    flat.add(centres)
+    return lambda: flat.search(rows, 1)[1]
 
 
 # indexes

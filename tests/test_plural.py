@@ -10,6 +10,7 @@ from nextlong.plural import counted
         (1, "chunk", "1 chunk"),
         (2, "query", "2 queries"),
         (1, "query", "1 query"),
+        (2, "key", "2 keys"),
         (1024, "sequence", "1,024 sequences"),
     ],
 )

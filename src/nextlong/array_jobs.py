@@ -25,8 +25,8 @@ def run_before(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-) -> None:
-    """Carry out what the step `step` needs, and not the step itself. Raises a NextlongError."""
+) -> list[str]:
+    """Carry out what the step `step` needs, and not the step itself; return the names of what it needs. Raises a NextlongError."""
     refuse_import_by_worker()
     pipeline.check_beforehand(recipe)
     run_dir, reporter = run_dir_of(recipe), reporter or Quiet()
@@ -46,6 +46,7 @@ def run_before(
         needed = share.before(steps, step)
         with pipeline.executor_for(recipe) as executor:
             run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, only=needed, shared=stored)
+    return [one.name for one in steps if one.name in needed]
 
 
 def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 import nextlong
+from nextlong.engine import memory
 from nextlong.pipeline import usable_cpus
 from nextlong.report import installation
 
@@ -26,6 +27,12 @@ def test_this_machine():
     assert found.hardware.memory_bytes > 1 << 28
     for package in found.core:
         assert package.installed == metadata.version(package.name)
+
+
+def test_the_memory_is_what_a_container_may_use(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("1048576\n")
+    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", (tmp_path / "memory.max",))
+    assert installation.examine().hardware.memory_bytes == 1 << 20
 
 
 def installed(monkeypatch, versions, requires):

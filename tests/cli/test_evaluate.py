@@ -80,6 +80,15 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(tmp_path, capsys, more):
+    asked = ["evaluate", "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "vt,qa_1", "--lengths", "1k", "--dry-run"]
+    assert main([*asked, "--out", str(tmp_path / "out"), *more]) == 2
+    said = capsys.readouterr()
+    assert "missing: ruler/squad.json" in " ".join(said.out.split())
+    assert "it comes from SQuAD 2.0's" in said.err
+
+
 @pytest.mark.heavy
 def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_most(tmp_path, capsys):
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -12,12 +12,14 @@ from every_command import NEEDS_EXTRA, SERVES, commands, documented, every_comma
 from nextlong.cli import main
 
 NAMES = (
-    "demo", "init", "init --preset", "plan", "run", "list", "prune", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
-    "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "replicate", "replicate --dry-run", "verify", "doctor",
+    "demo", "init", "init --preset", "plan", "run", "run --before", "run --only-step",
+    "list", "prune", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
+    "export", "train", "train --dry-run", "train --check-attention", "evaluate", "evaluate --dry-run", "replicate",
+    "replicate --dry-run", "verify", "doctor",
 )  # fmt: skip
 EVERY = [pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name for name in NAMES]
 COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
-CODES = re.compile(r"\x1b\[[0-9;]*m")
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")

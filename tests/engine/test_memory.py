@@ -29,3 +29,14 @@ def test_without_the_file_there_is_no_number(monkeypatch, tmp_path):
     with memory.peak() as peak:
         pass
     assert peak() is None
+
+
+def test_the_memory_of_a_container_is_what_it_may_use(tmp_path, monkeypatch):
+    limits = (tmp_path / "memory.max", tmp_path / "limit_in_bytes")
+    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", limits)
+    installed = memory.memory_bytes()
+    limits[0].write_text("max\n")
+    limits[1].write_text(f"{2**62}\n")  # as version 1 says that there is none
+    assert memory.memory_bytes() == installed
+    limits[0].write_text("1048576\n")
+    assert memory.memory_bytes() == 1 << 20

@@ -100,10 +100,18 @@ def test_step_that_fails_is_not_told_as_done(reporter_class):
 
 
 @pytest.mark.parametrize("reporter_class", [Lines, Bars])
-def test_what_is_told_is_a_plain_line(reporter_class):
+def test_what_is_told_is_plain_and_wrapped_on_a_terminal_alone(reporter_class):
     sink = io.StringIO()
     reporter_class(console_to(sink, terminal=reporter_class is Bars)).tell("compose: 3 of 4 [sequences]" + " more" * 30)
-    assert sink.getvalue() == "compose: 3 of 4 [sequences]" + " more" * 30 + "\n"
+    lines = sink.getvalue().splitlines()
+    assert " ".join(lines) == "compose: 3 of 4 [sequences]" + " more" * 30
+    assert [len(line) > 100 for line in lines] == ([False, False] if reporter_class is Bars else [True])
+
+
+def test_a_terminal_is_told_line_by_line():
+    sink = io.StringIO()
+    Bars(console_to(sink, terminal=True)).tell("a\nb")
+    assert sink.getvalue() == "a\nb\n"
 
 
 def test_terminal_gets_bars_and_a_file_gets_lines():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from nextlong.search import choose as choose_module
 from nextlong.search.choose import Load, choose, seconds
 
 GIB = 1 << 30
@@ -39,14 +38,3 @@ def test_a_gpu_makes_exact_search_cheaper_alone():
     slow, fast = (seconds(load(1_000_000, 1_000_000, has_gpu=has_gpu)) for has_gpu in (False, True))
     assert fast[0] < slow[0]
     assert fast[1] == slow[1]
-
-
-def test_the_memory_of_a_container_is_what_it_may_use(tmp_path, monkeypatch):
-    limits = (tmp_path / "memory.max", tmp_path / "limit_in_bytes")
-    monkeypatch.setattr(choose_module, "_CONTAINER_LIMITS", limits)
-    installed = choose_module.memory_bytes()
-    limits[0].write_text("max\n")
-    limits[1].write_text(f"{2**62}\n")  # as version 1 says that there is none
-    assert choose_module.memory_bytes() == installed
-    limits[0].write_text("1048576\n")
-    assert choose_module.memory_bytes() == 1 << 20

@@ -1,5 +1,6 @@
 """A packed row gives each document the logits and the gradients that it has alone."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -146,11 +147,12 @@ def test_the_command_counts_what_moves_in_a_row_of_the_recipe(train_recipe, tmp_
     assert lines[1].startswith("document 2 of 2, tokens 2,048 to 4,096")
     path.write_text(train_recipe().dump())
     assert main(["train", str(path), "--check-attention"]) == 0
-    assert "each row is one document here" in capsys.readouterr().out
+    assert "each row is one document here" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "trained").exists()
 
 
-def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, monkeypatch, more):
     from nextlong.cli.main import main
     from nextlong.train import attention
 
@@ -162,7 +164,31 @@ def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, m
     monkeypatch.setattr(attention, "_sdpa", leaking)
     path = tmp_path / "packed.yaml"
     path.write_text(train_recipe({"data.pack": 4096}).dump())
-    assert main(["train", str(path), "--check-attention"]) == 2
+    assert main(["train", str(path), "--check-attention", *more]) == 2
     captured = capsys.readouterr()
-    assert "2,048 of the others" in captured.out
-    assert "does not keep documents apart" in captured.err
+    if more:
+        assert [one["moved_outside"] for one in json.loads(captured.out)] == [2048, 0]
+    else:
+        assert "2,048 of the others" in captured.out
+    told = " ".join(captured.err.split())
+    assert "attention (sdpa) does not keep documents apart here; train nothing with it, and please report it" in told
+    assert "set attention_kernel=sdpa" not in told
+
+
+def test_another_kernel_that_leaks_has_sdpa_as_its_cure(train_recipe):
+    from nextlong.errors import RunError
+    from nextlong.train import probe
+
+    leaking = [probe.Changed(1, 2, 0, 2048, 2048, 1)]
+    with pytest.raises(RunError, match=r"attention \(flex\) .*; set attention_kernel=sdpa, and please report it"):
+        probe.check(train_recipe({"attention_kernel": "flex"}), leaking)
+
+
+def test_one_thing_is_done_instead_of_training(capsys):
+    from nextlong.cli.main import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "t.yaml", "--dry-run", "--check-attention"])
+    assert "--check-attention: not allowed with argument --dry-run" in capsys.readouterr().err
+    assert main(["train", "init", "t.yaml", "--check-attention"]) == 2
+    assert "init only writes the recipe; leave out --check-attention" in capsys.readouterr().err

@@ -58,6 +58,21 @@ def test_not_where_logits_are_scaled(installed, monkeypatch):
     assert "makes its logits in another way" in choose("auto", model).why
 
 
+def test_a_checkout_that_is_no_installed_package(installed, monkeypatch):
+    from importlib.metadata import PackageNotFoundError
+
+    from nextlong.train import fused_loss
+
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    installed(True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(fused_loss, "version", version)
+    monkeypatch.setattr(fused_loss, "sum_of_losses", fused_loss.loss.sum_of_losses)
+    assert "liger-kernel of no version, on 64 tokens" in choose("auto", llama("sdpa")).why
+
+
 def test_a_training_says_which(train_recipe, tmp_path, capsys):
     from rich.console import Console
 

@@ -188,7 +188,7 @@ def _run(asked: argparse.Namespace) -> None:
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
     if share.is_asked(asked):
-        share.run(recipe, asked, Console())
+        share.run(recipe, asked, Console(stderr=asked.json))
         return
     form: Literal["text", "json"] = "json" if asked.json else "text"
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse", form=form)

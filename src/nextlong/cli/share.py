@@ -13,6 +13,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from nextlong.cli.asked import print_json
 from nextlong.engine.progress import reporter_for
 from nextlong.errors import NextlongError
 from nextlong.plural import counted
@@ -42,16 +43,22 @@ def is_asked(asked: argparse.Namespace) -> bool:
 
 
 def run(recipe: Recipe, asked: argparse.Namespace, console: Console) -> None:
-    """Carry out what the options ask for, and say what came of it."""
+    """Carry out what the options ask for, and say what came of it; as JSON on standard output, whatever the console is."""
     from nextlong import array_jobs
 
     if asked.before:
         changed: Literal["accept", "refuse"] = "accept" if asked.accept_changed_inputs else "refuse"
-        array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console), changed_inputs=changed)
-        console.print(f"done: all that {asked.before} needs", highlight=False)
+        needed = array_jobs.run_before(recipe, asked.before, reporter=reporter_for(console), changed_inputs=changed)
+        if asked.json:
+            print_json({"step": asked.before, "needed": needed})
+        else:
+            console.print(f"done: all that {asked.before} needs", highlight=False)
         return
     share = _share(asked.tasks or "1/1")
     ran, total = array_jobs.run_share(recipe, asked.only_step, part=share, reporter=reporter_for(console))
+    if asked.json:
+        print_json({"step": asked.only_step, "ran": ran, "tasks": total})
+        return
     done = (
         f"{asked.only_step}: {ran:,} of {counted(total, 'task')} done here"
         if total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     train.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=50"
     )
-    train.add_argument("--dry-run", action="store_true", help="say parameters, memory, FLOPs and hours; train nothing")
-    train.add_argument(
+    instead = train.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--dry-run", action="store_true", help="say parameters, memory, FLOPs and hours; train nothing"
+    )
+    instead.add_argument(
         "--check-attention",
         action="store_true",
         help="change a token of a document in a packed row, count which outputs of the others move (0); train nothing",
     )
-    train.add_argument(
+    instead.add_argument(
         "--emit",
         nargs=2,
         metavar=("TRAINER", "DIR"),
@@ -94,7 +98,12 @@ def _train(asked: argparse.Namespace) -> None:
     if asked.check_attention:
         from nextlong.train import probe
 
-        probe.show(recipe, Console())
+        if asked.json:
+            leaks = list(probe.measured(recipe))
+            print_json([asdict(one) for one in leaks])
+            probe.check(recipe, leaks)
+        else:
+            probe.show(recipe, Console())
         return
     from nextlong.train.start import train
 
@@ -113,8 +122,9 @@ def _check_installed() -> None:
 def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.train import presets, template
 
-    if asked.dry_run or asked.emit:
-        option = "--dry-run" if asked.dry_run else f"--emit {' '.join(asked.emit)}"
+    given = [f"--{name}" for name in ("dry-run", "check-attention") if getattr(asked, name.replace("-", "_"))]
+    if given or asked.emit:
+        option = given[0] if given else f"--emit {' '.join(asked.emit)}"
         raise NextlongError(f"init only writes the recipe; leave out {option}, then say nextlong train {path} {option}")
     if path.exists() and not asked.force:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")

@@ -1,4 +1,4 @@
-"""Memory: the most that a process holds while it runs a task; and what is said where it gets no more.
+"""Memory: how much there is, the most that a process holds while it runs a task, and what is said where it gets no more.
 
 Linux keeps the peak of a process and lets it be set back, so that one task after another is measured. Where there is no such
 file, or it is not ours to write, there is no number.
@@ -6,6 +6,7 @@ file, or it is not ours to write, there is no number.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,17 @@ from nextlong.errors import RunError
 _RESET: Final = Path("/proc/self/clear_refs")
 _STATUS: Final = Path("/proc/self/status")
 _RESET_PEAK: Final = "5"  # proc(5): resets VmHWM to the present
+_CONTAINER_LIMITS: Final = (  # as a container sees its own control group, of version 2 and 1; "max" is none
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine, or of the container that this process may not leave."""
+    installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
 
 @contextmanager

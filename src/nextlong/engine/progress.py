@@ -7,7 +7,6 @@ more than its steps.
 
 from __future__ import annotations
 
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
+
+from nextlong.wrap import wrapped
 
 Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
@@ -120,8 +121,9 @@ class Bars:
 
     def tell(self, text: str) -> None:
         """Print a line."""
-        parts = textwrap.wrap(text, self._console.width, break_long_words=False, break_on_hyphens=False)
-        self._console.print("\n".join(parts), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            "\n".join(wrapped(text, self._console.width)), highlight=False, markup=False, soft_wrap=True
+        )
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:

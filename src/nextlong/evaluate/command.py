@@ -69,6 +69,7 @@ def measure(settings: Settings, *, console: Console, form: Form = "text") -> Non
             _print_json(plan.as_json(settings, asked))
         else:
             plan.show(settings, asked, console)
+        plan.check(settings, asked)
         return
     measured = evaluate(lambda: opened(settings), asked, progress=Progress(console))
     if form == "json":

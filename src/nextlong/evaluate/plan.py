@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate import run
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.models.huggingface import read_config
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.results import place_of
-from nextlong.evaluate.run import Asked, check, files_of, is_there, pairs
+from nextlong.evaluate.run import Asked, files_of, is_there, pairs
 from nextlong.evaluate.task import Task
 from nextlong.plain_data import Json
 from nextlong.report import tables
@@ -40,17 +41,22 @@ class Planned:
 
 
 def planned(settings: Settings, asked: Asked) -> tuple[list[Planned], str]:
-    """Return the tasks, and the memory at the greatest length in words; of a server "". Raises EvaluateError."""
+    """Return the tasks, and the memory at the greatest length in words; of a server ""."""
     tasks = [_planned(asked, task, length) for task, length in pairs(asked)]
     if settings.server is not None:
-        check(asked, context=settings.context)
         return tasks, ""
     config = read_config(settings.model, revision=settings.load.revision)
     # Short prompts are answered together, so that the longest need not take the most.
     greatest = max(asked.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length))
-    takes = memory(config, settings, greatest)
-    check(asked, context=settings.context or getattr(config, "max_position_embeddings", None))
-    return tasks, takes
+    return tasks, memory(config, settings, greatest)
+
+
+def check(settings: Settings, asked: Asked) -> None:
+    """Raise EvaluateError for what would fail later: a length beyond the model, a missing file. The plan is shown first."""
+    context = settings.context
+    if context is None and settings.server is None:
+        context = getattr(read_config(settings.model, revision=settings.load.revision), "max_position_embeddings", None)
+    run.check(asked, context=context)
 
 
 def _planned(asked: Asked, task: Task | Probe, length: int | None) -> Planned:

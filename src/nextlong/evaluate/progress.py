@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 from nextlong.report.tables import say
 
@@ -58,7 +60,7 @@ class Progress:
 
     def _tell(self, line: str) -> None:
         if self._console.is_terminal:
-            line = line.ljust(len(self._name) + 30)  # over the moving line
+            self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))  # the moving line
         say(line, self._console)
 
 

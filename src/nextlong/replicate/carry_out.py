@@ -37,7 +37,7 @@ class Replicated:
 
 
 def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Replicated:
-    """Bring about everything that the recipe asks for but the report; `told` gets a line a stage."""
+    """Bring about everything that the recipe asks for but the report; `report` gets a line a stage."""
     if not recipe.corpus.sources:
         raise RecipeError("corpus.sources is empty; name files with documents of yours")
     measure.check(recipe)

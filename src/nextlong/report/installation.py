@@ -6,7 +6,6 @@ The extras and what they need are read from the package's own metadata, so that 
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 import nextlong
+from nextlong.engine.memory import memory_bytes
 from nextlong.pipeline import usable_cpus
 from nextlong.report import tables
 
@@ -145,8 +145,7 @@ def _feature(extra: str) -> Feature:
 
 
 def _hardware() -> Hardware:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Hardware(usable_cpus(), memory, shutil.disk_usage(Path.cwd()).free, _gpus())
+    return Hardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, _gpus())
 
 
 def _gpus() -> tuple[str, ...] | None:

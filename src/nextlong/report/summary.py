@@ -123,12 +123,12 @@ def _why_less(done: Finished) -> str:
         (sum(part.near_duplicates for part in near), "near-duplicate"),
         (sum(part.rejects for part in done["ingest"].results(IngestResult)), "rejected"),
     ]
-    parts = [f"{count:,} {reason}{_plural(reason, count)}" for count, reason in reasons if count]
+    parts = [
+        counted(count, reason) if reason.endswith("duplicate") else f"{count:,} {reason}"
+        for count, reason in reasons
+        if count
+    ]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _plural(reason: str, count: int) -> str:
-    return "s" if reason.endswith("duplicate") and count > 1 else ""
 
 
 def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:

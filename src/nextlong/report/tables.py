@@ -7,7 +7,6 @@ into a cell by `cell`, so that neither its markup nor its control characters rea
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -15,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from nextlong.wrap import wrapped
 
 # What moves the cursor or colours the screen; tabs and newlines do no harm.
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
@@ -44,15 +45,10 @@ def say(message: str, console: Console, *, style: str = "", label: str = "") -> 
     """Print a message, behind a label in red if one is given. Paths that are longer than a terminal is wide stay whole."""
     shown = visible(f"{label}{message}")
     if console.is_terminal:
-        shown = "\n".join(part for line in shown.split("\n") for part in wrapped(line, console.width))
+        shown = "\n".join(wrapped(shown, console.width))
     text = Text(shown, style=style)
     text.stylize("bold red", 0, len(label))
     console.print(text, soft_wrap=True)
-
-
-def wrapped(line: str, cells: int) -> list[str]:
-    """Return a line in parts of at most so many characters; words that are longer stay whole."""
-    return textwrap.wrap(line, cells, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def show_facts(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:

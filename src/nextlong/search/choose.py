@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +28,6 @@ _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 FOUND_S = 8e-7  # … and each neighbour
 _SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximation must take less than half, since it is one
-_CONTAINER_LIMITS = (  # as a container sees its own control group, of version 2 and 1; "max" is none
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 _LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
 
 
@@ -116,10 +111,3 @@ def has_driver() -> bool:
 def has_gpu(search: Search) -> bool:
     """Say whether exact search will run on a GPU: torch, a driver, and a recipe that does not refuse it."""
     return search.device != "cpu" and has_driver() and importlib.util.find_spec("torch") is not None
-
-
-def memory_bytes() -> int:
-    """Return the memory of this machine, or of the container that this process may not leave."""
-    installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
-    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
-    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])

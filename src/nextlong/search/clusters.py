@@ -2,8 +2,8 @@
 
 In:  unit vectors, float32. Out: centres of unit length (spherical k-means); for each vector the numbers of its nearest.
 
-Both are products of a block of vectors with all centres. FAISS does the same for its own indexes four to five times as slowly
-on one core (20 GFLOP/s against 90, `bench/search.py`), and building an index is hardly anything else.
+Both are products of a block of vectors with all centres. FAISS does the same for its own indexes four times as slowly
+on one core (29 GFLOP/s against 114, `bench/search.py`), and building an index is hardly anything else.
 """
 
 from __future__ import annotations

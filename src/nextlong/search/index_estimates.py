@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from nextlong.engine.estimate import Estimate
+from nextlong.engine.memory import memory_bytes
 from nextlong.recipe.amounts import Amounts
 from nextlong.search import choose, ivf, tune
 
@@ -27,7 +28,7 @@ def load_of(amounts: Amounts, *, has_gpu: bool = False) -> choose.Load:
         queries=round(amounts.queries),
         dimensions=max(1, round(amounts.dimensions)),
         k=round(min(amounts.neighbours, amounts.vectors)),
-        memory_bytes=choose.memory_bytes(),
+        memory_bytes=memory_bytes(),
         has_gpu=has_gpu,
     )
 

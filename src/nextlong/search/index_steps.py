@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.memory import memory_bytes
 from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.plural import counted
@@ -163,9 +164,7 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "the recipe names it"
     if factory == "auto":
-        factory, why = choose.choose(
-            choose.Load(count, queries, dimensions, k, choose.memory_bytes(), choose.has_gpu(search))
-        )
+        factory, why = choose.choose(choose.Load(count, queries, dimensions, k, memory_bytes(), choose.has_gpu(search)))
     if factory != "exact" and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = "exact", f"{count:,} vectors are too few to train {factory} on"
     if factory == "exact":

@@ -249,7 +249,7 @@ class _Template:
         return np.ascontiguousarray(rows_ND)
 
     def nearest_clusters(self, rows_ND: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Return the `count` clusters nearest to each row, shape (n, count); -1 where there are fewer."""
+        """Return the `count` clusters nearest to each row, shape (n, min(count, clusters)); -1 where a graph finds fewer."""
         if self._graph is None:
             return nearest_centres(rows_ND, self._centres_CD, count=count)
         self._graph.hnsw.efSearch = max(64, 2 * count)

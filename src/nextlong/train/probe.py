@@ -7,7 +7,7 @@ In:  a training recipe. Out: what `nextlong train RECIPE --check-attention` prin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from nextlong.errors import RunError
+from nextlong.report import tables
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import Row, TrainingRows, source_of
 
@@ -29,6 +30,18 @@ class Leak:
 
     moved_outside: int
     moved_inside: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A document of a row whose first token was changed, by its number from 1 and its tokens, and what moved."""
+
+    document: int
+    documents: int
+    token_start: int
+    token_end: int
+    moved_inside: int
+    moved_outside: int
 
 
 def leak(model: Any, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:
@@ -55,8 +68,8 @@ def _outputs(model: Any, input_ids: torch.Tensor, bounds: Sequence[int]) -> torc
     return hidden
 
 
-def show(recipe: TrainRecipe, console: Console) -> None:
-    """Print what moves in a packed row of the recipe when a document is changed. Raises RunError if another document does."""
+def measured(recipe: TrainRecipe) -> Iterator[Changed]:
+    """Change some documents of a packed row of the recipe, one after the other; yield nothing where every row is one document."""
     from nextlong.train import model
     from nextlong.train.start import run_tokenizer_of, vocabulary_of
 
@@ -65,26 +78,54 @@ def show(recipe: TrainRecipe, console: Console) -> None:
     rows = TrainingRows(source_of(recipe.data, split="train", tokenizer=tokenizer), attention=recipe.attention)
     row = next((one for one in map(rows.__getitem__, range(min(len(rows), _LOOKED_AT))) if len(one.bounds) > 2), None)
     if row is None:
-        console.print("each row is one document here (attention, data.pack): there is no other that it could leak into")
         return
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    assert device is not None
+    device = _device()
     made = model.make(recipe, longest=rows.longest_document, vocabulary=vocabulary_of(run_tokenizer), device=device)
     with torch.autocast(device.type, torch.bfloat16, enabled=recipe.training.precision == "bf16"):
-        _show_row(made.model.to(device), row, device, console)
+        yield from _in_row(made.model.to(device), row, device)
 
 
-def _show_row(model: Any, row: Row, device: torch.device, console: Console) -> None:
+def _device() -> torch.device:
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    assert device is not None
+    return device
+
+
+def _in_row(model: Any, row: Row, device: torch.device) -> Iterator[Changed]:
     bounds = row.bounds.tolist()
     documents = len(bounds) - 1
-    leaks = {}
     for document in sorted({place * (documents - 1) // (_CHANGED - 1) for place in range(_CHANGED)}):
-        leaks[document] = moved = leak(model, row.input_ids[None].to(device), bounds, document=document)
-        console.print(
-            f"document {document + 1} of {documents}, tokens {bounds[document]:,} to {bounds[document + 1]:,}, its first changed: "
-            f"{moved.moved_inside:,} outputs of its own moved, {moved.moved_outside:,} of the others",
-            highlight=False,
-            soft_wrap=True,
+        moved = leak(model, row.input_ids[None].to(device), bounds, document=document)
+        yield Changed(
+            document + 1, documents, bounds[document], bounds[document + 1], moved.moved_inside, moved.moved_outside
         )
-    if any(moved.moved_outside or not moved.moved_inside for moved in leaks.values()):
-        raise RunError("attention does not keep documents apart here; set attention_kernel=sdpa, and tell us of it")
+
+
+def show(recipe: TrainRecipe, console: Console) -> None:
+    """Print what moves in a packed row of the recipe when a document is changed. Raises RunError if another document does."""
+    leaks = []
+    for one in measured(recipe):
+        leaks.append(one)
+        tables.say(
+            f"document {one.document} of {one.documents}, tokens {one.token_start:,} to {one.token_end:,}, its first changed: "
+            f"{one.moved_inside:,} outputs of its own moved, {one.moved_outside:,} of the others",
+            console,
+        )
+    if not leaks:
+        tables.say(
+            "each row is one document here (attention, data.pack): there is no other that it could leak into", console
+        )
+    check(recipe, leaks)
+
+
+def check(recipe: TrainRecipe, leaks: Sequence[Changed]) -> None:
+    """Raise RunError if another document moved, or the changed one did not."""
+    if not any(one.moved_outside or not one.moved_inside for one in leaks):
+        return
+    kernel = recipe.attention_kernel
+    is_sdpa = kernel == "sdpa" or (kernel == "auto" and _device().type != "cuda")
+    cure = "train nothing with it" if is_sdpa else "set attention_kernel=sdpa"
+    raise RunError(
+        f"attention ({'sdpa' if is_sdpa else kernel}) does not keep documents apart here; {cure}, and please report it with the "
+        "training recipe, the lines above and what `nextlong doctor` prints"
+    )

@@ -274,7 +274,7 @@ def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
 
 def test_a_run_that_cannot_fit_is_warned_of(recipe, monkeypatch):
     monkeypatch.setattr(warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    monkeypatch.setattr(warnings.choose, "memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
     told = written(recipe)
     assert "this does not fit the disk: about " in told
     assert "this does not fit the memory: about " in told

@@ -61,11 +61,11 @@ class DraftRules:
             return self.target_tokens * self.chars_per_token
         return self.target_tokens * max(self.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
 
-    def prefixes(self, meta: NDArray[Any], target_chars: float, candidates_of: Candidates) -> list[int]:
+    def prefixes(self, meta: NDArray[Any], target_chars: float, candidates: Candidates) -> list[int]:
         """Return how much of each list the draft takes."""
         return nextlong_rules.draft(
-            candidates_of.ids,
-            candidates_of.chars,
+            candidates.ids,
+            candidates.chars,
             fit=self.fit,
             needed_chars=target_chars - float(meta["chars"]),
             drafted_chars=target_chars * self.draft_factor - float(meta["chars"]),
@@ -155,7 +155,7 @@ def _draft(
 ) -> Filtered:
     """Return the candidates of a meta-document, and the prefixes drafted of it."""
     target_chars = rules.target_chars(meta, own_tokens)
-    candidates_of = ordered_candidates(
+    candidates = ordered_candidates(
         meta,
         retrieved,
         negatives=NEGATIVES[rules.negatives],
@@ -168,9 +168,9 @@ def _draft(
     )
     draft = partial(rules.prefixes, meta, target_chars)
     if near_copy_inputs is None or rules.near_copies is None:
-        return Filtered(candidates_of, draft(candidates_of), np.empty((0, 2), np.int64))
+        return Filtered(candidates, draft(candidates), np.empty((0, 2), np.int64))
     return filter_near_copies(
-        candidates_of,
+        candidates,
         draft,
         document=document_of(texts),
         shingles=near_copy_inputs[0],

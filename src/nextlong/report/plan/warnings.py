@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from nextlong.engine.memory import memory_bytes
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan.costs import Total
@@ -46,7 +47,7 @@ def _disk(total: Total, run_dir: Path) -> str:
 
 
 def _memory(recipe: Recipe, total: Total) -> str:
-    memory = choose.memory_bytes()
+    memory = memory_bytes()
     if total.memory_bytes <= memory:
         return ""
     cure = "use fewer workers (--set workers=1), or a larger machine"
