@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import shutil
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from nextlong.recipe import Recipe
 
 # What drives a browser has an environment of its own (.ci/run browser).
 collect_ignore = [] if find_spec("playwright") else ["browser"]
+
+# Of tests started in the background Ctrl-C is ignored, and so it would be of the runs that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("nextlong", deadline=None)  # time is never a verdict here
 settings.load_profile("nextlong")
