@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.errors import RunError
 
 # A map keeps its file open, and a shard has three: a quarter of the files that a process may open, for both kinds of store.
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
@@ -45,9 +46,12 @@ class TokenStore:
         """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
 
         def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+            if number >= len(self._paths):
+                raise _never_tokenized(schemas.pack_ids(number, wanted)[0])
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
-            assert (shard.rows[places] == wanted).all(), "a chunk was composed that was never tokenized"
+            if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
+                raise _never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
             return [shard.offsets[places], shard.offsets[places + 1]]
 
         starts, stops = lookup.by_shard(chunk_ids, load)
@@ -84,6 +88,13 @@ class TokenStore:
 
     def _shard(self, number: int) -> _Shard:
         return _open(*self._paths[number])
+
+
+def _never_tokenized(chunk_id: int) -> RunError:
+    return RunError(
+        f"chunk {chunk_id} stands in a sequence but was never tokenized: a file of the run was altered; "
+        "nextlong verify RUN says which"
+    )
 
 
 @lru_cache(maxsize=SHARDS_KEPT)

@@ -203,7 +203,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
                 state = "was altered or truncated" if (folder / name).exists() else "is missing"
                 raise RunError(
                     f"{folder / name} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
-                    f"delete the folder {folder} and run again to make it anew"
+                    f"delete the folder {folder.resolve()} and run again to make it anew"
                 )
 
 

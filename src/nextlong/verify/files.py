@@ -28,6 +28,8 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
             continue
         for name, fingerprint in step.manifest["inputs"].items():
             made_from = rows.get(fingerprint) if name == "rows" else run.steps.get(name)
+            if made_from is not None and made_from.damage:
+                continue  # which is told where its own turn comes
             there = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             if there != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
