@@ -7,6 +7,8 @@ import sys
 import pytest
 import yaml
 
+from nextlong import pipeline
+
 SMALL = {
     "model.scratch": {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 2, "key_value_heads": 1},
     "training.tokens_per_step": 4096,
@@ -20,6 +22,21 @@ SMALL = {
     "held_out.rows": 2,
     "memory.checkpointing": "none",
 }
+
+
+@pytest.fixture(scope="session")
+def ended_run(recipe_for, tmp_path_factory):
+    """A run whose sequences end in EOS, which Megatron wants."""
+    run_dir = tmp_path_factory.mktemp("ended") / "run"
+    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]"))
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def standard_run(recipe_for, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("standard") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.method=standard"))
+    return run_dir
 
 
 @pytest.fixture

@@ -7,15 +7,17 @@ from itertools import islice
 import pytest
 
 from answering_models import Blind, Oracle
-from evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
+from evaluation_data import TOKENIZERS, word_tokenizer, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.task import Request, all_tasks
-from nextlong.evaluate.tasks.ruler import words
 
 pytestmark = pytest.mark.heavy
+
+
 RULER = [name for name, task in all_tasks().items() if task.suite == "ruler"]
+
 
 # SHA-256, first half, of the first three prompts and answers that the logic of NVIDIA/RULER's scripts/data/synthetic/*.py (2025)
 # gives at 4,096 tokens of `word_tokenizer` with seed 42, the words of wonderwords 3.0.1 and the files of `write_data`; fwe with
@@ -82,33 +84,6 @@ def test_the_length_is_used(name, data):
         assert tokenizer.count(sample.text) + sample.max_new_tokens > 0.75 * length
 
 
-def test_essays_are_repeated_where_they_are_too_short(tmp_path):
-    write(tmp_path / "ruler/essays.txt", "Tide and anchor. " * 300)
-    essay = words.essay_words(DataFiles(tmp_path))
-    assert words.repeated(essay, len(essay) + 5) == [*essay, *essay[:5]]
-    (sample,) = made("niah_single_2", DataFiles(tmp_path), word_tokenizer(), length=4096, samples=1)
-    assert len(sample.text.split()) > 2 * len(essay)
-
-
-def test_hyphenated_words_are_those_of_a_sorted_set():
-    adjectives, nouns = ["self", "self-made", "a", "a-b", "zealous"], ["made-up", "b-c", "c", "c", "up", "made"]
-    assert list(words.Hyphenated(adjectives, nouns)) == sorted({f"{one}-{two}" for one in adjectives for two in nouns})
-
-
-def test_cwe_needs_its_word_list_where_wonderwords_end(tmp_path):
-    with pytest.raises(
-        EvaluateError, match=r"cwe at 200,000 tokens needs more than 8,\d+ different words, and ruler/english_words"
-    ):
-        made("cwe", DataFiles(tmp_path), word_tokenizer(), length=200_000)
-
-
 def test_a_length_without_room_is_refused(data):
     with pytest.raises(EvaluateError, match="vt needs at least 1024 tokens, not 512"):
         made("vt", data, word_tokenizer(), length=512)
-
-
-def test_a_missing_file_is_named_with_its_source(tmp_path):
-    with pytest.raises(
-        EvaluateError, match=r"ruler/squad\.json is missing; it comes from SQuAD 2\.0's dev-v2\.0\.json"
-    ):
-        made("qa_1", DataFiles(tmp_path), word_tokenizer(), length=4096)
