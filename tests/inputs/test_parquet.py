@@ -1,5 +1,3 @@
-"""Large Parquet files are read by several tasks, and nothing but the time shows it."""
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given
@@ -7,7 +5,6 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
-from nextlong.corpus.parts import whole_files
 from nextlong.inputs.files import Part
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
@@ -70,12 +67,3 @@ def test_a_run_names_documents_by_their_rows(tmp_path):
                 name, _, row = span.source_id.partition(":")
                 assert name == "a.parquet"
                 assert texts[int(row) - 1][span.char_start : span.char_end] == text
-
-
-def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(b"x" * 5000)
-    sources = [Source(path=str(tmp_path))]
-    files = [list_files(sources[0], where="path")]
-    (told,) = whole_files(sources, files, shard_bytes=2000)
-    assert "a.jsonl.gz (0 MB) is compressed as a whole, so one task reads it" in told
-    assert whole_files(sources, files, shard_bytes=2500) == []

@@ -1,8 +1,16 @@
 import io
 
+import pytest
 from rich.console import Console
 
+import nextlong
 from nextlong.report import stats_page
+from nextlong.runs import stats
+
+
+@pytest.fixture(scope="module")
+def measured(shared_run):
+    return stats.measure(nextlong.open(shared_run))
 
 
 def printed(measured, *, terminal):

@@ -1,9 +1,5 @@
 """Trainings of a model so small that a step takes a fraction of a second."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import yaml
 
@@ -53,25 +49,6 @@ def train_recipe(shared_run, tmp_path):
         return TrainRecipe.from_dict(data, overrides=overrides)
 
     return recipe
-
-
-@pytest.fixture
-def command():
-    """A function that runs `nextlong` in a process of its own, alone or as several ranks, on one thread each."""
-
-    def run(*arguments, ranks=1, check=True, **environment):
-        launcher = [sys.executable, "-m"]
-        if ranks > 1:
-            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        return subprocess.run(
-            [*launcher, "nextlong", *map(str, arguments)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
-            capture_output=True,
-            text=True,
-            check=check,
-        )
-
-    return run
 
 
 @pytest.fixture

@@ -1,23 +1,18 @@
-"""One store for several runs: what one has made the others take, whoever comes first, and nothing is lost by pruning."""
-
 import json
 import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 import nextlong
-from nextlong import array_jobs, pipeline
+from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.engine import runner, shared
 from nextlong.engine.shared import Shared
 from nextlong.engine.step import Step
-from nextlong.engine.store import locked
 from nextlong.errors import RecipeError, RunError
 
 
@@ -192,71 +187,6 @@ def test_plan_and_list_say_what_lies_in_the_store(first, recipe_for, tmp_path, c
     assert str(tmp_path / "a") in out
 
 
-def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(first, recipe_for, tmp_path, capfd):
-    store, run = tmp_path / "store", tmp_path / "a"
-    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200", "name=other"))
-    before = {path.name for path in store.glob("[0-9][0-9]-*")}
-    assert call(capfd, "prune", store, "--yes")[1].endswith("there is nothing that no run directory needs\n")
-    code, out, _ = call(capfd, "prune", run, "--drop", "other", "--yes")
-    assert code == 0
-    assert f"a link; its files stay in {store}" in out
-    assert {path.name for path in store.glob("[0-9][0-9]-*")} == before
-    code, out, _ = call(capfd, "prune", store, "--yes")
-    assert (code, out.splitlines()[-1]) == (0, "removed")
-    left = {path.name for path in store.glob("[0-9][0-9]-*")}
-    assert left == {path.name for path in shared.links(run)} < before
-    assert call(capfd, "verify", run)[0] == 0
-    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200"))
-    assert {path.name.partition("-")[2] for path in store.glob("[0-9][0-9]-*")} == {
-        name.partition("-")[2] for name in before
-    }
-
-
-def test_nothing_is_pruned_while_a_run_directory_cannot_be_found(first, tmp_path, capfd):
-    store, moved = tmp_path / "store", tmp_path / "elsewhere"
-    before = sorted(path.name for path in store.iterdir())
-    (tmp_path / "a").rename(moved)
-    for form in ((), ("--json",), ("--yes",), ("--yes", "--json")):
-        code, _, err = call(capfd, "prune", store, *form)
-        assert code == 2
-        assert f"{tmp_path / 'a'} used {store} and cannot be found, so nothing was removed" in " ".join(err.split())
-    assert sorted(path.name for path in store.iterdir()) == before
-    assert call(capfd, "verify", moved)[0] == 0
-    moved.rename(tmp_path / "a")
-    assert call(capfd, "prune", store, "--yes")[0] == 0
-
-
-def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_path, capfd):
-    store = tmp_path / "store"
-    pipeline.run(stored(recipe_for, tmp_path, "b"))
-    shutil.rmtree(tmp_path / "a")
-    for named, message in ((tmp_path / "b", "it is still there"), (tmp_path / "c", "knows no such run directory")):
-        code, _, err = call(capfd, "prune", store, "--yes", "--forget", named)
-        assert code == 2
-        assert message in err
-    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "a")[0] == 0
-    shutil.rmtree(tmp_path / "b")
-    code, out, _ = call(capfd, "prune", store, "--json", "--forget", tmp_path / "b")
-    told = json.loads(out)
-    folders = {str(path) for path in store.glob("[0-9][0-9]-*")}
-    assert (code, told["removed"], {one["path"] for one in told["folders"]}) == (0, False, folders)
-    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "b")[0] == 0
-    assert list(store.glob("[0-9][0-9]-*")) == []
-    assert shared.users(store) == {}
-
-
-def test_a_run_that_drops_its_store_leaves_the_unfinished_steps_there_alone(first, recipe_for, tmp_path):
-    (embed,) = (tmp_path / "store").glob("*-embed-*")
-    (embed / "manifest.json").unlink()
-    before = {path.name: path.stat().st_mtime_ns for path in embed.iterdir()}
-    told = Told()
-    pipeline.run(recipe_for(tmp_path / "a", "executor=serial"), reporter=told)
-    assert "embed" in told.ran
-    assert {path.name: path.stat().st_mtime_ns for path in embed.iterdir()} == before
-    assert not (tmp_path / "a" / embed.name).is_symlink()
-    assert (tmp_path / "a" / embed.name / "manifest.json").exists()
-
-
 def test_runs_on_other_routes_that_link_at_once_meet_in_one_folder(tmp_path):
     (tmp_path / "store").mkdir()
     step = Step("one", 1, {}, (), lambda _: [])
@@ -273,46 +203,6 @@ def test_runs_on_other_routes_that_link_at_once_meet_in_one_folder(tmp_path):
     assert all((run.run_dir / folder.name).resolve() == folder for run in runs)
 
 
-def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
-    (tmp_path / "store").mkdir()
-    step, job = Step("one", 1, {}, (), lambda _: []), Shared(tmp_path / "store", tmp_path / "run")
-    known = shared.alone
-
-    @contextmanager
-    def alone_after_another_job(path):
-        monkeypatch.setattr(shared, "alone", known)
-        job.link(step, 1)
-        with known(path):
-            yield
-
-    monkeypatch.setattr(shared, "alone", alone_after_another_job)
-    job.link(step, 1)
-    (link,) = shared.links(job.run_dir)
-    assert link.resolve().parent == tmp_path / "store"
-
-
-@pytest.mark.parametrize("has_folder", [False, True])
-def test_array_jobs_that_drop_their_store_at_once_take_a_link_away_once(tmp_path, monkeypatch, has_folder):
-    (tmp_path / "store").mkdir()
-    step, run = Step("one", 1, {}, (), lambda _: []), tmp_path / "run"
-    Shared(tmp_path / "store", run).link(step, 1)
-    (link,) = shared.links(run)
-    known = Path.exists
-
-    def another_job_is_first(path):
-        is_there = known(path)
-        link.unlink()
-        if has_folder:
-            link.mkdir()
-        return is_there
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "exists", another_job_is_first)
-        shared.unlink_unfinished(step, run)
-    assert link.is_dir() == has_folder
-    assert shared.links(run) == []
-
-
 def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path):
     one, run = Step("one", 1, {}, (), lambda _: []), tmp_path / "a"
     for name in ("first", "second"):
@@ -323,13 +213,6 @@ def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path)
     (link / "manifest.json").write_text("{}")
     Shared(tmp_path / "first", run).link(one, 1)
     assert link.resolve().parent == tmp_path / "second"
-
-
-def test_a_store_is_not_pruned_while_a_run_uses_it(first, tmp_path, capfd):
-    with locked(tmp_path / "store", mode="together"):
-        code, _, err = call(capfd, "prune", tmp_path / "store", "--yes")
-    assert code == 2
-    assert "is in use by process" in err
 
 
 def test_states_of_a_store_are_refused(first, tmp_path, capfd):
@@ -356,15 +239,3 @@ def test_what_can_be_no_store_is_refused(recipe_for, tmp_path, overrides, messag
 def test_a_store_among_the_inputs_is_refused(recipe_for, small_corpus, tmp_path):
     with pytest.raises(RunError, match="lies inside ingest.sources"):
         pipeline.run(recipe_for(tmp_path / "run", f"store={small_corpus / 'store'}"))
-
-
-def test_array_jobs_meet_in_the_store(recipe_for, tmp_path):
-    recipe = stored(recipe_for, tmp_path, "a")
-    array_jobs.run_before(recipe, "embed")
-    shares = [array_jobs.run_share(recipe, "embed", part=(k, 2)) for k in (1, 2)]
-    assert sum(ran for ran, _ in shares) == shares[0][1] > 1
-    (embed,) = (tmp_path / "store").glob("*-embed-*")
-    before = {path: path.stat().st_mtime_ns for path in embed.glob("part-*.npy")}
-    pipeline.run(stored(recipe_for, tmp_path, "b"))
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert Path(tmp_path / "b").exists()

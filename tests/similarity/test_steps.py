@@ -1,13 +1,6 @@
-"""What is kept out of a data set: near-copies, nearly equal documents and evaluation texts, end to end."""
-
 import json
 
-import pytest
-
 import nextlong
-from counted import total
-from nextlong import pipeline
-from nextlong.report import summary
 from nextlong.runs.stats import measure
 from nextlong.verify.checks import verify
 
@@ -61,19 +54,3 @@ def test_near_copies_of_the_meta_document_are_no_negatives(recipe_for, small_cor
 def test_no_negative_is_nearer_than_max_similarity(recipe_for, tmp_path):
     run = nextlong.run(recipe_for(tmp_path / "run", "mine.max_similarity=0.7"))
     assert max(s.score for sequence in run.sequences() for s in sequence.spans if s.role == "negative") <= 0.7
-
-
-def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path):
-    pytest.importorskip("rensa")
-    rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 500]
-    # With one word in a hundred changed, a document keeps about 95 % of its five-word runs.
-    near = [row | {"id": f"{row['id']}-copy", "text": row["text"] + " other"} for row in rows]
-    recipe = recipe_for(tmp_path / "run", write(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
-    done = pipeline.run(recipe)
-    told = dict(summary.lines(recipe, done))["documents"]
-    assert total(done["near_duplicates"], "near_duplicates") >= len(rows)
-    assert "near-duplicates" in told
-    kept = total(done["chunk"], "documents")
-    assert told.startswith(f"{kept:,} kept of {2 * len(rows):,}")
-    assert kept <= len(rows)
-    assert breaches(tmp_path / "run") == {}
