@@ -68,7 +68,7 @@ def open_step(name: str, folder: Path) -> Step:
         if whole:
             return Step(name, folder, manifest)
         return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
 
 
