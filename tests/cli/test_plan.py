@@ -12,11 +12,11 @@ def test_a_plan_is_of_a_recipe_or_a_preset(capsys, recipes):
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--workers", "0", "0 is no whole number of at least 1"),
-        ("--nodes", "1.5", "1.5 is no whole number of at least 1"),
-        ("--chunks", "-1", "-1 is no number above 0, such as 1e8"),
-        ("--chunks", "nan", "nan is no number above 0"),
-        ("--gpu-tflops", "fast", "fast is no number above 0"),
+        ("--workers", "0", "0 is not a whole number of at least 1"),
+        ("--nodes", "1.5", "1.5 is not a whole number of at least 1"),
+        ("--chunks", "-1", "-1 is not a number above 0, such as 1e8"),
+        ("--chunks", "nan", "nan is not a number above 0"),
+        ("--gpu-tflops", "fast", "fast is not a number above 0"),
     ],
 )
 def test_a_number_that_is_none_is_told(capsys, option, value, told):

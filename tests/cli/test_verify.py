@@ -7,7 +7,7 @@ from nextlong.cli.main import main
     ("options", "told"),
     [
         (["--sample", "-1"], "--sample -1 is negative; give how many to draw, 0 for none"),
-        (["--workers", "0"], "--workers 0 is no number of processes; give 1 or more"),
+        (["--workers", "0"], "--workers 0 is not a number of processes; give 1 or more"),
         (["--run", "other"], "is not a folder that an export was put into, so --run other has no use here"),
     ],
 )

@@ -227,7 +227,7 @@ def test_states_of_a_store_are_refused(first, tmp_path, capfd):
         (["run_dir=runs/a", "store=runs"], "store=runs and run_dir=runs/a lie in each other"),
         (["run_dir=runs", "store=runs/store"], "lie in each other; give the store a folder of its own"),
         (["run_dir=runs", "store=./runs"], "lie in each other"),
-        (["store=s3://bucket/store"], "store=s3://bucket/store is no folder"),
+        (["store=s3://bucket/store"], "store=s3://bucket/store is not a local folder"),
     ],
 )
 def test_what_can_be_no_store_is_refused(recipe_for, tmp_path, overrides, message):

@@ -38,10 +38,10 @@ def test_helmet_results_are_read_by_their_content(tmp_path):
 
 def test_what_is_no_helmet_result_is_told(tmp_path):
     (tmp_path / "x.json").write_text('{"exact_match": 5}')
-    with pytest.raises(EvaluateError, match=r"x\.json is no result of HELMET's eval\.py"):
+    with pytest.raises(EvaluateError, match=r"x\.json is not a result of HELMET's eval\.py"):
         read_into([tmp_path / "x.json"], out=tmp_path / "out", label=None)
     other = helmet_result(tmp_path / "y.json", "alce_asqa_700", 8192, str_em=1.0)
-    with pytest.raises(EvaluateError, match="'alce_asqa_700' is none of the paper's"):
+    with pytest.raises(EvaluateError, match="'alce_asqa_700' is not one of the paper's"):
         read_into([other], out=tmp_path / "out", label=None)
     files = [helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n) for n in (1, 2)]
     with pytest.raises(EvaluateError, match=r"1\.json and .*2\.json are both nq at 8,192"):

@@ -114,7 +114,7 @@ def test_about_the_share_is_held_out():
 
 @pytest.mark.parametrize("validation", [0, 1, -0.1, float("nan")])
 def test_a_share_that_is_none(validation):
-    with pytest.raises(RecipeError, match="is no share; give a number between 0 and 1"):
+    with pytest.raises(RecipeError, match="is not a share; give a number between 0 and 1"):
         split(index_of([1]), validation=validation, seed=0)
 
 

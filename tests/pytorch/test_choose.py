@@ -61,7 +61,7 @@ def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
         ({"split": "train"}, RecipeError, "split='train' without validation; validation=0.01"),
         ({"validation": 0.1}, RecipeError, "validation=0.1 without split"),
         ({"split": "test", "validation": 0.1}, RecipeError, "split='test' is not known"),
-        ({"split": "train", "validation": 2}, RecipeError, "validation=2 is no share"),
+        ({"split": "train", "validation": 2}, RecipeError, "validation=2 is not a share"),
         ({"split": "validation", "validation": 1e-9}, CorpusError, "no sequence is left: split='validation'"),
         ({"by": "rows"}, RecipeError, "by='rows' is not known; it must be one of 'sequences', 'tokens'"),
         ({"mix": [1, 2]}, RecipeError, "2 proportions for 1 runs"),

@@ -117,7 +117,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is no token",
+            "export.megatron_eod='nope' is not a token",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},

@@ -116,7 +116,7 @@ def load_from_hub(tmp_path, **environment):
 def test_hub_offline(tmp_path):
     message = load_from_hub(tmp_path, HF_HUB_OFFLINE="1")
     assert message.startswith(
-        "tokenizer.source='some/model' is no local path, and the Hugging Face hub did not give it"
+        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
     )
     assert message.endswith("log in with `hf auth login` if it is gated, or give a local tokenizer.json")
     assert "'v1'" in message
@@ -144,7 +144,7 @@ def test_hub_gated(tmp_path):
         server.shutdown()
         server.server_close()
     assert message.startswith(
-        "tokenizer.source='some/model' is no local path, and the Hugging Face hub did not give it"
+        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
     )
     assert "hf auth login" in message
 

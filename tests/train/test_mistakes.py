@@ -93,7 +93,7 @@ def _tokenizer(run):
 
 def test_tokens_that_are_no_whole_rows(train_recipe, quiet):
     with pytest.raises(
-        errors.RecipeError, match=r"tokens_per_step=5,000 is no multiple of a row's 2,048 tokens; use 4096"
+        errors.RecipeError, match=r"tokens_per_step=5,000 is not a multiple of a row's 2,048 tokens; use 4096"
     ):
         train(train_recipe({"training.tokens_per_step": 5000}), quiet)
 

@@ -36,9 +36,9 @@ def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
     (path,) = files(run, "tokenizer", ".tokenizer.json")
     path.write_bytes(damaged)
     rehash(path)
-    assert "is no tokenizer.json" in breaches(run)["tokens"]
+    assert "is not a tokenizer.json" in breaches(run)["tokens"]
     assert main(["verify", str(run), "--sample", "5"]) == 1
-    assert "is no tokenizer.json" in capsys.readouterr().out
+    assert "is not a tokenizer.json" in capsys.readouterr().out
 
 
 def test_a_state_is_verified_by_its_name(run):

@@ -66,4 +66,4 @@ def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
     assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
-    assert "'<|nothing|>', which should end each document, is no token" in breaches(run)["megatron rows"][0]
+    assert "'<|nothing|>', which should end each document, is not a token" in breaches(run)["megatron rows"][0]

@@ -23,4 +23,4 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (done["rows"].folder / "manifest.json").write_text("{}")
     (outcome,) = check_mixes(Artefacts(own_run))
     assert outcome.breaches == 2
-    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is no manifest of a step"
+    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is not the manifest of a step"

@@ -27,8 +27,8 @@ def test_files_stand_in_the_order_of_their_numbers(tmp_path):
         (None, "cannot be read"),
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ("{}", "is no manifest of a step"),
-        ('{"fingerprint": "f", "inputs": {}, "parts": [{}]}', "is no manifest of a step"),
+        ("{}", "is not the manifest of a step"),
+        ('{"fingerprint": "f", "inputs": {}, "parts": [{}]}', "is not the manifest of a step"),
     ],
 )
 def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
@@ -51,5 +51,5 @@ def test_a_run_is_its_current_state_and_a_name_another(tmp_path):
 
 def test_a_damaged_record_is_the_users_to_mend(tmp_path):
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(RunError, match=r"run\.json is not the record of a run .*`nextlong run` writes it anew"):
+    with pytest.raises(RunError, match=r"run\.json is not the record of a run .*`nextlong run` rewrites it"):
         locate(tmp_path)

@@ -51,7 +51,7 @@ def show(asked: argparse.Namespace) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return int(text)
 
 
@@ -61,5 +61,5 @@ def _amount(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0, such as 1e8")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0, such as 1e8")
     return value

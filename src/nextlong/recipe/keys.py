@@ -270,7 +270,7 @@ class Compose(Section):
     draft_factor: Annotated[float, Field(ge=1)] = Field(
         1.5, description="w of the paper: text drafted, as a multiple of what T needs"
     )
-    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
+    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are not extended (paper: 1)")
     joint: str = Field("\n", description="the separator between a chunk that does not end in a newline and the next")
     seed: int | None = Field(
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"

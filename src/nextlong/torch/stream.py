@@ -121,7 +121,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if state["data"] != self._fingerprint():
             raise errors.RunError(
                 "this state is of another data set, seed or order: run, mix, split, pack, order, seed and remainder must be "
-                "as they were; use them, or start the epoch anew"
+                "as they were; use them, or restart the epoch"
             )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):

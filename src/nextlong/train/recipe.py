@@ -193,7 +193,7 @@ class Hardware(Section):
     )
     count: Positive = 1
     ranks_per_row: Positive = Field(
-        1, description="context or sequence parallel ranks that share a row, as the engine that trains has it"
+        1, description="context or sequence parallel ranks that share a row, as set in the training engine"
     )
 
 

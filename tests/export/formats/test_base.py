@@ -135,8 +135,8 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
             "import nothing_of_this_name\n",
             "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
         ),
-        ("FORMAT = 7\n", "is no Format of that name, but 7"),
-        (MODULE.replace('name="lines"', 'name="rows"'), "is no Format of that name, but Format(name='rows'"),
+        ("FORMAT = 7\n", "is not a Format of that name, but 7"),
+        (MODULE.replace('name="lines"', 'name="rows"'), "is not a Format of that name, but Format(name='rows'"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cure(own_run, install, capsys, module, told):
