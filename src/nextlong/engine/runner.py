@@ -15,6 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -321,7 +322,8 @@ def run_task(task: Task, folder: Path, index: int) -> store.Part:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> dict[str, str]:  # a few milliseconds a package, and no step sees others
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
         try:
