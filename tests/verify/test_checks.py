@@ -106,7 +106,7 @@ def test_a_joint_that_is_missing(run):
         row["token_end"][span - 1] += 1
 
     change_sequence(run, alter)
-    assert "has no joint after it" in breaches(run)["joints, bos, eos"]
+    assert "no separator (joint) follows it" in breaches(run)["joints, bos, eos"]
 
 
 def test_two_negatives_swapped(run):

@@ -144,7 +144,7 @@ class Ray(Section):
         None, description="of a running cluster: host:port, auto or ray://…; null starts one on this machine"
     )
     retries: Annotated[int, Field(ge=0)] = Field(
-        3, description="how often a task is run again whose worker or node was lost"
+        3, description="how often a task whose worker or node was lost is run again"
     )
 
 
@@ -175,7 +175,7 @@ class Decontaminate(Section):
     """evaluation texts → chunks that share a run of words with one are left out."""
 
     files: tuple[Named, ...] = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
-    ngram: Positive = Field(13, description="so many words in a row; shorter texts count as a whole")
+    ngram: Positive = Field(13, description="this many words in a row; shorter texts count as a whole")
 
     @model_validator(mode="before")
     @classmethod

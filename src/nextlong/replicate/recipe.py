@@ -32,7 +32,7 @@ class Corpus(Section):
         0.1, description="share of the documents that no model sees, drawn by their content"
     )
     held_out_chars: Positive = Field(
-        4_000_000, description="keep at most so many characters of them; the rest is left out"
+        4_000_000, description="keep at most this many characters of them; the rest is left out"
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Stream: the rows of a data set as an iterable one, shared by ranks and DataLoader workers, resumable.
 
-Which rows a worker reads is computed by itself from (seed, epoch, rank, worker); progress is one number, how many rows all
+Each worker computes which rows it reads from (seed, epoch, rank, worker); progress is one number, how many rows all
 ranks have read, so an epoch goes on exactly, with another number of workers or ranks too.
 """
 
