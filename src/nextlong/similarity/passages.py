@@ -60,7 +60,9 @@ def _pairs(shared: SharedRuns, count: int) -> Ints:
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
     # A long passage has many kinds that the same texts hold: of these one will do.
-    sets = np.add.reduceat(mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts) if len(firsts) else firsts
+    sets = (
+        np.add.reduceat(mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts) if len(firsts) else firsts
+    )
     several = several[np.unique(sets, return_index=True)[1]]
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]

@@ -86,7 +86,8 @@ def _likely(given: _Suspects, shared: SharedRuns, *, count: int) -> Ints:
     keys, which = np.unique(np.concatenate(pairs), return_inverse=True)
     owners, others = np.divmod(keys, count)
     most_shared = np.bincount(which, np.concatenate(weights)) + (given.whole - rare)[owners]
-    return keys[(most_shared >= given.needed[owners]) & (others != given.texts[owners])]
+    likely: Ints = keys[(most_shared >= given.needed[owners]) & (others != given.texts[owners])]
+    return likely
 
 
 def _most_held(given: _Suspects, commonest: Ints) -> Ints:
