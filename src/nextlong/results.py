@@ -249,7 +249,8 @@ class DraftResult(Result):
     """Drafts of one task, and documents that gave none by reason.
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
-    `repeated_passages` left out of extended drafts are None where they may stay. `dropped_examples` are a document's first chunk,
+    `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
+    whole documents leaves out. `dropped_examples` are a document's first chunk,
     chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and the chunks of what it repeats.
     """
 
@@ -260,6 +261,7 @@ class DraftResult(Result):
     starved: int = 0
     near_copies: int | None = None
     repeated_passages: int | None = None
+    near_copy_documents: int | None = None
     near_copy_examples: Examples = ()
 
 
