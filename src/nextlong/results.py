@@ -32,7 +32,7 @@ class IngestResult(Result):
 
     `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
     documents have a value, of each column that is kept; `where_examples` are ids and beginnings of texts of a few documents
-    for which `where` does not hold.
+    for which `where` does not hold; `without_id` counts documents without a value in the column that the source names as id.
     """
 
     documents: int
@@ -46,6 +46,7 @@ class IngestResult(Result):
     left_out_by_where: int = 0
     where_examples: tuple[tuple[str, str], ...] = ()
     kept: dict[str, int] = {}
+    without_id: int = 0
 
 
 class Selected(Result):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from nextlong.artefacts.names import LONG_NAME
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
 from nextlong.report import as_json, summary, tables
@@ -33,8 +34,7 @@ def run_and_tell(
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
     if others := made.other_states():
-        tables.show_facts(
-            [("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")],
-            console,
-            beside=facts,
-        )
+        state = f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})"
+        if recipe.name is None and len(made.state.name) > LONG_NAME:
+            state += "; run again with --name NAME to call it by a shorter one"
+        tables.show_facts([("state", state)], console, beside=facts)

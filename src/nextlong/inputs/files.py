@@ -295,13 +295,11 @@ def check_unchanged(file: InputFile) -> None:
 def open_file(file: InputFile, source: Source, *, start: int = 0) -> Any:
     """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on.
 
-    Arrow files are mapped, not read.
+    None is mapped: one that is cut meanwhile would kill the process.
     """
     fs, path = fsspec.core.url_to_fs(file.path)
     if not file_systems.is_local(fs):
         raw = pa.PythonFile(RetriedFile(fs, path), mode="r")
-    elif format_of(file.name, source) == "arrow" and file.bytes:
-        raw = pa.memory_map(path)
     else:
         raw = pa.OSFile(path)
     compression = compression_of(file.name)

@@ -50,8 +50,8 @@ def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str])
 def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
     """Yield each row's record or reject, of an Arrow file or stream."""
     file = part.file
-    reader = arrow_reader(stream)
-    paths = resolve_columns(reader.schema, file, source, wanted)
+    paths = resolve_columns(arrow_reader(stream).schema, file, source, wanted)
+    reader = arrow_reader(stream, columns={path[0] for path in paths if path})
     yield from read_batches(arrow_batches(reader), file, paths)
 
 
@@ -85,7 +85,7 @@ def resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequen
         raise CorpusError(
             f"{file.path}: column {source.text!r} holds {text_type}, not strings; name a column of strings as text"
         )
-    id_path, id_type = resolve(schema, source.id)
+    id_path, id_type = resolve(schema, source.id_column)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     return [text_path, id_path if is_scalar else (), *(_other(schema, file, name) for name in wanted)]
 
