@@ -139,8 +139,8 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
     assert code == 2
     assert (
-        "ingest.sources[0].id='docid': none of 260 documents of t has a value there; columns of its first records: doc_id, content; "
-        "did you mean 'doc_id'?, or leave id out: documents are then called file:line"
+        "ingest.sources[0].id='docid': none of 260 documents of t has a value there; columns of its first records: doc_id, "
+        "content; did you mean 'doc_id'? Without id, documents are called file:line"
     ) in " ".join(err.split())
     assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]

@@ -103,25 +103,9 @@ print(zstd_frames.frame_bounds(file.path, version=file.version))
 """
 
 
-CUT_WHILE_BATCHES_ARE_READ = """
-from nextlong.inputs.files import Part
-from nextlong.inputs.records import read_records
-
-records = read_records(Part(file), Source(path=file.path), max_document_chars=99)
-next(records)
-os.truncate(file.path, 0)
-try:
-    print(sum(1 for _ in records))
-except CorpusError as error:
-    print(error)
-"""
-
-
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("a.arrow", CUT_WHILE_BATCHES_ARE_READ, "a.arrow changed while it was read"),
-        ("a.feather", CUT_WHILE_BATCHES_ARE_READ, "a.feather changed while it was read"),
         ("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl changed while it was read"),
         ("a.jsonl.zst", CUT_WHILE_COUNTED, "a.jsonl.zst changed while it was read"),
         ("a.jsonl.zst", CUT_WHILE_FRAMES_ARE_FOUND, "()"),

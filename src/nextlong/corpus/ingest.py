@@ -108,10 +108,10 @@ def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[
         return
     known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
     near = difflib.get_close_matches(source.id, known, n=1)
-    cure = f"did you mean {near[0]!r}?" if near else "name one of these"
+    cure = f"did you mean {near[0]!r}?" if near else "name one of these."
     raise CorpusError(
         f"{key}={source.id!r}: none of {documents:,} documents of {source.label} has a value there; columns of its first records: "
-        f"{', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure}, or leave id out: documents are then called file:line"
+        f"{', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} Without id, documents are called file:line"
     )
 
 

@@ -167,7 +167,7 @@ def can_be_parted(file: InputFile, source: Source) -> bool:
 def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
     """Return a file in parts of about `part_bytes`; whole where it is one row group or one frame, or these are not to be read."""
     if format_of(file.name, source) == "parquet":
-        return _row_group_parts(file, source, part_bytes)
+        return _row_group_parts(file, part_bytes)
     if compression_of(file.name):
         return _frame_parts(file, part_bytes)
     count = -(-file.bytes // part_bytes)
@@ -204,10 +204,10 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
         return ()  # reading it says what is wrong with it
 
 
-def _row_group_parts(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
+def _row_group_parts(file: InputFile, part_bytes: int) -> list[Part]:
     """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
     try:
-        with closing(open_file(file, source)) as stream:
+        with closing(open_file(file)) as stream:
             groups = pq.read_metadata(stream)
     except (OSError, pa.ArrowException):
         return [Part(file)]  # reading it says what is wrong with it
@@ -292,16 +292,13 @@ def check_unchanged(file: InputFile) -> None:
         raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
 
 
-def open_file(file: InputFile, source: Source, *, start: int = 0) -> Any:
+def open_file(file: InputFile, *, start: int = 0) -> Any:
     """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on.
 
     None is mapped: one that is cut meanwhile would kill the process.
     """
     fs, path = fsspec.core.url_to_fs(file.path)
-    if not file_systems.is_local(fs):
-        raw = pa.PythonFile(RetriedFile(fs, path), mode="r")
-    else:
-        raw = pa.OSFile(path)
+    raw = pa.OSFile(path) if file_systems.is_local(fs) else pa.PythonFile(RetriedFile(fs, path), mode="r")
     compression = compression_of(file.name)
     if not compression:
         return raw

@@ -27,7 +27,7 @@ _LONGEST_LINE_BYTES: Final = 10_000_000
 def head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
     """Return the columns of the first records, in the order in which they come, with the values that are not null."""
     try:
-        with closing(open_file(file, source)) as stream:
+        with closing(open_file(file)) as stream:
             return _columns(islice(_records(stream, file, source), _RECORDS))
     except (OSError, ValueError, pa.ArrowException, CorpusError):
         return {}  # reading it in a run says what is wrong with it

@@ -56,7 +56,7 @@ def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, ma
         items = read_records(part, source, max_document_chars=max_document_chars)
         share = (min(file.bytes, start + stretch) - start) / max(1, file.bytes)
         return Sampled(_texts(items, max_document_chars), share)
-    with explained(file), closing(open_file(file, source)) as stream:
+    with explained(file), closing(open_file(file)) as stream:
         rows = (
             _row_group(stream, file, source, place, stretch)
             if kind == "parquet"

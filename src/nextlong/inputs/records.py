@@ -39,7 +39,7 @@ def _read(part: Part, source: Source, max_document_chars: int, where: Where | No
     wanted = (*source.keep, *(where.columns if where else ()))
     kind = format_of(part.file.name, source)
     with explained(part.file):
-        with closing(open_file(part.file, source, start=part.start)) as stream:
+        with closing(open_file(part.file, start=part.start)) as stream:
             if kind == "text":
                 if wanted:
                     raise CorpusError(

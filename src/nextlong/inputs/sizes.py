@@ -63,10 +63,10 @@ def _measure_head(file: InputFile, source: Source, head_bytes: int) -> tuple[int
     """Return (text bytes, bytes on disk) of a file's head."""
     kind = format_of(file.name, source)
     if kind == "parquet":
-        with closing(open_file(file, source)) as stream:
+        with closing(open_file(file)) as stream:
             return parquet_text_bytes(pq.ParquetFile(stream).metadata, source.text), file.bytes
     if kind == "arrow":
-        with closing(open_file(file, source)) as stream:
+        with closing(open_file(file)) as stream:
             batch = next(arrow_batches(arrow_reader(stream)))
             path, _ = resolve(batch.schema, source.text)
             return (column_at(batch, path).nbytes, batch.nbytes) if path else (0, 0)

@@ -72,7 +72,8 @@ class Source(Section):
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: Named | None = Field(
-        None, description="the column that holds your own id; null: id, where there is one; a document without: file:line"
+        None,
+        description="the column that holds your own id; null: id, where there is one; a document without: file:line",
     )
     format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "warc", "html", "text"] = Field(
         "auto", description="by the file name, if auto"

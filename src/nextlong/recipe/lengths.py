@@ -28,9 +28,7 @@ def _in_full(value: Any) -> Any:
         return value
     length = read_length(value)
     if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
-        raise ValueError(
-            "a length is a whole number: 131072, or in short 128k (k is 1,024) or 1M (M is 1,048,576)"
-        )
+        raise ValueError("a length is a whole number: 131072, or in short 128k (k is 1,024) or 1M (M is 1,048,576)")
     return value if length is None else length
 
 

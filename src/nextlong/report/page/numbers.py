@@ -68,7 +68,12 @@ def first(plain: Plain) -> list[Row]:
             row("tokens in all", plain, ("tokens",)),
             row("documents used", plain, ("distinct_documents",)),
             apart,
-            row(f"cosine of the {'look-alikes' if is_extended(plain) else 'documents'}, on average", plain, ("similarity", "mean"), "{:.2f}"),
+            row(
+                f"cosine of the {'look-alikes' if is_extended(plain) else 'documents'}, on average",
+                plain,
+                ("similarity", "mean"),
+                "{:.2f}",
+            ),
             row("drafts kept", plain, ("yields", "kept")),
         ]
     )

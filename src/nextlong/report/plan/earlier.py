@@ -54,7 +54,9 @@ def shares_to_do(steps: Sequence[Step], amounts: Amounts, run_dir: Path) -> dict
     if tokens is None or not amounts.named_chunks:
         return {}
     inputs = {step.name: step.fingerprint for step in tokens.inputs if step.name != "named_chunks"}
-    known = max((_chunks_of(one) for one in _manifests(run_dir, "tokens") if inputs.items() <= one["inputs"].items()), default=0)
+    known = max(
+        (_chunks_of(one) for one in _manifests(run_dir, "tokens") if inputs.items() <= one["inputs"].items()), default=0
+    )
     drawn = by_name.get("meta_documents")
     if drawn is not None and find_done(drawn, run_dir) is not None:
         return {"tokens": max(0.0, 1 - known / amounts.named_chunks)}
