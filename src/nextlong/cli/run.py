@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
@@ -34,7 +36,11 @@ def run_and_tell(
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
     if others := made.other_states():
-        state = f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})"
-        if recipe.name is None and len(made.state.name) > LONG_NAME:
-            state += "; run again with --name NAME to call it by a shorter one"
+        state = _state(made.state.name, others, made.path, is_given=recipe.name is not None)
         tables.show_facts([("state", state)], console, beside=facts)
+
+
+def _state(name: str, others: Sequence[str], run_dir: Path, *, is_given: bool) -> str:
+    """Say what a state is called, beside which others, and how to call it otherwise where that would help."""
+    told = f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
+    return told if is_given or len(name) <= LONG_NAME else f"{told}; --name NAME gives it a shorter name"

@@ -78,8 +78,8 @@ def _units_of(manifest: Mapping[str, Any]) -> float:
     units = float(sum(count.get(_UNITS.get(manifest["step"], ""), 0) for count in counts))
     if manifest["step"] != "tokens":
         return units
-    chunks, copied = (sum(count[key] for count in counts) for key in ("chunks", "copied_chunks"))
-    return units * (1 - copied / max(1, chunks))
+    chunks, copied = (float(sum(count[key] for count in counts)) for key in ("chunks", "copied_chunks"))
+    return units * (1 - copied / max(1.0, chunks))
 
 
 def _same_encoder(recipe: Recipe, manifest: Mapping[str, Any], run_dir: Path) -> bool:
