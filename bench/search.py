@@ -237,7 +237,7 @@ def _measure_index(
     with memory.peak() as built_peak:
         training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
         filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
-    files = IndexFiles("ivf", tuple(paths), template=template, lists=tuple(stems))
+    files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
         with memory.peak() as searched_peak:
             tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)

@@ -110,22 +110,11 @@ def stock(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
     return between(Clock.ends[warm_up], Clock.ends[-1])
 
 
-def child(path: str, row: int, documents: int, steps: int, warm_up: int) -> dict[str, float]:
+def child(path: str, asked: argparse.Namespace, *, documents: int, row: int) -> dict[str, float]:
     """Measure one path in a process of its own: tokens a second, processor seconds a row, peak GB."""
-    command = [
-        sys.executable,
-        __file__,
-        "--path",
-        path,
-        "--row",
-        str(row),
-        "--documents",
-        str(documents),
-        "--steps",
-        str(steps),
-        "--warm-up",
-        str(warm_up),
-    ]
+    command = [sys.executable, __file__, "--path", path, "--row", str(row), "--documents", str(documents)]
+    for name in ("steps", "warm_up", "layers"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(asked, name))]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[str, float] = json.loads(said.splitlines()[-1])
     return found
@@ -138,9 +127,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="measured")
     parser.add_argument("--warm-up", type=int, default=1, help="steps before those that are measured")
     parser.add_argument("--rounds", type=int, default=1, help="of both paths in turn")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=SIZES["num_hidden_layers"],
+        help="fewer, where stock runs out of memory",
+    )
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--path", choices=("ours", "stock"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    SIZES["num_hidden_layers"] = asked.layers
     if asked.path:
         seconds, processor = {"ours": ours, "stock": stock}[asked.path](
             asked.row, asked.documents, asked.steps, asked.warm_up
@@ -151,7 +147,7 @@ def main() -> None:
         return
     if asked.growth:
         for documents in (1, 2, 4, 8, 16):
-            found = child("ours", 2048 * documents, documents, asked.steps, asked.warm_up)
+            found = child("ours", asked, documents=documents, row=2048 * documents)
             each = found["processor_seconds"] / documents
             print(
                 f"{documents:3} documents of 2,048 tokens: {found['processor_seconds']:6.2f} processor seconds a row, "
@@ -160,9 +156,7 @@ def main() -> None:
             )
         return
     for _ in range(asked.rounds):
-        measured = {
-            path: child(path, asked.row, asked.documents, asked.steps, asked.warm_up) for path in ("ours", "stock")
-        }
+        measured = {path: child(path, asked, documents=asked.documents, row=asked.row) for path in ("ours", "stock")}
         for path, found in measured.items():
             print(
                 f"{path:6} {found['tokens_per_second']:8,.0f} tokens/s  {found['processor_seconds']:8.1f} processor seconds a row  "

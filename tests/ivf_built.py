@@ -19,5 +19,5 @@ def built(folder, shards, factory, *, parts=1, **tuned):
     for number, (low, high) in enumerate(pairwise(bounds)):
         stems.append(folder / f"p{number}")
         ivf.fill(stems[-1], template=folder / "t.template.faiss", vectors=paths[low:high], first_shard=low)
-    files = IndexFiles("ivf", tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
+    files = IndexFiles(factory, tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
     return open_index(files)

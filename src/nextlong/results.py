@@ -30,9 +30,8 @@ class LineCountResult(Result):
 class IngestResult(Result):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
-    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
-    documents have a value, of each column that is kept; `where_examples` are ids and beginnings of texts of a few documents
-    for which `where` does not hold; `without_id` counts documents without a value in the column that the source names as id.
+    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` counts documents with a value in each
+    kept column, `without_id` those without the id that the source names; `where_examples` are ids and heads of some left out by `where`.
     """
 
     documents: int
@@ -250,7 +249,8 @@ class DraftResult(Result):
     """Drafts of one task, and documents that gave none by reason.
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
-    `repeated_passages` left out of extended drafts are None where they may stay. `dropped_examples` are a document's first chunk,
+    `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
+    whole documents leaves out. `dropped_examples` are a document's first chunk,
     chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and the chunks of what it repeats.
     """
 
@@ -261,6 +261,7 @@ class DraftResult(Result):
     starved: int = 0
     near_copies: int | None = None
     repeated_passages: int | None = None
+    near_copy_documents: int | None = None
     near_copy_examples: Examples = ()
 
 

@@ -5,12 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import nextlong
+from killed import kill_at
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -18,7 +18,6 @@ from nextlong.runs import export as runs_export
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -276,15 +275,8 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
     before = nextlong.open(own).state
     over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
-    command = [sys.executable, "-m", "nextlong", "sweep", str(tmp_path / "r.yaml"), *over]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + PATIENCE_S
-    while not (own / "states" / "position=tail,target_tokens=512.json").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline, "waited a minute in vain"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_at(["sweep", tmp_path / "r.yaml", *over], "*/states/position=tail,target_tokens=768.json")
+    assert (own / "states" / "position=tail,target_tokens=512.json").exists()
     assert nextlong.open(own).state == before
     assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nextlong.corpus.ingest import check_rejects, content_hash, ingest_split
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.recipe import Source
 from nextlong.results import IngestResult
 from nextlong.schemas import DOCUMENTS, REJECTS

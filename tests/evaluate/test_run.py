@@ -4,10 +4,8 @@ cure."""
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ from rich.console import Console
 
 from answering_models import Blind, Oracle
 from evaluation_data import word_tokenizer, write
+from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.data import DataFiles
@@ -257,19 +256,9 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
     subprocess.run(command(tiny_model, data_folder, whole), check=True, env=environment, capture_output=True)
     assert len(content(whole)) == 8
     for place in ("niah_single_1/1024.partial.jsonl", "fwe/2048.partial.jsonl"):
-        process = subprocess.Popen(command(tiny_model, data_folder, killed), env=environment, stdout=subprocess.DEVNULL)
-        while process.poll() is None and len(_lines(killed / place)) < 3:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert _lines(killed / place)
+        # Renamed into place with its first line, opened, then a line or more each time it is brought to the disk.
+        kill_at(command(tiny_model, data_folder, killed)[3:], str(killed / place), 4, environment=environment)
+        assert len((killed / place).read_bytes().splitlines()) > 1
     subprocess.run(command(tiny_model, data_folder, killed), check=True, env=environment, capture_output=True)
     assert content(killed) == content(whole)
     assert not list(killed.glob("*/*.partial.jsonl"))
-
-
-def _lines(path):
-    try:
-        return path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []

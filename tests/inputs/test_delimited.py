@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes

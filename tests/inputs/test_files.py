@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, list_files, split_inputs
+from nextlong.inputs.files import InputFile
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
+from nextlong.inputs.split import split_inputs
 from nextlong.recipe import Source
 
 WHERE = "ingest.sources[0].path"

@@ -5,7 +5,8 @@ import gzip
 import pytest
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record
 from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes

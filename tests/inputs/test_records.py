@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
 from nextlong.inputs.json_lines import count_lines
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.recipe import Source

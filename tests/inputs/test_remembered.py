@@ -9,7 +9,7 @@ import pytest
 
 from nextlong.engine.step import Done
 from nextlong.inputs import remembered
-from nextlong.inputs.files import list_files
+from nextlong.inputs.listing import list_files
 from nextlong.recipe import Source
 
 

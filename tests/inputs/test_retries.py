@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from nextlong import pipeline
 from nextlong.errors import CorpusError
 from nextlong.inputs import retries
-from nextlong.inputs.files import list_files
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.retries import again, open_binary
 from nextlong.recipe import Source
 

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 import nextlong
 from nextlong import pipeline
 from nextlong.corpus.parts import whole_files
-from nextlong.inputs.files import Part, list_files, split_inputs
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
+from nextlong.inputs.split import split_inputs
 from nextlong.recipe import Recipe, Source
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from nextlong.cli.main import main
 from nextlong.errors import CorpusError, RunError
-from nextlong.inputs.files import check_unchanged, list_files
+from nextlong.inputs.files import check_unchanged
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.remembered import check_apart, input_files
 from nextlong.inputs.walk import reaches
 from nextlong.recipe import Recipe, Source

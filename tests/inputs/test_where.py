@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nextlong import pipeline
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.inputs import where as conditions
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record, Reject
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut, where_of

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from nextlong import pipeline
 from nextlong.corpus.parts import numbered, whole_files
 from nextlong.errors import CorpusError
-from nextlong.inputs import files
-from nextlong.inputs.files import Part, list_files, split_inputs
+from nextlong.inputs import split
+from nextlong.inputs.files import Part
 from nextlong.inputs.json_lines import count_lines
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
+from nextlong.inputs.split import split_inputs
 from nextlong.inputs.zstd_frames import frame_bounds
 from nextlong.recipe import Recipe, Source
 from nextlong.results import LineCountResult
@@ -68,7 +70,7 @@ def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
 LISTED = """
 import os, sys
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import list_files
+from nextlong.inputs.listing import list_files
 from nextlong.recipe import Source
 
 (file,) = list_files(Source(path=sys.argv[1]), where="path")
@@ -129,7 +131,7 @@ def test_a_file_that_cannot_be_opened_has_no_frames(tmp_path, monkeypatch):
     def refused(path, *, version):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(files, "frame_bounds", refused)
+    monkeypatch.setattr(split, "frame_bounds", refused)
     assert whole_files([source], [[file]], shard_bytes=1)
     assert split_inputs([file], source, shard_bytes=1, part_bytes=1) == [(Part(file),)]
 

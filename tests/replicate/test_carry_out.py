@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
 
+from killed import kill_at
 from nextlong.cli.main import main
 
 pytestmark = pytest.mark.heavy
@@ -27,10 +26,6 @@ def page(out):
     return (out / "report.md").read_text(encoding="utf-8"), (out / "report.tex").read_text(encoding="utf-8"), drawn
 
 
-def seen(out, pattern):
-    return any(out.glob(pattern)) if out.exists() else False
-
-
 def test_killed_at_every_stage_it_ends_as_if_it_had_not_been(small_replication, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     replicate = [sys.executable, "-m", "nextlong", "replicate"]
@@ -39,20 +34,14 @@ def test_killed_at_every_stage_it_ends_as_if_it_had_not_been(small_replication, 
     uninterrupted = [*replicate, str(saved(small_replication(whole), tmp_path / "whole.yaml"))]
     subprocess.run(uninterrupted, env=environment, check=True, capture_output=True)
     command = [*replicate, str(saved(small_replication(killed), tmp_path / "k.yaml"))]
-    kills = 0
-    for place in (
-        "corpus/*/train.jsonl",
-        "runs/extension-*/run.json",
-        "models/pretrained-seed0-*/checkpoints/step-*",
-        "results/tasks-*/results/*/*.partial.jsonl",
-        "models/extended-seed1-*/checkpoints/step-*",
+    for place, count in (
+        ("corpus/*/train.jsonl*", 2),
+        ("runs/extension-*/run.json", 1),
+        ("models/pretrained-seed0-*/checkpoints/*", 9),
+        ("results/tasks-*/results/*/*.partial.jsonl", 4),
+        ("models/extended-seed1-*/checkpoints/*", 3),
     ):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not seen(killed, place):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills == 5
+        kill_at(command[3:], f"{killed}/{place}", count, environment=environment)
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert page(killed) == page(whole)
     assert "standard, seed 1: measured" in done.stdout

@@ -3,14 +3,11 @@
 import csv
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 import nextlong
+from killed import kill_at
 from nextlong.cli import main as cli_main
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
@@ -18,7 +15,6 @@ from nextlong.report import sweep
 from nextlong.report.sweep import Axis
 from nextlong.runs import stats
 
-PATIENCE_S = 60
 OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
 NAMES = [f"position={position},target_tokens={tokens}" for position in ("head", "tail") for tokens in (1024, 2048)]
 
@@ -202,18 +198,11 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsy
 def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, hashes_of, tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
-    command = [sys.executable, "-m", "nextlong", "sweep", str(path), *OVER]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "run" / "states" / f"{NAMES[1]}.json").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline, "waited a minute in vain"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert NAMES[-1] not in states_of(tmp_path / "run")
+    arguments = ["sweep", str(path), *OVER]
+    kill_at(arguments, f"*/states/{NAMES[2]}.json")
+    assert NAMES[2] not in states_of(tmp_path / "run")
     assert nextlong.open(tmp_path / "run").state.name == NAMES[0]
-    assert cli_main.main(command[3:]) == 0
+    assert cli_main.main(arguments) == 0
     made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())
     for name in NAMES:

@@ -212,6 +212,14 @@ def test_fewer_than_asked_and_most_drafts_dropped(measured):
     assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
 
 
+def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
+    texts = Writer(12).documents(60)
+    altered = [f"{text}\nAltered {number}." for number in range(4) for text in texts]
+    found = measured({"one": texts + altered}, "compose.method=iclm", "compose.sequences=all")
+    assert 180 < found.near_copy_documents < 300
+    assert said(found, "many-near-copies").startswith(f"{found.near_copy_documents} of the corpus's 300 documents")
+
+
 def test_what_must_never_be(measured):
     found = measured({"one": Writer(1).documents(400)})
     wrong = replace(found, own_document_negatives=2, repeated_chunks=3)

@@ -23,7 +23,7 @@ def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, co
     paths, ids = tuple(save_shards(tmp_path, *shards)), packed(sizes)
     exclude = np.stack([ids[:20], ids[:20] + 3], axis=1)
     queries = first[:20].astype(np.float32)
-    found = open_index(IndexFiles("torch", paths)).search(queries, k, exclude=exclude)
+    found = exact_torch.ExactTorch(IndexFiles("exact", paths)).search(queries, k, exclude=exclude)
     expected = nearest(queries, paths, k=k, exclude=exclude)
     for column, true_column in zip(found, expected, strict=True):
         assert [values.tolist() for values in column] == [values.tolist() for values in true_column]

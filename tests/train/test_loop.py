@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from killed import kill_at
 from nextlong.errors import RunError
 
 pytestmark = pytest.mark.heavy
@@ -75,34 +75,19 @@ def test_what_is_saved_loads_as_any_model_and_gives_the_held_out_loss(train_reci
 
 
 def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_path):
-    """SIGKILL when files come and go, again and again; curve and weights equal, bit for bit."""
+    """SIGKILL at every ninth change of a file, until none is left; curve and weights equal, bit for bit."""
     whole = train(train_recipe({"checkpoints.every_steps": 1}, out="whole"), quiet)
     recipe = train_recipe({"checkpoints.every_steps": 1}, out="killed")
     path, out = saved(recipe, tmp_path / "killed.yaml"), Path(recipe.out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nextlong", "train", str(path)]
-    kills = 0
-    for changes in (4, 12, 25):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        seen = _files(out)
-        while process.poll() is None and changes:
-            time.sleep(0.002)
-            now = _files(out)
-            if now != seen:
-                seen, changes = now, changes - 1
-        kills += process.poll() is None
-        process.kill()
-        process.wait()
-    process = subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert kills == 3
+    for changes in (25, 60, 40):
+        kill_at(["train", path], f"{out}/*", changes, environment=environment)
+    subprocess.run(
+        [sys.executable, "-m", "nextlong", "train", str(path)], env=environment, check=True, capture_output=True
+    )
     assert logged(out) == logged(whole.parent)
     assert logged(out, "held_out.jsonl") == logged(whole.parent, "held_out.jsonl")
     assert same_weights(out / "final", whole)
-
-
-def _files(out):
-    """As `rglob`, but for folders that come and go meanwhile."""
-    return sorted((folder, name) for folder, _, names in os.walk(out) for name in names)
 
 
 @pytest.mark.parametrize(("shard", "checkpointing"), [("none", "none"), ("fsdp2", "layers")])

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nextlong.inputs.files import list_files
 from nextlong.inputs.head import head_columns
+from nextlong.inputs.listing import list_files
 from nextlong.recipe import Source
 
 # As data sets on the Hugging Face hub call them, the more telling first.

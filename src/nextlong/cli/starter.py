@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from nextlong.cli.columns import columns_of
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import list_files
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nextlong.engine.step import Config
-from nextlong.inputs.files import InputFile, Inside, Part, can_be_parted, compression_of, has_frames
+from nextlong.inputs.files import InputFile, Inside, Part, compression_of
+from nextlong.inputs.split import can_be_parted, has_frames
 from nextlong.recipe import Source
 from nextlong.results import LineCountResult
 

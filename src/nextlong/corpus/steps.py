@@ -15,11 +15,12 @@ from nextlong.corpus.parts import Splits, numbered, row_groups
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
-from nextlong.inputs.files import InputFile, Part, can_be_parted, format_of, split_inputs
+from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.formats import format_of
 from nextlong.inputs.json_lines import count_lines
-from nextlong.inputs.pages import PAGES, extractor
 from nextlong.inputs.remembered import hash_of
 from nextlong.inputs.sizes import auto_shard_bytes, estimate_text_bytes
+from nextlong.inputs.split import can_be_parted, split_inputs
 from nextlong.inputs.where import evaluator
 from nextlong.recipe import Recipe, Source
 from nextlong.results import (
@@ -76,6 +77,13 @@ def line_counts_steps(splits: Splits) -> list[Step]:
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
+def _extractor(source: Source, files: Sequence[InputFile]) -> dict[str, str]:
+    """Return which version of a library takes out the text of a source's files, where one does."""
+    extractors = (format_of(file.name, source).extractor for file in files)
+    extractor = next(filter(None, extractors), None)
+    return {} if extractor is None else {"extractor": extractor()}
+
+
 def _count(_: Path, *, part: Part) -> LineCountResult:
     return LineCountResult(**count_lines(part)._asdict())
 
@@ -130,11 +138,7 @@ def ingest_step(
             {"format": source.format, "id": source.id_column, "label": source.label, "text": source.text}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.where else {})
-            | (
-                {"extractor": extractor()}
-                if any(format_of(file.name, source) in PAGES for file in source_files)
-                else {}
-            )
+            | _extractor(source, source_files)
             | {"files": [[file.name, file.identity] for file in source_files]}
             for source, source_files in zip(sources, files, strict=True)
         ],

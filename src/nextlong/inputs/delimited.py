@@ -10,15 +10,19 @@ import codecs
 import csv
 import io
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part, format_of
+from nextlong.inputs.file_format import FileFormat, Items
+from nextlong.inputs.files import InputFile, Part, read_head
 from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
 
-DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 _LEAST_FIELD_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
 _HEAD_BYTES: Final = 512
 _MARKS: Final = {  # UTF-32's begins with UTF-16's
@@ -30,18 +34,18 @@ _MARKS: Final = {  # UTF-32's begins with UTF-16's
 _OTHER_DELIMITERS: Final = ";|\t,"
 
 
-def read_delimited(
-    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
-) -> Iterator[Record | Reject]:
+def read(
+    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str], *, delimiter: str
+) -> Items:
     """Yield each row's record or reject; its line is that on which it begins. Empty fields are None but for the text."""
     file = part.file
-    rows = rows_of(stream, format_of(file.name, source), file, max_field_chars=2 * max_document_chars)
+    rows = rows_of(stream, delimiter, file, max_field_chars=2 * max_document_chars)
     _, header = next(rows, (1, None))
     if header is None:
         return
     if isinstance(header, str):
         raise CorpusError(f"{file.path}:1: the row that should name the columns cannot be read ({header}); mend it")
-    places = _places(header, file, source, wanted)
+    places = _places(header, file, source, wanted, delimiter=delimiter)
     for line, row in rows:
         if isinstance(row, str):
             yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
@@ -58,7 +62,7 @@ def read_delimited(
 
 
 def rows_of(
-    stream: Any, kind: str, file: InputFile, *, max_field_chars: int = 0
+    stream: Any, delimiter: str, file: InputFile, *, max_field_chars: int = 0
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are passed over.
 
@@ -69,7 +73,7 @@ def rows_of(
     binary = io.BufferedReader(stream)
     _refuse_encoding(binary.peek(_HEAD_BYTES)[:_HEAD_BYTES], file)
     text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
-    rows = csv.reader(text, delimiter=DELIMITERS[kind], strict=True)
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
     while True:
         line = rows.line_num + 1
         try:
@@ -89,11 +93,13 @@ def rows_of(
             yield line, row
 
 
-def _places(header: list[str], file: InputFile, source: Source, wanted: Sequence[str]) -> list[int | None]:
+def _places(
+    header: list[str], file: InputFile, source: Source, wanted: Sequence[str], *, delimiter: str
+) -> list[int | None]:
     """Return where the text, the id (None if there is none) and the wanted columns stand in a row."""
     names = [name.strip() for name in header]
     if names.count(source.text) != 1 and len(names) == 1:
-        _refuse_delimiter(names[0], file, source)
+        _refuse_delimiter(names[0], file, delimiter)
     for name, asked_by in ((source.text, "text"), *((name, "keep or where") for name in wanted)):
         if names.count(name) != 1:
             refuse_column(file, name, names, asked_by=asked_by)
@@ -101,13 +107,12 @@ def _places(header: list[str], file: InputFile, source: Source, wanted: Sequence
     return [names.index(source.text), own_id, *map(names.index, wanted)]
 
 
-def _refuse_delimiter(header: str, file: InputFile, source: Source) -> None:
-    kind = format_of(file.name, source)
-    other = next((char for char in _OTHER_DELIMITERS if char != DELIMITERS[kind] and char in header), None)
+def _refuse_delimiter(header: str, file: InputFile, delimiter: str) -> None:
+    other = next((char for char in _OTHER_DELIMITERS if char != delimiter and char in header), None)
     if other is not None:
         cure = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
         raise CorpusError(
-            f"{file.path}: its first row has no {DELIMITERS[kind]!r} but {other!r} between the names of columns; "
+            f"{file.path}: its first row has no {delimiter!r} but {other!r} between the names of columns; "
             f"{cure or 'write it anew with commas, as RFC 4180 has it'}"
         )
 
@@ -133,3 +138,40 @@ def _refuse_encoding(head: bytes, file: InputFile) -> None:
 
 def _is_text(field: str) -> bool:
     return field.isascii() or not any("\udc80" <= char <= "\udcff" for char in field)
+
+
+def head(stream: Any, file: InputFile, *, delimiter: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the first rows, by the names in the first of all."""
+    rows = (row for _, row in rows_of(stream, delimiter, file) if isinstance(row, list))
+    header = next(rows, [])
+    yield from (dict(zip(header, row, strict=False)) for row in rows)
+
+
+def text_bytes(file: InputFile, source: Source, head_bytes: int, *, delimiter: str) -> tuple[int, int]:
+    """Return (bytes of text, bytes on disk) of a file's head, as if the rows that it cuts went on alike."""
+    head, raw_bytes = read_head(file, head_bytes)
+    whole = head[: head.rfind(b"\n") + 1] or head
+    text_bytes = read_bytes = 0
+    place = -1
+    with suppress(CorpusError):  # the head may end within a quoted field
+        for _, row in rows_of(pa.BufferReader(whole), delimiter, file):
+            if place < 0:
+                place = row.index(source.text) if source.text in row else len(row)
+            elif place < len(row):
+                text_bytes += len(row[place].encode("utf-8", "surrogateescape"))
+                read_bytes += sum(len(field) + 1 for field in row)
+    return (len(head) * text_bytes // read_bytes if text_bytes else len(head)), raw_bytes
+
+
+def _format(name: str, delimiter: str) -> FileFormat:
+    return FileFormat(
+        name=name,
+        suffixes=(f".{name}",),
+        read=partial(read, delimiter=delimiter),
+        head=partial(head, delimiter=delimiter),
+        text_bytes=partial(text_bytes, delimiter=delimiter),
+    )
+
+
+CSV: Final = _format("csv", ",")
+TSV: Final = _format("tsv", "\t")

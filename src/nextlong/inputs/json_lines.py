@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import ABSENT, lookup
-from nextlong.inputs.files import InputFile, Part, check_unchanged, compression_of
-from nextlong.inputs.record import Record, Reject, RejectKind, explained, refuse_column, source_id
+from nextlong.inputs.file_format import FileFormat, Items, Stretch
+from nextlong.inputs.files import InputFile, Part, check_unchanged, compression_of, read_head
+from nextlong.inputs.record import BOM, Record, Reject, RejectKind, explained, refuse_column, source_id
 from nextlong.plain_data import Json
 from nextlong.recipe import Source
 
-BOM: Final = b"\xef\xbb\xbf"
+_LONGEST_HEAD_LINE_BYTES: Final = 10_000_000
 BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
 # The longest line read: JSON may write a character as two escapes of six bytes; and room for the other columns.
@@ -65,9 +66,7 @@ class _Stretch(io.RawIOBase):
         return block
 
 
-def read_json_lines(
-    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
-) -> Iterator[Record | Reject]:
+def read(stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]) -> Items:
     """Yield each line's record or reject; a line too long to hold a document is never held whole."""
     file, is_head = part.file, not part.start  # a later part may be nothing but rejects
     with_column = without_column = 0
@@ -172,3 +171,66 @@ def _why_no_text(value: Any) -> RejectKind:
     if value is ABSENT:
         return RejectKind.NO_COLUMN
     return RejectKind.NULL if value is None else RejectKind.NOT_A_STRING
+
+
+def head(stream: Any, file: InputFile) -> Iterator[Json]:
+    """Yield the first objects."""
+    del file
+    for line in _first_lines(stream):
+        value = orjson.loads(line)
+        if isinstance(value, dict):
+            yield value
+
+
+def _first_lines(stream: Any) -> Iterator[bytes]:
+    held = b""
+    while len(held) < _LONGEST_HEAD_LINE_BYTES and (piece := stream.read(1 << 16)):
+        *lines, held = (held + piece).split(b"\n")
+        yield from filter(bytes.strip, lines)
+    if held.strip():
+        yield held
+
+
+def text_bytes(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+    """Return (bytes of text, bytes on disk) of a file's head, as if the line that it cuts went on alike."""
+    head, raw_bytes = read_head(file, head_bytes)
+    lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
+    text_bytes = sum(_line_text_bytes(line, source) for line in lines)
+    line_bytes = sum(len(line) + 1 for line in lines)
+    return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
+
+
+def _line_text_bytes(line: bytes, source: Source) -> int:
+    try:
+        text = lookup(orjson.loads(line), source.text)
+    except orjson.JSONDecodeError:
+        return 0
+    return len(text.encode()) if isinstance(text, str) else 0
+
+
+def read_at(
+    stream: Any,
+    file: InputFile,
+    source: Source,
+    wanted: Sequence[str],
+    *,
+    place: float,
+    stretch: int,
+    max_document_chars: int,
+) -> Stretch:
+    """Read the lines that begin in a stretch of the file."""
+    start = min(int(place * file.bytes), max(0, file.bytes - stretch))
+    stop = min(file.bytes, start + stretch)
+    items = read(stream, Part(file, start, stop), source, max_document_chars, wanted)
+    return Stretch(items, (stop - start) / max(1, file.bytes))
+
+
+FORMAT: Final = FileFormat(
+    name="jsonl",
+    suffixes=(".jsonl", ".ndjson", ".json"),
+    read=read,
+    head=head,
+    text_bytes=text_bytes,
+    read_at=read_at,
+    is_lines=True,
+)

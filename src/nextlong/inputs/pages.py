@@ -7,16 +7,20 @@ that hold HTML, and the texts of a WET file; pages without any text are passed o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+import pyarrow as pa
+
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.file_format import FileFormat, Items, Read, no_head
+from nextlong.inputs.files import InputFile, Part, read_head
 from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
 
-PAGES: Final = ("warc", "html")
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
 _COLUMNS: Final = {
     "warc": ("url", "record_id", "date", "content_type", "title", "language"),
@@ -33,9 +37,7 @@ def extractor() -> str:
         return ""
 
 
-def read_html(
-    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
-) -> Iterator[Record | Reject]:
+def read_html(stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]) -> Items:
     """Yield the one page of a file, or why it is none."""
     file = part.file
     _check(file, wanted, source, kind="html")
@@ -48,9 +50,7 @@ def read_html(
     yield Record(text, source_id(columns.get(source.id_column) or file.name, file.name, 1), 1, _values(columns, wanted))
 
 
-def read_warc(
-    stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]
-) -> Iterator[Record | Reject]:
+def read_warc(stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]) -> Items:
     """Yield the pages of an archive; `line` counts its records, pages or not."""
     file = part.file
     _check(file, wanted, source, kind="warc")
@@ -158,3 +158,28 @@ def _language(text: str) -> str | None:
 
 def _values(columns: Mapping[str, str | None], wanted: Sequence[str]) -> tuple[str | None, ...]:
     return tuple(columns.get(name) for name in wanted)
+
+
+def text_bytes(file: InputFile, source: Source, head_bytes: int, *, read: Read) -> tuple[int, int]:
+    """Return (bytes of text, bytes on disk) of the head of an archive or of a page."""
+    head, raw_bytes = read_head(file, head_bytes)
+    text_bytes = 0
+    with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
+        for item in read(pa.BufferReader(head), Part(file), source, len(head), ()):
+            text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
+    return text_bytes or len(head), raw_bytes
+
+
+def _format(name: str, suffixes: tuple[str, ...], read: Read) -> FileFormat:
+    return FileFormat(
+        name=name,
+        suffixes=suffixes,
+        read=read,
+        head=no_head,
+        text_bytes=partial(text_bytes, read=read),
+        extractor=extractor,
+    )
+
+
+WARC: Final = _format("warc", (".warc", ".wet"), read_warc)
+HTML: Final = _format("html", (".html", ".htm"), read_html)

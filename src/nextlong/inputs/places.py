@@ -15,21 +15,17 @@ from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from nextlong.inputs.columns import arrow_reader
-from nextlong.inputs.files import InputFile, Part, compression_of, format_of, open_file
-from nextlong.inputs.json_lines import read_json_lines
+from nextlong.inputs.files import InputFile, Part, compression_of, open_file
+from nextlong.inputs.formats import format_of
 from nextlong.inputs.record import Record, Reject, explained
 from nextlong.inputs.records import read_records
 from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import estimate_text_bytes
-from nextlong.inputs.tables import read_batches, resolve_columns
 from nextlong.inputs.where import where_of
 from nextlong.recipe import Source
 
 _BLOCK_BYTES: Final = 1 << 20
-_ROWS: Final = 256
 
 
 class Sampled(NamedTuple):
@@ -41,7 +37,7 @@ class Sampled(NamedTuple):
 
 def can_be_entered(file: InputFile, source: Source) -> bool:
     """Say whether a place of a file is read without what lies before it."""
-    return not compression_of(file.name) and format_of(file.name, source) in ("jsonl", "parquet", "arrow")
+    return not compression_of(file.name) and format_of(file.name, source).read_at is not None
 
 
 def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, max_document_chars: int) -> Sampled:
@@ -50,22 +46,12 @@ def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, ma
     Raises CorpusError if the file cannot be read, or lacks a column.
     """
     kind = format_of(file.name, source)
-    if kind == "jsonl":
-        start = min(int(place * file.bytes), max(0, file.bytes - stretch))
-        part = Part(file, start, min(file.bytes, start + stretch))
-        items = read_records(part, source, max_document_chars=max_document_chars)
-        share = (min(file.bytes, start + stretch) - start) / max(1, file.bytes)
-        return Sampled(_texts(items, max_document_chars), share)
+    assert kind.read_at is not None, "a file that cannot be entered"
     with explained(file), closing(open_file(file)) as stream:
-        rows = (
-            _row_group(stream, file, source, place, stretch)
-            if kind == "parquet"
-            else _batch(stream, file, place, stretch)
+        items, share = kind.read_at(
+            stream, file, source, _wanted(source), place=place, stretch=stretch, max_document_chars=max_document_chars
         )
-        if not rows.taken:
-            return Sampled([], 1.0)
-        items = read_batches(rows.batches, file, resolve_columns(rows.schema, file, source, _wanted(source)))
-        return Sampled(_texts(_holding(items, file, source), max_document_chars), rows.share)
+        return Sampled(_texts(_holding(items, file, source), max_document_chars), share)
 
 
 def sample_through(
@@ -75,7 +61,7 @@ def sample_through(
 
     Raises CorpusError as `sample_at` does.
     """
-    if format_of(file.name, source) == "jsonl":
+    if format_of(file.name, source).is_lines:
         return _from_lines(file, source, share, most_through, max_document_chars, draw)
     whole = max(1, estimate_text_bytes([file], source))
     texts, read = [], 0
@@ -89,51 +75,6 @@ def sample_through(
     return Sampled(texts, sum(map(len, texts)) / max(1, read))
 
 
-class _Rows(NamedTuple):
-    batches: list[Any]
-    schema: Any
-    taken: int
-    share: float
-
-
-def _row_group(stream: Any, file: InputFile, source: Source, place: float, stretch: int) -> _Rows:
-    parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BLOCK_BYTES)
-    groups = parquet.metadata.num_row_groups
-    paths = resolve_columns(parquet.schema_arrow, file, source, _wanted(source))
-    group = min(int(place * groups), groups - 1)
-    rows = parquet.metadata.row_group(group).num_rows if groups else 0
-    wanted, batches, taken = _part_of(rows, stretch, file.bytes / max(1, groups)), [], 0
-    columns = list(dict.fromkeys(".".join(path) for path in paths if path))
-    size = max(1, min(_ROWS, wanted))
-    for batch in parquet.iter_batches(
-        batch_size=size, row_groups=[group] * bool(groups), columns=columns, use_threads=False
-    ):
-        batches.append(batch.slice(0, wanted - taken))
-        taken += batches[-1].num_rows
-        if taken >= wanted:
-            break
-    return _Rows(batches, parquet.schema_arrow, taken, taken / max(1, rows) / max(1, groups))
-
-
-def _batch(stream: Any, file: InputFile, place: float, stretch: int) -> _Rows:
-    reader = arrow_reader(stream)
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        count = reader.num_record_batches
-        batch = reader.get_batch(min(int(place * count), count - 1)) if count else None
-    else:  # a stream is read from its beginning
-        batch = next((batch for batch in reader if stream.tell() >= place * file.bytes), None)
-        count = max(1, round(file.bytes / max(1, batch.nbytes))) if batch is not None else 0
-    if batch is None or not batch.num_rows:
-        return _Rows([], reader.schema, 0, 1.0)
-    part = batch.slice(0, _part_of(batch.num_rows, stretch, file.bytes / count))
-    return _Rows([part], reader.schema, part.num_rows, part.num_rows / batch.num_rows / count)
-
-
-def _part_of(rows: int, stretch: int, mean_bytes: float) -> int:
-    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
-    return max(1, round(rows * min(1.0, stretch / max(1.0, mean_bytes))))
-
-
 def _from_lines(
     file: InputFile, source: Source, share: float, most_through: int, max_document_chars: int, draw: random.Random
 ) -> Sampled:
@@ -145,7 +86,7 @@ def _from_lines(
             if draw.random() < share:
                 kept.append(line)
     stream = pa.BufferReader(b"\n".join(kept))
-    items = read_json_lines(stream, Part(file), source, max_document_chars, _wanted(source))
+    items = format_of(file.name, source).read(stream, Part(file), source, max_document_chars, _wanted(source))
     texts = _texts(_holding(items, file, source), max_document_chars)
     return Sampled(texts, through * sum(map(len, kept)) / max(1, seen))
 

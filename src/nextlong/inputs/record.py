@@ -6,13 +6,15 @@ import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import ABSENT
 from nextlong.inputs.files import InputFile, check_unchanged
+
+BOM: Final = b"\xef\xbb\xbf"  # that a file of UTF-8 may begin with
 
 
 class Record(NamedTuple):

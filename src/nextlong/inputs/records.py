@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
-from nextlong.errors import CorpusError
-from nextlong.inputs import delimited, json_lines, pages, tables
-from nextlong.inputs.files import Part, check_unchanged, format_of, open_file
-from nextlong.inputs.json_lines import BOM
-from nextlong.inputs.record import Record, Reject, RejectKind, explained
+from nextlong.inputs.file_format import Items
+from nextlong.inputs.files import Part, check_unchanged, open_file
+from nextlong.inputs.formats import format_of
+from nextlong.inputs.record import Record, Reject, explained
 from nextlong.inputs.where import LeftOut, Where, where_of
 from nextlong.recipe import Source
 
@@ -35,38 +33,10 @@ def read_records(part: Part, source: Source, *, max_document_chars: int) -> Iter
     return items if where is None else where.sorted_out(items, beside=len(source.keep), file=part.file)
 
 
-def _read(part: Part, source: Source, max_document_chars: int, where: Where | None) -> Iterator[Record | Reject]:
+def _read(part: Part, source: Source, max_document_chars: int, where: Where | None) -> Items:
     wanted = (*source.keep, *(where.columns if where else ()))
     kind = format_of(part.file.name, source)
     with explained(part.file):
         with closing(open_file(part.file, start=part.start)) as stream:
-            if kind == "text":
-                if wanted:
-                    raise CorpusError(
-                        f"{part.file.path} is plain text and has no columns, but the source's keep or where names "
-                        f"{wanted[0]!r}; leave these out for plain text"
-                    )
-                yield from read_text(stream, part, max_document_chars)
-            elif kind in ("parquet", "arrow"):
-                read = tables.read_parquet if kind == "parquet" else tables.read_arrow
-                yield from read(stream, part, source, wanted)
-            elif kind in pages.PAGES:
-                read_pages = pages.read_warc if kind == "warc" else pages.read_html
-                yield from read_pages(stream, part, source, max_document_chars, wanted)
-            else:
-                lines = json_lines.read_json_lines if kind == "jsonl" else delimited.read_delimited
-                yield from lines(stream, part, source, max_document_chars, wanted)
+            yield from kind.read(stream, part, source, max_document_chars, wanted)
         check_unchanged(part.file)
-
-
-def read_text(stream: Any, part: Part, max_document_chars: int) -> Iterator[Record | Reject]:
-    file = part.file
-    limit_bytes = 4 * max_document_chars + len(BOM)
-    raw = stream.read(limit_bytes + 1)
-    if len(raw) > limit_bytes:
-        yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {max_document_chars:,} characters")
-        return
-    try:
-        yield Record(raw.removeprefix(BOM).decode("utf-8"), file.name, 1)
-    except UnicodeDecodeError:
-        yield Reject(file.name, 1, RejectKind.INVALID_UTF8)

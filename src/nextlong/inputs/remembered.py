@@ -24,7 +24,8 @@ from nextlong.engine.shared import alone
 from nextlong.engine.step import Done
 from nextlong.errors import CorpusError, RunError
 from nextlong.inputs import file_systems
-from nextlong.inputs.files import InputFile, check_unchanged, list_files
+from nextlong.inputs.files import InputFile, check_unchanged
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
 from nextlong.plural import counted

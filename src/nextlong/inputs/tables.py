@@ -1,4 +1,4 @@
-"""Tables: the rows of Parquet and Arrow files → records."""
+"""Tables: the rows of record batches, as Parquet and Arrow files have them → records."""
 
 from __future__ import annotations
 
@@ -6,53 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.columns import (
-    arrow_batches,
-    arrow_reader,
-    column_at,
-    is_string,
-    parquet_text_bytes,
-    resolve,
-    strings,
-)
-from nextlong.inputs.files import InputFile, Part
-from nextlong.inputs.json_lines import BUFFER_BYTES
+from nextlong.inputs.columns import column_at, is_string, resolve, strings
+from nextlong.inputs.files import InputFile
 from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
 
-_BATCH_TEXT_BYTES: Final = 4 << 20
 # Rows turned into Python strings at once: few, because each may hold megabytes.
 _SLICE_ROWS: Final = 64
+HEAD_ROWS: Final = 20  # that are looked at to see what columns there are
 
 Path = tuple[str, ...]  # of a column, or of a field of a struct
-
-
-def read_parquet(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
-    """Yield each row's record or reject; memory holds one batch of rows, however large their row group."""
-    file = part.file
-    # Buffered and not pre-buffered: a row group may hold gigabytes.
-    parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES)
-    paths = resolve_columns(parquet.schema_arrow, file, source, wanted)
-    rows = parquet.metadata.num_rows
-    row_bytes = parquet_text_bytes(parquet.metadata, source.text) // max(rows, 1)
-    batches = parquet.iter_batches(
-        row_groups=None if part.row_groups is None else range(*part.row_groups),
-        batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
-        columns=list(dict.fromkeys(".".join(path) for path in paths if path)),
-        use_threads=False,
-    )
-    yield from read_batches(batches, file, paths, rows_before=part.lines_before)
-
-
-def read_arrow(stream: Any, part: Part, source: Source, wanted: Sequence[str]) -> Iterator[Record | Reject]:
-    """Yield each row's record or reject, of an Arrow file or stream."""
-    file = part.file
-    paths = resolve_columns(arrow_reader(stream).schema, file, source, wanted)
-    reader = arrow_reader(stream, columns={path[0] for path in paths if path})
-    yield from read_batches(arrow_batches(reader), file, paths)
 
 
 def read_batches(
@@ -100,3 +65,8 @@ def _other(schema: Any, file: InputFile, name: str) -> Path:
 def _known(schema: Any) -> list[str]:
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     return [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
+
+
+def rows_to_take(rows: int, stretch: int, mean_bytes: float) -> int:
+    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
+    return max(1, round(rows * min(1.0, stretch / max(1.0, mean_bytes))))

@@ -139,10 +139,14 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Drafted:
-    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T."""
+    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
+
+    `near_copies` says how many documents the method left out as near-copies of others, None if it leaves out none.
+    """
 
     drafts: Sequence[Draft] = field(default_factory=list)
     starved: int = 0
+    near_copies: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

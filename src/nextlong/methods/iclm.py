@@ -77,7 +77,9 @@ class IclmMethod(DocumentMethod[Iclm]):
         places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
         pieces = [places[place] for place in shuffle.tolist()]
-        return Drafted(drafts=[Draft(path[piece], _without_first(weights[piece])) for piece in pieces])
+        left_out = None if options.max_similarity is None else int((~kept).sum())
+        drafts = [Draft(path[piece], _without_first(weights[piece])) for piece in pieces]
+        return Drafted(drafts=drafts, near_copies=left_out)
 
 
 def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from nextlong.recipe import Recipe
+from nextlong.recipe.search import EXACT
 
 _LEAST_FETCH = (
     1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
@@ -66,7 +67,7 @@ class Amounts:
     vectors: float = 0.0  # what is searched: chunks or documents
     queries: float = 0.0
     neighbours: float = 0.0  # of each query
-    index: str = "exact"  # or a FAISS factory string
+    index: str = EXACT  # or a FAISS factory string
     looked_into: float = 1.0  # the share of the vectors that a query is compared with
     drafts: float = 0.0
     drafted_chunks: float = 0.0  # of all drafts, one after the other

@@ -20,7 +20,8 @@ import numpy as np
 from nextlong.corpus.ingest import content_hash
 from nextlong.engine import store
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut

@@ -88,6 +88,8 @@ def _yield(stats: Stats) -> Rows:
     if stats.near_copies is not None:
         passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
+    if stats.near_copy_documents is not None:
+        rows.append(("near-copies", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
     contaminated = stats.contaminated or {}
     return [
         *rows,

@@ -49,6 +49,10 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     if "weights" in done:
         near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
         facts.append(("near-copies", f"{near_copies:,} left out of the drafts"))
+    if left_out := [
+        part.near_copy_documents for part in done["draft"].results(DraftResult) if part.near_copy_documents
+    ]:
+        facts.append(("near-copies", f"{counted(sum(left_out), 'document')} left out by the method"))
     facts += exported(recipe, done)
     facts += warned(done)
     facts.append(("look", f"nextlong peek {recipe.run_dir}"))

@@ -115,6 +115,7 @@ class Stats:
     repeated_chunks: int
     near_copies: int | None
     repeated_passages: int | None
+    near_copy_documents: int | None  # documents that the method itself left out as near-copies
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
@@ -230,6 +231,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         repeated_chunks=counting.repeated,
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
+        near_copy_documents=_counted(part.near_copy_documents for part in drafted),
         contaminated=_contaminated(run),
         left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,

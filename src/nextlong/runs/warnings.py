@@ -33,6 +33,7 @@ MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_DROPPED: Final = 0.5
+MOST_NEAR_COPIES: Final = 0.5  # of all documents
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,16 @@ def _many_dropped(seen: Seen) -> str:
     )
 
 
+def _many_near_copies(seen: Seen) -> str:
+    left_out, documents = seen.stats.near_copy_documents, seen.stats.yields.documents
+    if not left_out or left_out <= MOST_NEAR_COPIES * documents:
+        return ""
+    return (
+        f"{left_out:,} of the corpus's {documents:,} documents were left out as near-copies of others: the corpus is full of "
+        "copies, or of pages that differ in little; set ingest.dedup: minhash to see which, or raise the method's max_similarity"
+    )
+
+
 def empty_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return what speaks against the rows of a split, which hold `room` tokens each."""
     filled = fill(split.tokens, rows=split.rows, room=room)
@@ -265,6 +276,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "repeated-chunks": _repeated_chunks,
     "fewer-sequences": _fewer_sequences,
     "many-dropped": _many_dropped,
+    "many-near-copies": _many_near_copies,
     "low-meta-share": _low_meta_share,
     "high-meta-share": _high_meta_share,
     "near-identical-negatives": _near_identical,

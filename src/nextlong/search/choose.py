@@ -17,6 +17,7 @@ from pathlib import Path
 
 from nextlong.plural import counted
 from nextlong.recipe import Search
+from nextlong.recipe.search import EXACT
 from nextlong.search.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
@@ -49,9 +50,9 @@ def choose(load: Load) -> tuple[str, str]:
     where = "on the GPU" if load.has_gpu else "a core"
     asked = f"{counted(load.queries, 'query')} over {load.vectors:,} vectors of {load.dimensions} dimensions"
     if load.vectors < _LEAST_VECTORS:
-        return "exact", f"{load.vectors:,} vectors are few: exact search takes about {exact_s:,.1f} s {where}"
+        return EXACT, f"{load.vectors:,} vectors are few: exact search takes about {exact_s:,.1f} s {where}"
     if approximate_s > _WORTH * exact_s:
-        return "exact", (
+        return EXACT, (
             f"{asked}: exact search takes about {exact_s:,.0f} s {where}, "
             f"an index would take {approximate_s:,.0f} s a core to build and search"
         )

@@ -1,7 +1,8 @@
-"""Index: what finds the nearest vectors. One kind a file; `open_index` imports only the one that is asked for.
+"""Index: what finds the nearest vectors. One kind a file; only the one that is asked for is imported.
 
 Mining needs nothing but `search` and the recall that it promises, so anything that finds nearest neighbours fits: `exact`
-compares every query with every vector, `ivf` only with the clusters that lie nearest to it, `torch` is `exact` on a GPU.
+compares every query with every vector, `ivf` only with the clusters that lie nearest to it. An index goes by what the recipe
+calls it, `exact` or a FAISS factory string; `index_kind` says what it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.engine.executor import granted_gpus
+from nextlong.recipe.search import EXACT
 
 Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]  # of each query: ids, cosines
 
@@ -38,7 +40,7 @@ class Index(Protocol):
 class IndexFiles:
     """What an index is opened from: the stored vectors, and what was trained, filled and tuned before."""
 
-    kind: str
+    index: str  # exact, or a FAISS factory string
     vectors: tuple[Path, ...]
     template: Path | None = None
     lists: tuple[Path, ...] = ()  # stems of the filled parts
@@ -47,19 +49,30 @@ class IndexFiles:
     recall: float = 1.0
 
 
-KINDS: Final = {
-    "exact": "nextlong.search.exact:Exact",
-    "ivf": "nextlong.search.ivf:Ivf",
-    "torch": "nextlong.search.exact_torch:ExactTorch",
-}
+@dataclass(frozen=True)
+class Kind:
+    """What is asked of a kind of index: who opens it, with a GPU or without, as `module:name`, to the same results.
+
+    `is_built`: it is trained, filled and tuned before it is searched; else the vectors are searched as they are stored.
+    """
+
+    opener: str
+    gpu_opener: str
+    is_built: bool
+
+
+_EXACT: Final = Kind("nextlong.search.exact:Exact", "nextlong.search.exact_torch:ExactTorch", is_built=False)
+_IVF: Final = Kind("nextlong.search.ivf:Ivf", "nextlong.search.ivf:Ivf", is_built=True)
+
+
+def index_kind(index: str) -> Kind:
+    """Return the kind of an index by its name."""
+    return _EXACT if index == EXACT else _IVF
 
 
 def open_index(files: IndexFiles) -> Index:
-    """Return the index of the kind that `files` names; only its own module, and what that needs, is imported.
-
-    Exact search runs by torch where the task was given a GPU; its results are the same.
-    """
-    kind = "torch" if files.kind == "exact" and granted_gpus() else files.kind
-    module, _, name = KINDS[kind].partition(":")
+    """Return the index that `files` names, by the GPU that the task was given, if its kind can use one."""
+    kind = index_kind(files.index)
+    module, _, name = (kind.gpu_opener if granted_gpus() else kind.opener).partition(":")
     opener = cast(Callable[[IndexFiles], Index], getattr(import_module(module), name))
     return opener(files)

@@ -11,6 +11,7 @@ from nextlong.engine.estimate import Estimate
 from nextlong.engine.memory import memory_bytes
 from nextlong.recipe.amounts import Amounts
 from nextlong.search import choose, ivf, tune
+from nextlong.search.index import index_kind
 
 _PARTS = 32  # files, so that a cluster is found in a few of them, …
 _PART_VECTORS = 1 << 21  # … but of no more vectors each, so that very large indexes are filled by many tasks
@@ -35,23 +36,19 @@ def load_of(amounts: Amounts, *, has_gpu: bool = False) -> choose.Load:
 
 def _training(amounts: Amounts) -> float:
     """Return the multiplications that training takes."""
-    return 0.0 if _is_exact(amounts) else choose.build_seconds(load_of(amounts))[0] / choose.PRODUCT_S
+    return choose.build_seconds(load_of(amounts))[0] / choose.PRODUCT_S if index_kind(amounts.index).is_built else 0.0
 
 
 def _filling(amounts: Amounts) -> float:
-    return 0.0 if _is_exact(amounts) else choose.build_seconds(load_of(amounts))[1] / choose.PRODUCT_S
+    return choose.build_seconds(load_of(amounts))[1] / choose.PRODUCT_S if index_kind(amounts.index).is_built else 0.0
 
 
 def _tuning(amounts: Amounts) -> float:
     """Return those of an exact search for the sample that recall is measured on, and of the settings tried."""
-    if _is_exact(amounts):
+    if not index_kind(amounts.index).is_built:
         return 0.0
     sample = min(tune.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
     return sample * (1 + 2 * amounts.looked_into)  # each trial looks into twice as many clusters as the one before
-
-
-def _is_exact(amounts: Amounts) -> bool:
-    return amounts.index == "exact"
 
 
 def _clusters(amounts: Amounts) -> int:
@@ -59,16 +56,16 @@ def _clusters(amounts: Amounts) -> int:
 
 
 def _template_bytes(amounts: Amounts) -> float:
-    return 0.0 if _is_exact(amounts) else 4 * _clusters(amounts) * amounts.dimensions
+    return 4 * _clusters(amounts) * amounts.dimensions if index_kind(amounts.index).is_built else 0.0
 
 
 def _sample_bytes(amounts: Amounts) -> float:
     """Return what training holds: its sample as float32, and a copy."""
-    return 0.0 if _is_exact(amounts) else 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
+    return 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts)) if index_kind(amounts.index).is_built else 0.0
 
 
 def _list_bytes(amounts: Amounts) -> float:
-    if _is_exact(amounts):
+    if not index_kind(amounts.index).is_built:
         return 0.0
     return amounts.vectors * (choose.code_bytes(amounts.index, round(amounts.dimensions)) + 8)
 

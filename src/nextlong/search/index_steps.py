@@ -20,9 +20,10 @@ from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.plural import counted
 from nextlong.recipe import Recipe, Search
+from nextlong.recipe.search import AUTO, EXACT
 from nextlong.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.search import choose, ivf, tune
-from nextlong.search.index import IndexFiles
+from nextlong.search.index import IndexFiles, index_kind
 from nextlong.search.index_estimates import FILL, TRAIN, TUNE, parts
 from nextlong.search.mine import chunk_queries, document_queries
 
@@ -36,7 +37,7 @@ def index_steps(
 
     `k_of` says how many neighbours a query gets, which follows from the steps before and `wanted`, the recipe's part in it.
     """
-    if recipe.search.index == "exact":
+    if recipe.search.index != AUTO and not index_kind(recipe.search.index).is_built:
         return []
     index = _index_step(recipe, vectors, queries, k_of, wanted)
     lists = _lists_step(vectors, index)
@@ -46,10 +47,10 @@ def index_steps(
 def index_files(done: Finished, vectors: list[Path]) -> IndexFiles:
     """Return what mining opens: the tuned index, or the vectors themselves."""
     if "tune" not in done or is_exact(done):
-        return IndexFiles("exact", tuple(vectors))
+        return IndexFiles(EXACT, tuple(vectors))
     tuned = done["tune"].result(TuneResult)
     return IndexFiles(
-        "ivf",
+        done["index"].result(IndexResult).index,
         tuple(vectors),
         template=done["index"].file(".template.faiss"),
         lists=_stems(done),
@@ -64,7 +65,7 @@ def chosen_in_words(done: Finished) -> str:
     if "index" not in done:
         return ""
     why = done["index"].result(IndexResult).why
-    return f"{'exact' if is_exact(done) else promise_in_words(done)}; {why}"
+    return f"{EXACT if is_exact(done) else promise_in_words(done)}; {why}"
 
 
 def promise_in_words(done: Finished) -> str:
@@ -94,7 +95,7 @@ def _index_step(
     recipe: Recipe, vectors: Step, drawn: Step, k_of: Callable[[Finished], int], wanted: Mapping[str, float]
 ) -> Step:
     search = recipe.search
-    is_auto = search.index == "auto"
+    is_auto = search.index == AUTO
 
     def tasks(done: Finished) -> list[Task]:
         paths = _vectors_of(done)
@@ -141,7 +142,10 @@ def _tune_step(
         if is_exact(done):
             return []
         files = IndexFiles(
-            "ivf", tuple(_vectors_of(done)), template=done["index"].file(".template.faiss"), lists=_stems(done)
+            done["index"].result(IndexResult).index,
+            tuple(_vectors_of(done)),
+            template=done["index"].file(".template.faiss"),
+            lists=_stems(done),
         )
         path, target = _queries_of(done), recipe.search.recall
         return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
@@ -151,7 +155,7 @@ def _tune_step(
 
 def is_exact(done: Finished) -> bool:
     """Say whether exact search was chosen."""
-    return done["index"].result(IndexResult).index == "exact"
+    return not index_kind(done["index"].result(IndexResult).index).is_built
 
 
 def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int) -> IndexResult:
@@ -163,12 +167,12 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
     shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "the recipe names it"
-    if factory == "auto":
+    if factory == AUTO:
         factory, why = choose.choose(choose.Load(count, queries, dimensions, k, memory_bytes(), choose.has_gpu(search)))
-    if factory != "exact" and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
-        factory, why = "exact", f"{count:,} vectors are too few to train {factory} on"
-    if factory == "exact":
-        return IndexResult(index="exact", why=why, vectors=count)
+    if index_kind(factory).is_built and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
+        factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
+    if not index_kind(factory).is_built:
+        return IndexResult(index=factory, why=why, vectors=count)
     factory = ivf.fitted(factory, vectors=count)
     try:
         trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)

@@ -196,6 +196,7 @@ def left_out(plain: Plain) -> list[Row]:
         [
             row("near-copies left out of the drafts", plain, ("near_copies",)),
             row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
+            row("documents that the method left out as near-copies", plain, ("near_copy_documents",)),
             *(
                 row(f"chunks that share text with {file}", plain, ("contaminated", file), is_foreign=True)
                 for file in files

@@ -203,8 +203,13 @@ def chars_per_token(runs: Named) -> str | None:
 
 def near_copies(runs: Named) -> str | None:
     """What was left out because it repeats something."""
-    rows = [[float(one.near_copies or 0), float(one.repeated_passages or 0)] for _, one in runs]
-    return _bars(runs, ["near-copies", "of them, one passage"], rows, label="left out")
+    names = {
+        "near_copies": "near-copies",
+        "repeated_passages": "of them, one passage",
+        "near_copy_documents": "documents",
+    }
+    rows = [[float(getattr(one, key) or 0) for key in names] for _, one in runs]
+    return _bars(runs, list(names.values()), rows, label="left out")
 
 
 def document_chars(runs: Named) -> str | None:

@@ -80,10 +80,10 @@ GLOSSARY: Final = {
 
 
 _TERMS_OF: Final = {  # what a run must have for the term to be of use
-    "meta-document": "meta_share",
-    "negative": "negatives",
-    "cosine": "similarity",
-    "near-copy": "near_copies",
+    "meta-document": ("meta_share",),
+    "negative": ("negatives",),
+    "cosine": ("similarity",),
+    "near-copy": ("near_copies", "near_copy_documents"),
 }
 
 
@@ -99,8 +99,11 @@ def reading(name: str, plain: Sequence[Mapping[str, Any]]) -> str:
 
 def glossary(plain: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the terms that a page about these runs uses, and what they mean."""
-    said = {key for stats in plain for key in _TERMS_OF.values() if stats[key] is not None}
-    return {term: meaning for term, meaning in GLOSSARY.items() if _TERMS_OF.get(term, term) in {*said, term}}
+
+    def is_used(term: str) -> bool:
+        return term not in _TERMS_OF or any(stats[key] is not None for stats in plain for key in _TERMS_OF[term])
+
+    return {term: meaning for term, meaning in GLOSSARY.items() if is_used(term)}
 
 
 def sequences_of(count: int, tokens: int) -> str:

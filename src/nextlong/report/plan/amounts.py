@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts, document_chars, fetch_of
+from nextlong.recipe.search import AUTO
 from nextlong.report.plan.trial import Trial
 from nextlong.schemas import Layout
 from nextlong.search import choose
+from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
 
 # A quarter more documents are drawn than asked for, a sixteenth more drafts named, and some.
@@ -134,5 +136,7 @@ def _with_drafts(recipe: Recipe, corpus: Corpus, amounts: Amounts, chars_per_tok
 def _with_index(recipe: Recipe, amounts: Amounts, *, has_gpu: bool) -> Amounts:
     """Fill in which index is used, and which share of the vectors it looks into."""
     load = load_of(amounts, has_gpu=has_gpu)
-    index = choose.choose(load)[0] if recipe.search.index == "auto" else recipe.search.index
-    return amounts if index == "exact" else replace(amounts, index=index, looked_into=choose.looked_into(load))
+    index = choose.choose(load)[0] if recipe.search.index == AUTO else recipe.search.index
+    return (
+        replace(amounts, index=index, looked_into=choose.looked_into(load)) if index_kind(index).is_built else amounts
+    )

@@ -12,6 +12,7 @@ from nextlong.report.plan.cluster import Asked, Shape, shape_of
 from nextlong.report.plan.costs import Cost, Machines, Rate
 from nextlong.report.plan.sample import Measured
 from nextlong.search import choose
+from nextlong.search.index import index_kind
 
 _MODEL_TOKEN_CHARS = 4.5  # characters to a token of an encoder, of English
 
@@ -79,7 +80,7 @@ def lines(
             if any(cost_of[name].on_gpus for name in ("mine", "neighbours") if name in cost_of)
             else f"{2 / measured.product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         )
-        looked = f" × {amounts.looked_into:.1%} looked into" if amounts.index != "exact" else ""
+        looked = f" × {amounts.looked_into:.1%} looked into" if index_kind(amounts.index).is_built else ""
         said.append(
             f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
             f"{amounts.dimensions:,.0f} dimensions{looked} = {pairs:.1e} operations, at {where}"

@@ -34,6 +34,7 @@ from nextlong.methods.base import method_of
 from nextlong.methods.quest.keywords import Keywords
 from nextlong.plain_data import Json
 from nextlong.recipe import Encoder, Recipe
+from nextlong.recipe.search import EXACT
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
 
@@ -126,7 +127,7 @@ def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: fl
     plain |= {"run_dir": str(corpus.parent / "run"), "executor": "serial", "workers": 1, "name": None}
     plain["ingest"] |= {"sources": [{"path": str(corpus)}], "shard_mb": 1_000}
     plain["decontaminate"] |= {"files": []}
-    plain["search"] |= {"index": "exact", "device": "cpu"}
+    plain["search"] |= {"index": EXACT, "device": "cpu"}
     plain["export"] |= {"push": None}
     if recipe.tokenizer.train is None:  # a small one, because to read a large one thrice takes longer than all else
         plain["tokenizer"] |= {"source": str(_train(corpus)), "chars_per_token": "auto"}

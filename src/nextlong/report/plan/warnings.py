@@ -12,11 +12,13 @@ from nextlong.engine.memory import memory_bytes
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
+from nextlong.recipe.search import EXACT
 from nextlong.report.plan.costs import Total
 from nextlong.report.plan.sample import Measured
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
 from nextlong.search import choose
+from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
 from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
@@ -90,11 +92,11 @@ def _memory(recipe: Recipe, total: Total) -> str:
 
 def _index(recipe: Recipe, amounts: Amounts) -> str:
     """Say what an approximate index would take where the recipe asks for exact search and it takes long."""
-    if recipe.search.index != "exact" or not amounts.queries:
+    if recipe.search.index != EXACT or not amounts.queries:
         return ""
-    load = load_of(replace(amounts, index="exact"), has_gpu=choose.has_gpu(recipe.search))
+    load = load_of(replace(amounts, index=EXACT), has_gpu=choose.has_gpu(recipe.search))
     index, _ = choose.choose(load)
-    if index == "exact":
+    if not index_kind(index).is_built:
         return ""
     exact_s, approximate_s = choose.seconds(load)
     return (
