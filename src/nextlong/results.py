@@ -30,8 +30,8 @@ class LineCountResult(Result):
 class IngestResult(Result):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
-    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` counts documents with a value in each
-    kept column, `without_id` those without the id that the source names; `where_examples` are ids and heads of some left out by `where`.
+    `input_hashes` are those of the files whose beginning the task read, in order; `kept` counts documents with a value in each kept
+    column, `without_id` those without the id that the source names; `where_examples` are ids and heads of some left out by `where`.
     """
 
     documents: int
