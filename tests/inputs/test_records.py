@@ -54,7 +54,8 @@ def test_json_lines_plain_and_compressed(tmp_path, suffix, compress):
 CUT_WHILE_READ = """
 import os, sys
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part, list_files
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
 from nextlong.recipe import Source
 

@@ -201,7 +201,8 @@ def plan_for(
     samples = (Sample(of_trial(trials[0]), trials[0].steps), Sample(of_trial(trials[1]), trials[1].steps))
     rates = assumed.rates(recipe, amounts[0], measured, asked)
     run_dir = run_dir_of(recipe)
-    earlier, to_do = earlier_rates(recipe, run_dir), shares_to_do(steps, amounts[0], run_dir)
+    earlier = earlier_rates(recipe, run_dir)
+    to_do = {} if asked.chunks is not None else shares_to_do(steps, amounts[0], run_dir)  # those are of another corpus
     on = [
         (place, plan_costs.costs(steps, there, samples, rates, machines=place, earlier=earlier, to_do=to_do))
         for place, there in zip(machines, amounts, strict=True)
