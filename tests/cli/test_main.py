@@ -398,3 +398,10 @@ def test_the_module_returns_the_exit_code(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: {tmp_path} holds no finished run")
+
+
+def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
+    chat = tmp_path / "chat.jsonl"
+    chat.write_text('{"messages": []}\n', encoding="utf-8")
+    code, _, err = call("train", "init", tmp_path / "sft.yaml", "--preset", "paper-sft", "--data", chat, "--model", "m")
+    assert (code, f"conversations are given as --chat {chat}" in err) == (2, True)

@@ -89,13 +89,15 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
     those = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
     others = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
-    found = {(a, b) for a, b, _ in Texts(words_of(texts), weights=weights, threshold=threshold).repeated(those, others)}
+    compared = Texts(words_of(texts), weights=weights, threshold=threshold)
+    found = {(a, b) for a, b, _ in compared.repeated(those, others)}
     assert found == {
         (a, b)
         for a in those
         for b in others
         if a != b and plain_rule.repeats(texts[a], texts[b], weights.tolist(), threshold)
     }
+    assert compared.repeating(those, others) == {a for a, _ in found}
 
 
 def test_texts_without_runs_repeat_nothing_but_the_same_words():

@@ -130,6 +130,8 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     if asked.data and asked.chat:
         raise NextlongError("--data and --chat name two kinds of rows; leave one out")
+    if files := [run for run in asked.data or () if Path(run).is_file()]:
+        raise NextlongError(f"--data {files[0]} is a file, not a run; conversations are given as --chat {files[0]}")
     data = {"chat": _absolute(asked.chat)} if asked.chat else {"runs": [_absolute(run) for run in asked.data]}
     sources = presets.preset(asked.preset) if asked.preset else {}
     recipe = presets.recipe_from(

@@ -80,6 +80,7 @@ _SFT: Final = {
     "training.tokens_per_step": Sourced(4_194_304, f"{PROLONG}: 64 rows of 65,536"),
     "attention": Sourced("sequence", f"{PROLONG}: a conversation sees itself alone"),
     "data.pack": Sourced(65_536, PROLONG),
+    "memory.shard": Sourced("fsdp2", SHARED),
     "data.validation": Sourced(0.0, PROLONG),
 }
 

@@ -76,8 +76,9 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
             placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
             others = range(first, len(texts))
             compared = _texts(run, texts)
-            repeats = {repeat.a for repeat in compared.repeated(others, range(first))}
-            repeats |= {repeat.b for repeat in compared.repeated(placed, others)}
+            repeats = compared.repeating(others, range(first))
+            left = [text for text in others if text not in repeats]
+            repeats |= {repeat.b for repeat in compared.repeated(placed, left)}
             unexplained[sequence.number] = candidate_chunks[[text not in repeats for text in others]]
     return unexplained
 

@@ -59,6 +59,15 @@ class Texts:
         yield from self._passages(wanted, offered)
         yield from self._shares(wanted, offered)
 
+    def repeating(self, those: Sequence[int], others: Sequence[int]) -> set[int]:
+        """Return which of the texts `those` repeat any of `others` beside itself; sooner than all pairs are."""
+        wanted, offered = (self._mask(texts) for texts in (those, others))
+        repeating: set[int] = set()
+        for pairs_of in (self._same, self._passages, self._shares):
+            repeating |= {repeat.a for repeat in pairs_of(wanted, offered)}
+            wanted[list(repeating)] = False
+        return repeating
+
     def _mask(self, texts: Sequence[int]) -> Bools:
         mask = np.zeros(len(self._words), np.bool_)
         mask[list(texts)] = True
