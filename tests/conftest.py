@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before NumPy and FAISS are loaded: on small arrays, threads of two test processes wait for each other more than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from executing import carry_out
 from nextlong import pipeline

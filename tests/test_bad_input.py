@@ -236,9 +236,10 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.endswith("; mend the files or raise the share")
 
 
-def test_a_line_of_50_mb(bench):
-    line = "the tide is at nine and the gull sat on a rope " * 1_063_830
-    assert len(line) > 50_000_000
+@pytest.mark.parametrize("megabytes", [5, pytest.param(50, marks=pytest.mark.thorough)])
+def test_a_line_of_many_mb(bench, megabytes):
+    line = "the tide is at nine and the gull sat on a rope " * (megabytes * 1_000_000 // 47 + 1)
+    assert len(line) > megabytes * 1_000_000
     train_bpe([line[:500]], vocab_size=300).save(str(bench.folder / "tokenizer.json"))
     documents = ["\n".join(f"Line {n}.{k} of tide and gull." for k in range(120)) for n in range(8)]
     changed = {
@@ -247,10 +248,13 @@ def test_a_line_of_50_mb(bench):
         "mine": {"near_copies": None},
         "encoder": {"lsa": {"dimensions": 4, "fit_chunks": 100, "max_terms": 100}},
     }
-    message = bench.refusal(jsonl([*documents, line]), compose__target_tokens=4096, **changed)
+    most = megabytes * 800_000
+    message = bench.refusal(
+        jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
+    )
     assert message.startswith("1 of 9 records (11.11%) cannot be used")
     assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
-    code, out, _ = bench.again("ingest.max_document_chars=60_000_000")
+    code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
     assert "documents: 9 kept of 9\n" in out
     assert len(bench.opened()) == 3

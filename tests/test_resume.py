@@ -2,7 +2,6 @@
 
 import io
 import os
-import random
 import re
 import resource
 import shutil
@@ -18,6 +17,7 @@ from rich.console import Console
 
 import nextlong
 from counted import total
+from killed import kill_at, stop_at
 from nextlong import pipeline
 from nextlong.artefacts.record import RUN_FILE
 from nextlong.cli.main import main
@@ -57,11 +57,16 @@ def redone(recipe, **options):
     return [name for name, state in lines if state != " kept"]
 
 
-def start(recipe, folder, **options):
-    """Start `nextlong run` as a user would, in a process group of its own."""
+def written(recipe, folder):
+    """Return the file that a recipe was written to."""
     path = folder / "recipe.yaml"
     path.write_text(recipe.dump(), encoding="utf-8")
-    command = [sys.executable, "-m", "nextlong", "run", str(path)]
+    return path
+
+
+def start(recipe, folder, **options):
+    """Start `nextlong run` as a user would, in a process group of its own."""
+    command = [sys.executable, "-m", "nextlong", "run", str(written(recipe, folder))]
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
     )
@@ -69,9 +74,7 @@ def start(recipe, folder, **options):
 
 def complaint(capsys, recipe, folder):
     """Run the command line in this process; return what it says of the user's mistake."""
-    path = folder / "recipe.yaml"
-    path.write_text(recipe.dump(), encoding="utf-8")
-    assert main(["run", str(path)]) == 2
+    assert main(["run", str(written(recipe, folder))]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ")
     assert "Traceback" not in message
@@ -91,21 +94,22 @@ def files_made(run_dir):
     return sum(1 for _ in run_dir.glob("[0-9]*/part-*"))
 
 
+def parts_of(run_dir):
+    """Return the pattern of what the head of a run brings to the disk: each file once its task is done and again with its step."""
+    return f"{run_dir}/[0-9]*/part-*"
+
+
 # killed
 
 
 def test_killed_again_and_again_and_resumed_gives_the_same_bytes(recipe_for, shared_run, hashes_of, tmp_path):
     recipe = recipe_for(tmp_path / "run")
-    draw = random.Random(2501)
-    for number, moment in enumerate(sorted(draw.sample(range(1, files_made(shared_run) * 3 // 4), 3))):
-        process = start(recipe, tmp_path)
-        wait_for(lambda moment=moment: files_made(tmp_path / "run") >= moment, process)
-        time.sleep(draw.uniform(0, 0.02))
-        if number % 2:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()  # its workers find out by themselves
-        process.communicate()
+    path, parts = written(recipe, tmp_path), parts_of(tmp_path / "run")
+    kill_at(["run", path], parts, 5)  # its workers find out by themselves
+    process = stop_at(["run", path], parts, 60)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    kill_at(["run", path], parts, 40)
     assert not (tmp_path / "run" / RUN_FILE).exists()
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
@@ -140,13 +144,15 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
     recipe_for, shared_run, hashes_of, tmp_path, moment, send, number, code, line
 ):
     recipe = recipe_for(tmp_path / "run")
-    process = start(recipe, tmp_path)
     if moment == "at work":
-        wait_for(lambda: files_made(tmp_path / "run") >= 30, process)
+        process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"), 30)
+        send(process.pid, number)
+        process.send_signal(signal.SIGCONT)
     else:
+        process = start(recipe, tmp_path)
         wait_for(lambda: server_is_starting(process), process)
-        time.sleep(0.2)
-    send(process.pid, number)
+        time.sleep(0.2)  # were it later, at any moment of the run, the same would have to be said
+        send(process.pid, number)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert message == f"{line}stopped; what is finished is kept, the same command goes on from there\n"
@@ -272,10 +278,10 @@ def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_r
 
 def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_run, hashes_of, tmp_path, capsys):
     recipe = recipe_for(tmp_path / "run")
-    first = start(recipe, tmp_path)
-    wait_for(lambda: files_made(tmp_path / "run") >= 1, first)
+    first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
     assert f"run is in use by process {first.pid} on " in message
+    first.send_signal(signal.SIGCONT)
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
     assert hashes_of(shared_run).items() <= hashes_of(tmp_path / "run").items()
@@ -283,15 +289,14 @@ def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_
 
 def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(recipe_for, shared_run, hashes_of, tmp_path):
     recipe = recipe_for(tmp_path / "run")
-    process = start(recipe, tmp_path)
-    wait_for(lambda: files_made(tmp_path / "run") >= 1, process)
+    process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     for pid in workers_of(process):
         os.kill(pid, signal.SIGKILL)
+    process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    assert re.search(
-        r"error: a worker process was killed, .* while these ran: \w+ task \d+.* what is finished is kept", message
-    )
+    told = r"error: a worker process was killed, [^:]*(, while these ran: \w+ task \d+.*)?; run again .* what is finished is kept"
+    assert re.match(told, message)
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 

@@ -42,6 +42,10 @@ class Plugins:
         others = {point.name for point in entry_points(group=self.group)}
         return [*self.built_in, *sorted(others.difference(self.built_in))]
 
+    def __contains__(self, name: object) -> bool:
+        # To look for other distributions takes ten milliseconds, and recipes are read by the dozen.
+        return name in self.built_in or any(point.name == name for point in entry_points(group=self.group))
+
     def origin(self, name: str) -> str:
         """Return where the plug-in comes from, as messages say it. Raises KeyError if there is none of that name."""
         return "nextlong" if name in self.built_in else _distribution(self._entry_point(name))

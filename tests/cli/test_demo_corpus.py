@@ -146,8 +146,7 @@ def test_this_interpreter_gives_a_corpus_worth_running(written):
     assert '"lambda"' in next(r["text"].lower() for r in rows if r["id"] == "python-topics/lambda")
 
 
-def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(written):
-    path, corpus = written
+def write_again(path, corpus):
     before = path.read_bytes()
     path.write_bytes(b"stale")
     assert write_demo_corpus(path) == corpus
@@ -155,11 +154,22 @@ def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(writ
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.thorough
+def test_writing_all_again_gives_the_same_bytes(written):
+    write_again(*written)
+
+
 @pytest.fixture
 def one_module_stdlib(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("stdlib")
     (folder / "only.py").write_text(f'"""{LONG}"""')
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(folder))
+
+
+@pytest.mark.usefixtures("one_module_stdlib")
+def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(tmp_path: Path):
+    path = tmp_path / "new" / "corpus.jsonl"
+    write_again(path, write_demo_corpus(path))
 
 
 @pytest.mark.usefixtures("one_module_stdlib")

@@ -121,15 +121,12 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
-@pytest.mark.parametrize("among", ["good ones", "none"])
-def test_lines_that_are_no_documents(tmp_path, capfd, name, among):
-    good = "".join(json.dumps({"text": text}) + "\n" for text in documents()).encode() if among == "good ones" else b""
-    (tmp_path / "c.jsonl").write_bytes(LINES[name] + good)
+def planned(tmp_path, capfd):
+    """Return the exit code and standard error of a plan for the files of a folder."""
     asked = {
         "run_dir": str(tmp_path / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(tmp_path / "c.jsonl")}], "max_reject_share": 0.9},
+        "ingest": {"sources": [{"path": str(tmp_path / "corpus")}], "max_reject_share": 0.9},
         "chunk": {"max_chars": 200},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
@@ -137,6 +134,21 @@ def test_lines_that_are_no_documents(tmp_path, capfd, name, among):
     }
     (tmp_path / "r.json").write_text(json.dumps(asked))
     code = main(["plan", str(tmp_path / "r.json")])
-    err = capfd.readouterr().err
+    return code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_that_are_no_documents(tmp_path, capfd, name):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "c.jsonl").write_bytes(LINES[name])
+    code, err = planned(tmp_path, capfd)
     assert "Traceback" not in err
-    assert (code, err[:7]) == ((0, "") if among == "good ones" else (2, "error: "))
+    assert (code, err[:7]) == (2, "error: ")
+
+
+def test_lines_that_are_no_documents_among_good_ones(tmp_path, capfd):
+    good = "".join(json.dumps({"text": text}) + "\n" for text in documents()).encode()
+    (tmp_path / "corpus").mkdir()
+    for name, line in LINES.items():
+        (tmp_path / "corpus" / f"{name}.jsonl").write_bytes(line + good)
+    assert planned(tmp_path, capfd) == (0, "")

@@ -121,10 +121,10 @@ class LocalExecutor:
         except BrokenProcessPool:
             cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
             cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
-            at_work = ", ".join(sorted({under.label for under in self._running.values()}))
+            labels = ", ".join(sorted({under.label for under in self._running.values()}))
+            at_work = f", while these ran: {labels}" if labels else ""
             raise RunError(
-                f"a worker process was killed, {cause}, while these ran: {at_work}; run again with "
-                f"{cure}: what is finished is kept"
+                f"a worker process was killed, {cause}{at_work}; run again with {cure}: what is finished is kept"
             ) from None
 
     def _started(self, gpus: tuple[int, ...] = ()) -> ProcessPoolExecutor:

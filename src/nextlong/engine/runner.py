@@ -77,6 +77,7 @@ class _Route:
         self._reporter = reporter
         self._shared = shared
         self._waited_for: set[str] = set()  # steps that another run makes
+        self._versions = _versions()  # looked up once: a few milliseconds
 
     def carry_out(self) -> dict[str, Done]:
         """Finish every step."""
@@ -156,7 +157,7 @@ class _Route:
 
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
-        done = running.finish()
+        done = running.finish(self._versions)
         running.claim.close()
         _accept(running.step, done, self._finished)
 
@@ -277,8 +278,8 @@ class _Running:
         self._advance(part["seconds"])
         self._clock.advance(part["seconds"])
 
-    def finish(self) -> Done:
-        """Write the manifest."""
+    def finish(self, versions: dict[str, str]) -> Done:
+        """Write the manifest, with the versions of Python and packages."""
         self.ending.close()
         step, parts = self.step, self._parts
         if step.close is not None:
@@ -292,7 +293,7 @@ class _Running:
             "parts": [parts[index] for index in sorted(parts)],
             "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
             "seconds": round(self._clock.spent(), 3),
-            "versions": _versions(),
+            "versions": versions,
         }
         store.finish(self._folder, manifest)
         return Done(step.name, self._folder, manifest)

@@ -151,7 +151,7 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of an export section, as plain data, that nothing would take: why, and the cure."""
     named = export.get("formats")
     formats = [str(name) for name in named] if isinstance(named, list | tuple) else [str(named)]
-    if not set(formats) <= set(FORMATS.names()):
+    if not all(name in FORMATS for name in formats):
         return {}  # that is a mistake of its own
     unused: dict[str, str] = {}
     for key in (*_KEYS_OF_FORMATS, *_OF_A_SPLIT):

@@ -25,7 +25,7 @@ _FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words 
 def check_document_scores(run: Artefacts) -> Outcome:
     """Check the score of every document of every sequence."""
     outcome = Outcome("scores are cosines", "documents")
-    if run.method not in METHODS.names():
+    if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
         return outcome
     scored_to = str(METHODS.load(run.method).scores)
