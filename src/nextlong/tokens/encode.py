@@ -160,7 +160,7 @@ def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
 def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     """Return fastokens' tokenizer, or None where it cannot load this one or gives other ids on the trial texts."""
     written = reference.to_str()
-    key = xxhash.xxh3_128_intdigest(written)
+    key = xxhash.xxh3_128_intdigest(written.encode())
     try:
         fast = fastokens.Tokenizer.from_json_str(written)
         if key not in _verdicts:
