@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import plain_rule
 from invented import Corpus
-from nextlong.similarity import near_copies
+from nextlong.similarity import shares
 from nextlong.similarity.near_copies import find, similarities
 from nextlong.similarity.shingles import add_counts, document_of, shingles, weights_from
 
@@ -193,10 +193,10 @@ def test_a_family_of_texts_that_share_most_of_their_words_is_judged_by_the_rule(
     against_the_rule(texts, [text_of(stock[:30])], np.array([1024, 30, 200, 5], np.uint16), 0.8)
 
 
-def against_the_rule(texts, chunks, weights, threshold, *, few_holders=16, cells=1 << 26):
+def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 << 21):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_copies, "_FEW_HOLDERS", few_holders)
-        patch.setattr(near_copies, "_CELLS", cells)
+        patch.setattr(shares, "_RARE_SHARE", rare)
+        patch.setattr(shares, "_AT_ONCE", at_once)
         copies = find(shingles(texts), document=document_of(chunks), weights=weights, threshold=threshold)
     expected = plain_rule.found(texts, chunks, weights.tolist(), threshold)
     assert (copies.of_document.tolist(), copies.pairs.tolist(), copies.by_passage.tolist()) == expected
@@ -208,10 +208,10 @@ def against_the_rule(texts, chunks, weights, threshold, *, few_holders=16, cells
     st.lists(st.lists(st.sampled_from("abc"), max_size=24), max_size=3),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
     st.integers(0, 3),
-    st.sampled_from([0, 2, 16]),
-    st.sampled_from([1, 20, 1 << 26]),
+    st.sampled_from([0, 0.1, 1]),
+    st.sampled_from([1, 20, 1 << 21]),
 )
-def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, few_holders, cells):
+def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, rare, at_once):
     weights = np.full(1 << 4, 1024, np.uint16)
     weights[:common] = 256
     against_the_rule(
@@ -219,8 +219,8 @@ def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, fe
         [text_of(words) + "\n" for words in chunks],
         weights,
         threshold,
-        few_holders=few_holders,
-        cells=cells,
+        rare=rare,
+        at_once=at_once,
     )
 
 
@@ -236,9 +236,9 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     text = draw.choice(texts)
     chunks = [text[first : first + size] for first in range(0, len(text), size)]
     sample = draw.sample(pieces, min(len(pieces), 12))
-    few_holders, cells = draw.choice([0, 1, 4, 16]), draw.choice([1, 500, 1 << 26])
+    rare, at_once = draw.choice([0, 0.1, 0.5, 1]), draw.choice([1, 500, 1 << 21])
     threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
-    against_the_rule(sample, chunks, weights, threshold, few_holders=few_holders, cells=cells)
+    against_the_rule(sample, chunks, weights, threshold, rare=rare, at_once=at_once)
 
 
 @pytest.mark.parametrize(("length", "is_copy"), [(99, False), (100, True), (101, True)])

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nextlong.similarity.shared_runs import Ints
+from nextlong.similarity.shared_runs import Ints, ranges
 from nextlong.similarity.shingles import Shingles
+from nextlong.similarity.words import mix
 
 
 class Distinct(NamedTuple):
@@ -39,13 +40,16 @@ class Distinct(NamedTuple):
 
 def distinct_texts(texts: Shingles) -> Distinct:
     """Return the distinct texts: equal ones have the same numbers in the same order."""
-    sums = np.zeros(len(texts.hashes) + 1, np.uint64)
-    np.cumsum(texts.hashes, out=sums[1:])
-    _, sums_of, counts = np.unique(np.diff(sums[texts.offsets]), return_inverse=True, return_counts=True)
+    starts, sizes = texts.offsets[:-1], np.diff(texts.offsets)
+    keys = sizes.astype(np.uint64)
+    filled = np.flatnonzero(sizes)
+    for share in (0, 0.5, 1):  # texts with the same number here, here and there are probably equal
+        keys[filled] = mix(keys[filled] + texts.hashes[starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)])
+    _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
     if (counts == 1).all():
-        return Distinct(texts, np.arange(len(sums_of)))
-    bounds = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
-    alike = (counts > 1)[sums_of].tolist()
+        return Distinct(texts, np.arange(len(sizes)))
+    bounds = zip(starts.tolist(), texts.offsets[1:].tolist(), strict=True)
+    alike = (counts > 1)[key_of].tolist()
     known: dict[bytes | int, int] = {}
     kinds = np.array(
         [
@@ -53,11 +57,6 @@ def distinct_texts(texts: Shingles) -> Distinct:
             for text, ((start, end), is_alike) in enumerate(zip(bounds, alike, strict=True))
         ]
     )
-    return Distinct(_chosen(texts, np.unique(kinds, return_index=True)[1]), kinds)
-
-
-def _chosen(texts: Shingles, those: Ints) -> Shingles:
-    sizes = np.diff(texts.offsets)
-    chosen = np.zeros(len(sizes), np.bool_)
-    chosen[those] = True
-    return Shingles(texts.hashes[np.repeat(chosen, sizes)], np.append(0, np.cumsum(sizes[those])))
+    chosen = np.unique(kinds, return_index=True)[1]
+    hashes = texts.hashes[ranges(starts[chosen], sizes[chosen])]
+    return Distinct(Shingles(hashes, np.append(0, np.cumsum(sizes[chosen]))), kinds)

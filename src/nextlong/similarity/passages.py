@@ -1,6 +1,6 @@
 """Passages: which texts have the same 100 words in a row, however many documents have them too.
 
-In:  texts, and the segments of runs that they share. Out: the pairs that have a passage in common.
+In:  texts, and which of their runs of three words another has. Out: the pairs that have a passage in common.
 
 A passage is found by its 98 runs of three words, in a row in both texts.
 """
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import scipy.sparse as sp
 
-from nextlong.similarity.shared_runs import Bools, Ints, SharedRuns
+from nextlong.similarity.shared_runs import Bools, Ints, Owners, SharedRuns, ranges, shared_runs
 from nextlong.similarity.shingles import SHINGLE_WORDS
 from nextlong.similarity.texts import Texts
 from nextlong.similarity.words import U64, mix, powers
@@ -21,54 +21,53 @@ PASSAGE_WORDS: Final = 100
 _RUNS: Final = PASSAGE_WORDS - SHINGLE_WORDS + 1
 
 
-def with_passages(texts: Texts, is_shared: Bools) -> Bools:
-    """Return which texts may have a passage that consists of shared runs, (n,)."""
+def repeated_passages(texts: Texts, is_shared: Bools, *, left_out: Bools) -> Ints:
+    """Return the pairs a < b of texts that share a passage, (n, 2); not of those `left_out`, (n,)."""
+    firsts = _passages(is_shared)
+    owners = texts.owners[firsts]
+    within = np.flatnonzero((owners == texts.owners[firsts + _RUNS - 1]) & ~left_out[owners])
+    if not len(within):
+        return np.empty((0, 2), np.int64)
+    firsts, owners = firsts[within], owners[within]
+    return _pairs(shared_runs(_numbers(texts, firsts, owners), owners), len(texts.whole))
+
+
+def _passages(is_shared: Bools) -> Ints:
+    """Return where 98 shared runs in a row begin, (n,)."""
     whole, length = is_shared, 1
     while 2 * length <= _RUNS:
         whole = whole[:-length] & whole[length:]
         length *= 2
     rest = _RUNS - length  # two of `length` that overlap
-    whole = whole[:-rest] & whole[rest:]
-    has_passage = np.zeros(len(texts.whole), np.bool_)
-    has_passage[texts.owners[np.flatnonzero(whole)]] = True
-    return has_passage
+    return np.flatnonzero(whole[:-rest] & whole[rest:])
 
 
-def repeated_passages(texts: Texts, shared: SharedRuns, *, left_out: Bools) -> Ints:
-    """Return the pairs a < b of texts that share a passage, (n, 2); not of those `left_out`, (n,)."""
-    firsts = _passages(shared)
-    owners = texts.owners[firsts]
-    firsts, owners = firsts[~left_out[owners]], owners[~left_out[owners]]
-    numbers = _numbers(texts.hashes, firsts)
-    order = np.argsort(numbers)
-    groups = np.cumsum(np.diff(numbers[order], prepend=numbers[order][:1]) != 0)
-    shape = (len(texts.whole), len(order))
-    has = sp.csr_array((np.ones(len(order), np.bool_), (owners[order], groups)), shape=shape)
-    a, b = (has @ has.T).nonzero()
-    pairs: Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
-    return pairs
-
-
-def _passages(shared: SharedRuns) -> Ints:
-    """Return where the passages that consist of shared runs begin, (n,).
-
-    Of those that begin in one part and end in another only the first: who shares one of them shares all.
-    """
-    part = np.repeat(np.arange(len(shared.starts)), shared.runs)
-    ends = np.cumsum(shared.runs)
-    place = np.arange(len(part)) + (shared.starts - ends + shared.runs)[part]
-    first, last = part[: max(0, len(part) - _RUNS + 1)], part[_RUNS - 1 :]
-    whole = place[_RUNS - 1 :] - place[: len(first)] == _RUNS - 1
-    whole &= shared.texts[first] == shared.texts[last]
-    again = np.zeros(len(whole), np.bool_)
-    again[1:] = whole[1:] & whole[:-1] & (first[1:] == first[:-1]) & (last[1:] == last[:-1])
-    firsts: Ints = place[: len(first)][whole & ~again]
-    return firsts
-
-
-def _numbers(runs: U64, firsts: Ints) -> U64:
+def _numbers(texts: Texts, firsts: Ints, owners: Owners) -> U64:
     """Return a number for each passage, of the 98 runs from firsts[i] on, (n,): equal for equal runs."""
+    those, which = np.unique(owners, return_inverse=True)
+    sizes = np.diff(texts.offsets)[those]
+    runs = texts.hashes[ranges(texts.offsets[those], sizes)]
+    begins = (firsts - texts.offsets[owners]) + (np.cumsum(sizes) - sizes)[which]
     up, down = powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    return mix((sums[firsts + _RUNS] - sums[firsts]) * down[firsts])
+    return mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+
+
+def _pairs(shared: SharedRuns, count: int) -> Ints:
+    """Return the pairs a < b of `count` texts that hold the same kind, (n, 2)."""
+    several = np.flatnonzero(shared.held > 1)
+    places = ranges(shared.offsets[several], shared.held[several])
+    firsts = np.cumsum(shared.held[several]) - shared.held[several]
+    # A long passage has many kinds that the same texts hold: of these one will do.
+    sets = (
+        np.add.reduceat(mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts) if len(firsts) else firsts
+    )
+    several = several[np.unique(sets, return_index=True)[1]]
+    held = shared.held[several]
+    holders = shared.holders[ranges(shared.offsets[several], held)]
+    shape = (len(several), count)
+    has = sp.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
+    a, b = (has.T @ has).nonzero()
+    pairs: Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
+    return pairs

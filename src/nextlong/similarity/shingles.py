@@ -82,9 +82,21 @@ def shingles(texts: Sequence[str]) -> Shingles:
 
 def document_of(chunk_texts: Sequence[str]) -> Document:
     """Return a document of which these are the chunks, in order."""
-    chunks, whole = shingles(chunk_texts), shingles(["".join(chunk_texts)])
-    wholes = [chunks.hashes[chunks.offsets[:-1][chunks.is_short]], whole.hashes[: int(whole.is_short[0])]]
-    return Document(whole.hashes[int(whole.is_short[0]) :], np.concatenate(wholes))
+    return documents_of([chunk_texts])[0]
+
+
+def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
+    """Return documents of which these are the chunks, in order."""
+    chunks = shingles([text for texts in chunk_texts for text in texts])
+    wholes = shingles(["".join(texts) for texts in chunk_texts])
+    ends = np.cumsum([len(texts) for texts in chunk_texts]).tolist()
+    documents = []
+    for number, (first, last) in enumerate(pairwise([0, *ends])):
+        shorts = chunks.hashes[chunks.offsets[first:last][chunks.is_short[first:last]]]
+        whole = wholes.hashes[wholes.offsets[number] : wholes.offsets[number + 1]]
+        own = int(wholes.is_short[number])
+        documents.append(Document(whole[own:], np.append(shorts, whole[:own])))
+    return documents
 
 
 def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
@@ -112,13 +124,17 @@ class ShingleStore:
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
-        shards = schemas.shard_of(chunk_ids)
-        held = {number: self.shard(number) for number in np.unique(shards).tolist()}
-        pieces = [np.empty(0, np.uint64)]
-        for shard, row in zip(shards.tolist(), schemas.row_of(chunk_ids).tolist(), strict=True):
-            hashes, offsets = held[shard]
-            pieces.append(hashes[offsets[row] : offsets[row + 1]])
-        return Shingles(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
+        order = np.argsort(chunk_ids)
+        shards, rows = schemas.shard_of(chunk_ids)[order], schemas.row_of(chunk_ids)[order]
+        firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
+        pieces = [np.empty(0, np.uint64)] * len(order)
+        for first, last in pairwise([*firsts, len(order)]):
+            hashes, offsets = self.shard(int(shards[first]))
+            bounds = offsets[rows[first:last]].tolist(), offsets[rows[first:last] + 1].tolist()
+            for place, start, end in zip(order[first:last].tolist(), *bounds, strict=True):
+                pieces[place] = hashes[start:end]
+        ends = np.cumsum([0, *map(len, pieces)])
+        return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard."""

@@ -28,10 +28,9 @@ class Candidates(NamedTuple):
     scores: list[NDArray[np.float32]]
     chars: list[NDArray[np.int64]]
 
-    def emptied(self, chunks: NDArray[np.int64]) -> Candidates:
-        """Return the same with 0 characters for some chunks, which will not serve."""
-        chars = [np.where(np.isin(ids, chunks), 0, chars) for ids, chars in zip(self.ids, self.chars, strict=True)]
-        return self._replace(chars=chars)
+    def emptied(self, masks: Sequence[NDArray[np.bool_]]) -> Candidates:
+        """Return the same with 0 characters for those, a mask for each meta-chunk, which will not serve."""
+        return self._replace(chars=[np.where(mask, 0, chars) for mask, chars in zip(masks, self.chars, strict=True)])
 
     def picked(self, picks: Sequence[NDArray[Any]]) -> Candidates:
         """Return those that `picks`, places or a mask for each meta-chunk, choose."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artefacts.flat_npy import opened
 from nextlong.artefacts.resolve import Corpus
 from nextlong.methods.nextlong import rules as nextlong_rules
 from nextlong.methods.nextlong.candidates import Candidates, ordered_candidates, read_candidates
@@ -29,11 +31,19 @@ from nextlong.results import DraftResult
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.draw import chunk_ids_of
-from nextlong.similarity.shingles import ShingleStore, Weights, document_of
+from nextlong.similarity.shingles import Document, ShingleStore, Weights, documents_of
 from nextlong.tokens.encode import TextEncoder
 
 _EXAMPLES = 8  # of near-copies that a task remembers
 _DROPPED_EXAMPLES = 100  # of documents that became no draft
+
+
+class NearCopyInputs(NamedTuple):
+    """What near-copies are measured with, of a meta-document."""
+
+    document: Document
+    shingles: ShingleStore
+    weights: Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +118,17 @@ def draft_block(
         for retrieved, is_in in zip(read_candidates(candidates, drawn["chunks"], chunks), fits, strict=True)
         if is_in
     )
-    near_copy_inputs = None if measure is None else (measure[0], np.load(measure[1]))
-    firsts = np.cumsum(drawn["chunks"]) - drawn["chunks"]
+    near_copy_inputs: list[NearCopyInputs | None] = [None] * len(drawn)
+    if measure is not None:
+        store, weights = measure[0], opened(measure[1])
+        near_copy_inputs = [NearCopyInputs(document, store, weights) for document in _documents(drawn, texts, fits)]
     near_copies = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
         for place, retrieved in zip(np.flatnonzero(fits).tolist(), neighbourhoods, strict=True):
-            meta, first_text = drawn[place], int(firsts[place])
-            own_texts = texts[first_text : first_text + int(meta["chunks"])]
-            drafted = _draft(
-                meta, int(own_tokens[place]), own_texts, retrieved, chunks, vectors, near_copy_inputs, rules
-            )
+            meta = drawn[place]
+            own, inputs = int(own_tokens[place]), near_copy_inputs[place]
+            drafted = _draft(meta, own, retrieved, chunks, vectors, inputs, rules)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_copies += drafted.near_copies
             by_passage += drafted.by_passage
@@ -146,11 +156,10 @@ def _examples(meta: NDArray[Any], drafted: Filtered) -> list[tuple[int, int, int
 def _draft(
     meta: NDArray[Any],
     own_tokens: int,
-    texts: Sequence[str],
     retrieved: Candidates,
     chunks: Sequence[Path],
     vectors: Sequence[Path],
-    near_copy_inputs: tuple[ShingleStore, Weights] | None,
+    near_copy_inputs: NearCopyInputs | None,
     rules: DraftRules,
 ) -> Filtered:
     """Return the candidates of a meta-document, and the prefixes drafted of it."""
@@ -172,9 +181,9 @@ def _draft(
     return filter_near_copies(
         candidates,
         draft,
-        document=document_of(texts),
-        shingles=near_copy_inputs[0],
-        weights=near_copy_inputs[1],
+        document=near_copy_inputs.document,
+        shingles=near_copy_inputs.shingles,
+        weights=near_copy_inputs.weights,
         threshold=rules.near_copies,
     )
 
@@ -182,6 +191,12 @@ def _draft(
 def _texts(drawn: NDArray[Any], corpus: Corpus) -> list[str]:
     """Return the text of every chunk of the drawn documents."""
     return corpus.texts(chunk_ids_of(drawn)).tolist() if len(drawn) else []
+
+
+def _documents(drawn: NDArray[Any], texts: Sequence[str], fits: NDArray[np.bool_]) -> list[Document]:
+    """Return the drawn documents as candidates are compared with them, empty where they do not fit."""
+    bounds = pairwise([0, *np.cumsum(drawn["chunks"]).tolist()])
+    return documents_of([texts[slice(*span)] if is_in else [] for span, is_in in zip(bounds, fits, strict=True)])
 
 
 def _count_tokens(

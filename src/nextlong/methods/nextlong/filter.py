@@ -55,26 +55,44 @@ def filter_near_copies(
     threshold: float,
 ) -> Filtered:
     """Return the candidates of a meta-document without its near-copies, which share `threshold` of their words."""
+    chunks, numbers = _numbered(candidates.ids)
     drafted = draft(candidates)
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
-        walked = _walked(candidates.ids, drafted, examined)
-        copies = find(shingles.of(walked), document=document, weights=weights, threshold=threshold)
-        keep = [~np.isin(ids, walked[copies.of_document]) for ids in candidates.ids]
-        kept = candidates.picked(keep)
+        walked = _walked(numbers, drafted, examined)
+        copies = find(shingles.of(chunks[walked]), document=document, weights=weights, threshold=threshold)
+        falls_out = _marked(walked[copies.of_document], count=len(chunks))
+        keep = [~falls_out[those] for those in numbers]
+        kept, kept_numbers = candidates.picked(keep), [those[kept] for those, kept in zip(numbers, keep, strict=True)]
         repeats = walked[_repeats(copies.pairs)]
-        prefixes = draft(kept.emptied(repeats))
+        is_repeat = _marked(repeats, count=len(chunks))
+        prefixes = draft(kept.emptied([is_repeat[those] for those in kept_numbers]))
         known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
         falls_short = [length > there for length, there in zip(prefixes, known, strict=True)]
         if not any(falls_short):
             break
         examined = [2 * most if short else most for most, short in zip(examined, falls_short, strict=True)]
-    reached = np.concatenate([ids[:length] for ids, length in zip(kept.ids, prefixes, strict=True)])
-    pairs = walked[copies.pairs[np.isin(walked, reached)[copies.pairs].all(axis=1)]]
-    passed_over = np.union1d(_passed_over(candidates.ids, keep, prefixes), repeats[np.isin(repeats, reached)])
-    by_passage = np.intersect1d(passed_over, walked[copies.by_passage])
-    examples = tuple(_examples(passed_over, walked[copies.of_document], walked[copies.pairs]))
-    return Filtered(kept, prefixes, pairs, len(passed_over), len(by_passage), examples)
+    drafted_numbers = [those[:length] for those, length in zip(kept_numbers, prefixes, strict=True)]
+    is_reached = _marked(np.concatenate(drafted_numbers), count=len(chunks))
+    pairs = chunks[walked[copies.pairs[is_reached[walked][copies.pairs].all(axis=1)]]]
+    is_passed_over = is_repeat & is_reached
+    is_passed_over[_passed_over(numbers, keep, prefixes)] = True
+    passed_over, by_passage = chunks[is_passed_over], is_passed_over[walked[copies.by_passage]]
+    repeated = chunks[walked[copies.of_document]], chunks[walked[copies.pairs]]
+    examples = tuple(_examples(passed_over, *repeated))
+    return Filtered(kept, prefixes, pairs, len(passed_over), int(by_passage.sum()), examples)
+
+
+def _numbered(lists: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
+    """Return the distinct ids, ascending, and which of them each is: sets of these are masks, which are looked up at once."""
+    distinct, numbers = np.unique(np.concatenate(lists), return_inverse=True)
+    return distinct, np.split(numbers, np.cumsum([len(ids) for ids in lists])[:-1])
+
+
+def _marked(numbers: Ids, *, count: int) -> NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[numbers] = True
+    return mask
 
 
 def _examples(passed_over: Ids, of_document: Ids, pairs: Ids) -> Iterator[tuple[int, int | None]]:
@@ -87,15 +105,15 @@ def _examples(passed_over: Ids, of_document: Ids, pairs: Ids) -> Iterator[tuple[
             yield chunk, int(repeated[-1])
 
 
-def _walked(candidates: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
+def _walked(numbers: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
     """Return the distinct candidates to look at, in the order in which composing presumably walks.
 
     Group by group, in their order: first what a draft of unfiltered lists takes, then the others.
     """
-    parts = [ids[:length] for ids, length in zip(candidates, drafted, strict=True)]
-    parts += [ids[length:most] for ids, length, most in zip(candidates, drafted, examined, strict=True)]
-    ids = np.concatenate(parts)
-    walked: Ids = ids[np.sort(np.unique(ids, return_index=True)[1])]
+    parts = [those[:length] for those, length in zip(numbers, drafted, strict=True)]
+    parts += [those[length:most] for those, length, most in zip(numbers, drafted, examined, strict=True)]
+    every = np.concatenate(parts)
+    walked: Ids = every[np.sort(np.unique(every, return_index=True)[1])]
     return walked
 
 
@@ -109,11 +127,11 @@ def _repeats(pairs: Ids) -> Ids:
     return np.flatnonzero(is_repeat)
 
 
-def _passed_over(ids: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> Ids:
-    """Return the distinct chunks that would stand in the prefixes but fell out."""
+def _passed_over(numbers: Sequence[Ids], keep: Sequence[NDArray[np.bool_]], prefixes: Sequence[int]) -> Ids:
+    """Return the candidates that would stand in the prefixes but fell out."""
     passed = []
-    for candidate_ids, mask, length in zip(ids, keep, prefixes, strict=True):
+    for those, mask, length in zip(numbers, keep, prefixes, strict=True):
         places = np.flatnonzero(mask)
-        reach = places[length - 1] if length else len(candidate_ids)
-        passed.append(candidate_ids[:reach][~mask[:reach]])
-    return np.unique(np.concatenate(passed))
+        reach = places[length - 1] if length else len(those)
+        passed.append(those[:reach][~mask[:reach]])
+    return np.concatenate(passed)

@@ -67,15 +67,17 @@ def draft(
     `drafted_chars / p` characters besides what earlier meta-chunks will presumably use, which is their first
     `needed_chars / p`. A prefix is the whole list where the candidates run out. A candidate of 0 characters will not serve.
     """
-    taken = np.empty(0, np.int64)
+    distinct, numbers = np.unique(np.concatenate(candidate_ids), return_inverse=True)
+    firsts = np.cumsum([len(ids) for ids in candidate_ids])[:-1]
+    is_taken = np.zeros(len(distinct), np.bool_)
     lengths = []
-    for ids, chars in zip(candidate_ids, candidate_chars, strict=True):
-        free = ~np.isin(ids, taken) & (chars > 0)
+    for ids, chars in zip(np.split(numbers, firsts), candidate_chars, strict=True):
+        free = ~is_taken[ids] & (chars > 0)
         if fit == "paper":
             filled, enough, used = np.cumsum(free), negatives, negatives
         else:
             filled = np.cumsum(chars * free)
             enough, used = math.ceil(drafted_chars / len(candidate_ids)), math.ceil(needed_chars / len(candidate_ids))
         lengths.append(min(len(ids), int(np.searchsorted(filled, enough)) + 1))
-        taken = np.concatenate([taken, ids[: int(np.searchsorted(filled, used)) + 1]])
+        is_taken[ids[: int(np.searchsorted(filled, used)) + 1]] = True
     return lengths
