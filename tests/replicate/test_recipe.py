@@ -63,7 +63,7 @@ def test_the_papers_averages_follow_from_its_columns(rows):
             {"extend": {"tokens": 512, "tokens_per_step": 1024}},
             "extend.tokens=512 is no longer than pretrain.tokens=512; raise it",
         ),
-        ({"pretrain": {"tokens": 300}}, "tokens_per_step=16384 is no multiple of tokens=300; make it one"),
+        ({"pretrain": {"tokens": 300}}, "tokens_per_step=16384 is not a multiple of tokens=300; make it one"),
         ({"pretrain": {"warmup_steps": 100}}, "warmup_steps=100 is not less than steps=100; lower it"),
         ({"seeds": [1, 1]}, "seeds=[1, 1] is empty or names one twice; name each once"),
         ({"seeds": []}, "seeds=[] is empty"),

@@ -137,10 +137,10 @@ def test_files_without_a_document(recipe, tmp_path, content):
 def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
     with pytest.raises(TokenizerError, match=r"tokenizer\.eos='</s>' is not in the tokenizer"):
         shown(recipe_in(tmp_path, "tokenizer.eos=</s>"))
-    with pytest.raises(RunError, match=r"c\.jsonl is no folder that you may write to"):
+    with pytest.raises(RunError, match=r"c\.jsonl is not a folder that you may write to"):
         shown(recipe_in(tmp_path, f"run_dir={tmp_path}/c.jsonl/run"))
     (tmp_path / "plain").touch()
-    with pytest.raises(RunError, match=r"plain is no folder that you may write to"):
+    with pytest.raises(RunError, match=r"plain is not a folder that you may write to"):
         shown(recipe_in(tmp_path, f"run_dir={tmp_path}/plain"))
     with pytest.raises(CorpusError, match="matches no file"):
         shown(recipe_in(tmp_path, "ingest.sources.0.path=nowhere/*.jsonl"))
