@@ -13,6 +13,7 @@ from rich.console import Console
 
 import nextlong
 from counted import total
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import look as plan_look
 from nextlong.embed import sentence_transformers
@@ -226,7 +227,7 @@ def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
     assert "[stand-in-tokenizer]" not in told
 
 
-@pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest", "splice", "untie_the_knots"])
+@pytest.mark.parametrize("method", ["knn", "quest", *thorough("standard", "iclm", "splice", "untie_the_knots")])
 def test_every_step_of_other_methods_has_its_cost(recipe, tmp_path, method):
     _, rows = shown(recipe_in(tmp_path, f"compose.method={method}"))
     assert all(len(row) >= 6 for row in rows)
