@@ -3,6 +3,7 @@
 import csv
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,6 +107,50 @@ def test_mistakes_name_place_value_and_cure(table, capfd, source, message):
     assert code == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def _as(suffix, rows, folder):
+    """Write rows as a file of a kind."""
+    path = folder / f"t{suffix}"
+    table = pa.Table.from_pylist(rows)
+    if suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif suffix == ".parquet":
+        pq.write_table(table, path)
+    elif suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow", ".csv"])
+def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tmp_path, capfd, suffix):
+    write_corpus(tmp_path / "corpus")
+    lines = [
+        json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
+    ]
+    rows = [{"doc_id": row["id"] if n % 4 else None, "content": row["text"]} for n, row in enumerate(lines)]
+    path = _as(suffix, rows, tmp_path)
+    code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
+    assert code == 2
+    assert (
+        "ingest.sources[0].id='docid': none of 260 documents of t has a value there; columns of its first records: doc_id, "
+        "content; did you mean 'doc_id'? Without id, documents are called file:line"
+    ) in " ".join(err.split())
+    assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    (told,) = [one for one in warnings if one["name"] == "missing-ids"]
+    assert told["message"].startswith(
+        "65 of 260 documents that were read have no value in the column that ingest.sources names as id (doc_id)"
+    )
+    assert call(capfd, "run", recipe_of(path, id=None))[0] == 0  # nobody named it, so nothing is amiss
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    assert "missing-ids" not in [one["name"] for one in warnings]
 
 
 def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):

@@ -30,9 +30,8 @@ class LineCountResult(Result):
 class IngestResult(Result):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
-    `input_hashes` are those of the files whose beginning the task read, in their order; `kept` says how many
-    documents have a value, of each column that is kept; `where_examples` are ids and beginnings of texts of a few documents
-    for which `where` does not hold.
+    `input_hashes` are those of the files whose beginning the task read, in order; `kept` counts documents with a value in each kept
+    column, `without_id` those without the id that the source names; `where_examples` are ids and heads of some left out by `where`.
     """
 
     documents: int
@@ -46,6 +45,7 @@ class IngestResult(Result):
     left_out_by_where: int = 0
     where_examples: tuple[tuple[str, str], ...] = ()
     kept: dict[str, int] = {}
+    without_id: int = 0
 
 
 class Selected(Result):

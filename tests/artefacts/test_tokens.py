@@ -28,6 +28,22 @@ def store(tmp_path):
 IDS = np.array([(2 << 32) + 3, 4, (2 << 32) + 2, 1, 1])
 
 
+def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path):
+    paths = {name: tmp_path / f"{name}.npy" for name in ("rows", "offsets", "ids")}
+
+    def written(ids):
+        for name, array in (("rows", [0]), ("offsets", [0, len(ids)]), ("ids", ids)):
+            np.save(tmp_path / "new.npy", np.array(array, np.uint32 if name == "ids" else np.int64))
+            (tmp_path / "new.npy").replace(paths[name])
+        return TokenStore(**{name: [path] for name, path in paths.items()})
+
+    first = np.zeros(1, np.int64)
+    for ids in ([7, 8, 9], [5, 6, 4], [1]):
+        tokens = written(ids)
+        starts, stops = tokens.bounds(first)
+        assert tokens.ids(first, starts=starts, stops=stops)[0].tolist() == ids
+
+
 def test_counts_follow_the_ids(store):
     assert store.counts(IDS).tolist() == [2, 1, 0, 3, 3]
 

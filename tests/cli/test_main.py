@@ -86,6 +86,18 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 
 
+def test_init_names_the_column_of_ids_only_where_it_found_one(call, tmp_path):
+    (tmp_path / "without.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    out = call("init", tmp_path / "a.yaml", tmp_path / "without.jsonl")[1]
+    assert "without: text from 'text', no ids found: documents are called file:line" in out
+    assert " id: " not in (tmp_path / "a.yaml").read_text()
+    (tmp_path / "with.jsonl").write_text(
+        "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
+    )
+    assert "with: text from 'text', ids from 'id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
+    assert " id: id " in (tmp_path / "b.yaml").read_text()
+
+
 def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "tides.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))

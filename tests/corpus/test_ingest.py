@@ -20,10 +20,10 @@ from nextlong.schemas import DOCUMENTS, REJECTS
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000):
+def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own_id=None):
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    source = Source(path=str(folder / "in"), name="mine")
+    source = Source(path=str(folder / "in"), name="mine", id=own_id)
     parts = tuple(map(Part, list_files(source, where="ingest.sources[0].path")))
     return ingest_split(
         folder / "out", parts=parts, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
@@ -54,6 +54,12 @@ def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_pat
     assert documents["content_hash"].to_pylist() == hashes.tolist()
     assert np.load(tmp_path / "out.0000.chars.npy").tolist() == [6, 3]
     assert not (tmp_path / "out.rejects.arrow").exists()
+
+
+@pytest.mark.parametrize(("own_id", "without"), [(None, 0), ("id", 2), ("key", 3)])
+def test_documents_without_the_id_that_the_source_names_are_counted(tmp_path, own_id, without):
+    lines = ['{"text":"one","id":"k"}', '{"text":"two"}', '{"text":"three","id":""}']
+    assert ingest(tmp_path, lines, own_id=own_id).without_id == without
 
 
 def test_shard_closes_once_it_reaches_its_size(tmp_path):

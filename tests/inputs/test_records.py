@@ -4,6 +4,8 @@ import gzip
 import itertools
 import json
 import os
+import subprocess
+import sys
 
 import fsspec
 import pyarrow as pa
@@ -47,6 +49,34 @@ def test_json_lines_plain_and_compressed(tmp_path, suffix, compress):
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(compress(b'{"text":"one","id":7}\n\n{"text":"two \\u00e9"}'))
     assert read(path) == [Record("one", "7", 1), Record("two é", f"a.jsonl{suffix}:3", 3)]
+
+
+CUT_WHILE_READ = """
+import os, sys
+from nextlong.errors import CorpusError
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
+from nextlong.inputs.records import read_records
+from nextlong.recipe import Source
+
+source = Source(path=sys.argv[1])
+(file,) = list_files(source, where="path")
+records = read_records(Part(file), source, max_document_chars=99)
+next(records)
+os.truncate(file.path, 0)
+try:
+    print(sum(1 for _ in records))
+except CorpusError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("layout", ["file", "stream"])
+def test_an_arrow_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, layout):
+    path = arrow_file(tmp_path / "a.arrow", pa.table({"text": ["line"] * 4_000, "n": range(4_000)}), layout=layout)
+    ended = subprocess.run([sys.executable, "-c", CUT_WHILE_READ, path], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "a.arrow changed while it was read" in ended.stdout
 
 
 def test_several_compressed_frames_are_one_file(tmp_path):

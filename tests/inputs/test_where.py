@@ -203,6 +203,9 @@ def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_fa
         "sum(meta.a.x) > meta.b.y",
         "unnest([meta.a, meta.b]) > 0",
         "grouping(score) = 1",
+        "lag(score) = 1",
+        "row_number() < lead(meta.a, 2)",
+        "first_value(score) = score",
     ],
 )
 def test_what_needs_several_rows_is_refused_before_any_is_read(expression):

@@ -157,13 +157,15 @@ def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines
     assert sum(part.begins_file for part in parts) == 1
 
 
-def documents_of(tmp_path, name, frames):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "a.jsonl.zst").write_bytes(b"".join(frames))
+def documents_of(tmp_path, name, frames, *, executor="serial", **conditions):
+    if not (tmp_path / name).exists():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl.zst").write_bytes(b"".join(frames))
     plain = {
-        "run_dir": str(tmp_path / f"run-{name}"),
-        "executor": "serial",
-        "ingest": {"sources": [{"path": str(tmp_path / name), "name": "tides"}], "shard_mb": 0.01},
+        "run_dir": str(tmp_path / f"run-{name}-{executor}"),
+        "executor": executor,
+        "workers": 2,
+        "ingest": {"sources": [{"path": str(tmp_path / name), "name": "tides", **conditions}], "shard_mb": 0.01},
         "chunk": {"max_chars": 256},
         "encoder": {"lsa": {"dimensions": 8}},
         "mine": {"near_copies": None},
@@ -185,6 +187,25 @@ def test_a_run_gives_the_documents_of_one_frame(tmp_path):
     assert whole_parts == 1
     assert rows == whole_rows
     assert [row["text"] for row in rows] == texts
+
+
+def test_processes_and_one_process_write_the_same_of_frames_and_conditions(tmp_path, hashes_of):
+    draw = random.Random(2)
+    texts = ["\n".join(f"Line {n}.{k} {draw.random()} about tides and ropes." for k in range(20)) for n in range(120)]
+    lines = [{"id": f"d{n}", "text": text, "lang": draw.choice(["en", "de", None])} for n, text in enumerate(texts)]
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    frames = framed(text, range(5_000, len(text), 17_001))
+    conditions = {"where": "lang = 'en' OR lang IS NULL", "keep": ["lang"]}
+    ingested = [
+        documents_of(tmp_path, "tides", frames, executor=executor, **conditions) for executor in ("serial", "local")
+    ]
+    assert ingested[0] == ingested[1]
+    parts, rows = ingested[0]
+    assert parts > 3
+    assert [row["source_id"] for row in rows] == [line["id"] for line in lines if line["lang"] != "de"]
+    serial = hashes_of(tmp_path / "run-tides-serial")
+    assert len(serial) > 20
+    assert serial == hashes_of(tmp_path / "run-tides-local")
 
 
 def test_one_frame_is_said_to_be_read_by_one_task(tmp_path):

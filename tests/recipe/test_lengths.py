@@ -36,7 +36,9 @@ def test_a_recipe_takes_them_where_lengths_are():
     [
         ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters take them: write 500000"),
         ("compose.sequences=1M", "write 1000000"),
-        ("compose.target_tokens=128kb", "compose.target_tokens must be a valid integer (it is '128kb')"),
+        ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number: 131072, or in short 128k"),
+        ("compose.target_tokens=1g", "or 1M (M is 1,048,576) (it is '1g')"),
+        ("export.pack=1.5M", "export.pack: a length is a whole number: 131072, or in short 128k"),
         ("compose.target_tokens=0k", "compose.target_tokens must be greater than or equal to 2 (it is '0k')"),
         ("compose.target_tokens=2048M", "must be less than 2147483648"),
     ],

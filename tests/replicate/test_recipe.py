@@ -7,7 +7,7 @@ import yaml
 
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError
-from nextlong.replicate import presets, published
+from nextlong.replicate import plan, presets, published
 from nextlong.replicate.recipe import PresetName, Replication
 
 
@@ -19,6 +19,18 @@ def test_init_writes_the_ablations_that_are_asked_for(tmp_path):
     path = tmp_path / "r.yaml"
     assert main(["replicate", "init", str(path), "--preset", "smoke", "--ablate", "position"]) == 0
     assert Replication.load(path).experiments == ("methods", "position")
+
+
+def test_the_papers_plan_sweeps_every_ablation_that_is_asked_for():
+    plain = presets.recipe_from("paper", out="out").model_dump(mode="json")
+    recipe = Replication.from_dict({**plain, "experiments": ["methods", "granularity", "position", "negatives"]})
+    sweeps = [line.strip() for line in plan._commands(recipe) if " sweep " in line]
+    assert sweeps == [
+        "nextlong sweep data.yaml --over compose.method=standard,knn,iclm,quest,nextlong",
+        "nextlong sweep data.yaml --over chunk.max_chars=512,1024,2048,8192,32768",
+        "nextlong sweep data.yaml --over compose.position=head,tail,random",
+        "nextlong sweep data.yaml --over compose.negatives=top,random-retrieved,tail,random-corpus,self-repeat",
+    ]
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

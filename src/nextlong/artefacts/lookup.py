@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from nextlong.artefacts.flat_npy import opened
 Ids = NDArray[np.int64]
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
-_held_tables: dict[tuple[Path, int, int, tuple[str, ...]], pa.Table] = {}
+_held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
 def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
@@ -40,7 +40,7 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
     """Return the named CHUNKS columns of the given chunk ids."""
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        table = _chunk_table(*_version(chunks[shard]))
+        table = _chunk_table(file_version(chunks[shard]))
         return [table[name][rows] for name in names]
 
     return by_shard(ids, load)
@@ -82,7 +82,7 @@ def kept_values(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
 
 def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
     """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
-    key = (*_version(documents), names)
+    key = (file_version(documents), names)
     if key in _held_tables:
         return _held_tables[key]
     options = pa.ipc.IpcReadOptions(
@@ -96,15 +96,23 @@ def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
 
 
 @lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
-def _chunk_table(chunks: Path, inode: int, mtime_ns: int) -> dict[str, NDArray[Any]]:
-    del inode, mtime_ns  # part of what is held
-    return read_chunks(chunks)
+def _chunk_table(chunks: FileVersion) -> dict[str, NDArray[Any]]:
+    return read_chunks(chunks.path)
 
 
-def _version(path: Path) -> tuple[Path, int, int]:
-    """Return what names a file until another takes its place."""
+class FileVersion(NamedTuple):
+    """What names a file until another takes its place."""
+
+    path: Path
+    inode: int
+    mtime_ns: int
+    bytes: int
+
+
+def file_version(path: Path) -> FileVersion:
+    """Return what names the file that now lies at a path."""
     stat = path.stat()
-    return path, stat.st_ino, stat.st_mtime_ns
+    return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:

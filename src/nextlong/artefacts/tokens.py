@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.artefacts.lookup import FileVersion
 from nextlong.errors import RunError
 
 # A map keeps its file open, and a shard has three: a quarter of the files that a process may open, for both kinds of store.
@@ -87,7 +88,7 @@ class TokenStore:
         return ids, offsets
 
     def _shard(self, number: int) -> _Shard:
-        return _open(*self._paths[number])
+        return _open(*(lookup.file_version(path) for path in self._paths[number]))
 
 
 def _never_tokenized(chunk_id: int) -> RunError:
@@ -98,5 +99,6 @@ def _never_tokenized(chunk_id: int) -> RunError:
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
-def _open(rows: Path, offsets: Path, ids: Path) -> _Shard:
-    return _Shard(*(np.load(path, mmap_mode="r").view(np.ndarray) for path in (rows, offsets, ids)))
+def _open(*files: FileVersion) -> _Shard:
+    """Return the rows, offsets and ids of a shard, by what names these very files."""
+    return _Shard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))

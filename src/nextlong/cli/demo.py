@@ -6,6 +6,9 @@ corpus; the result is sequences of 16,384 tokens. The recipe is left behind as a
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -51,5 +54,16 @@ def run_demo(folder: Path, console: Console, *, form: Literal["text", "json"] = 
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
     run_and_tell(recipe, console, form=form)
     if form == "text":
-        places = {"run": recipe.run_dir, "recipe": str(recipe_path)}
-        tables.show_facts([(name, command.format(**places)) for name, command in _NEXT], console)
+        places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
+        tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], console)
+
+
+def _first() -> list[tuple[str, str]]:
+    """Return what makes `nextlong` a command of the user's shell, nothing where it is one."""
+    if shutil.which("nextlong") is not None:
+        return []
+    scripts = Path(sys.executable).parent
+    shown = scripts.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else scripts
+    if (scripts / "activate").is_file():
+        return [("first", f". {shlex.quote(str(shown / 'activate'))}")]
+    return [("first", f'export PATH={shlex.quote(str(scripts))}:"$PATH"')]

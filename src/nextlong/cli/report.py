@@ -21,25 +21,29 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its states, or those that match"
     )
     report.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="(default: RUN/report.html, where the run left its own; of several run directories: report.html here)",
     )
     add_json(report, about="print JSON of what was written where; stats --json has its numbers")
     report.set_defaults(command=_report)
 
 
 def _report(asked: argparse.Namespace) -> None:
-    from nextlong.report.page import write
+    from nextlong.report.page import at_end, write
 
-    check_folder_of(asked.output)
+    if asked.output is not None:
+        check_folder_of(asked.output)
     runs = [nextlong.open(run) for named in asked.runs for run in matching(named)]
+    path = asked.output or at_end.place_of(runs)
     page = write.page(runs)
     try:
-        store.write_text(asked.output, page)
+        store.write_text(path, page)
     except OSError as error:
-        raise NextlongError(f"{asked.output} cannot be written: {error.strerror}; choose another place") from None
+        raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another place with -o") from None
     if asked.json:
-        print_json(
-            {"page": str(asked.output), "bytes": asked.output.stat().st_size, "runs": [str(run) for run in runs]}
-        )
+        print_json({"page": str(path), "bytes": path.stat().st_size, "runs": [str(run) for run in runs]})
         return
-    tables.say(f"wrote {asked.output}", Console())
+    tables.say(f"wrote {path}", Console())

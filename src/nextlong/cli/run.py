@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 
+from nextlong.artefacts.names import LONG_NAME
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
 from nextlong.report import as_json, summary, tables
@@ -33,8 +36,11 @@ def run_and_tell(
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
     if others := made.other_states():
-        tables.show_facts(
-            [("state", f"{made.state.name}, beside {', '.join(others)} (nextlong list {made.path})")],
-            console,
-            beside=facts,
-        )
+        state = _state(made.state.name, others, made.path, is_given=recipe.name is not None)
+        tables.show_facts([("state", state)], console, beside=facts)
+
+
+def _state(name: str, others: Sequence[str], run_dir: Path, *, is_given: bool) -> str:
+    """Say what a state is called, beside which others, and how to call it otherwise where that would help."""
+    told = f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
+    return told if is_given or len(name) <= LONG_NAME else f"{told}; --name NAME gives it a shorter name"

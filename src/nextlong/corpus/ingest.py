@@ -9,6 +9,7 @@ in layout count as one.
 
 from __future__ import annotations
 
+import difflib
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part
+from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.head import head_columns
 from nextlong.inputs.record import Record, Reject, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut
@@ -32,6 +34,7 @@ from nextlong.schemas import DOCUMENTS, DOCUMENTS_KEPT, REJECTS
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
 _EXAMPLES: Final = 2  # of a task's documents for which the source's `where` does not hold
+_SHOWN_COLUMNS: Final = 20
 _ASCII: Final = bytes(range(128))
 # What str.isspace and str.lower say of ASCII, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
@@ -51,7 +54,7 @@ def ingest_split(
     documents = _DocumentShards(out, source, shard_bytes)
     rejects = _RejectFile(out)
     left_out: list[tuple[str, str]] = []
-    left_out_count = 0
+    left_out_count = without_id = 0
     for part in parts:
         for item in read_records(part, source, max_document_chars=max_document_chars):
             if isinstance(item, Reject):
@@ -64,6 +67,7 @@ def ingest_split(
                 rejects.add(Reject(part.file.name, item.line, *problem))
             else:
                 documents.add(item)
+                without_id += source.id is not None and _is_called_by_place(item, part)
     documents.close()
     rejects.close()
     return IngestResult(
@@ -77,7 +81,13 @@ def ingest_split(
         left_out_by_where=left_out_count,
         where_examples=tuple(left_out),
         kept=documents.kept_values,
+        without_id=without_id,
     )
+
+
+def _is_called_by_place(record: Record, part: Part) -> bool:
+    """Say whether a record has no id of its own, for which readers put its place."""
+    return record.source_id in (f"{part.file.name}:{record.line}", part.file.name)
 
 
 def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) -> None:
@@ -89,6 +99,20 @@ def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) ->
                 f"{key}: none of {documents:,} documents of {source.label} has a value in {name!r}; correct the name, or "
                 "leave it out"
             )
+
+
+def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[InputFile], *, key: str) -> None:
+    """Raise CorpusError if the source names a column of ids that none of its documents has; `ingested` is of its tasks."""
+    documents = sum(part.documents for part in ingested)
+    if source.id is None or not documents or sum(part.without_id for part in ingested) < documents:
+        return
+    known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
+    near = difflib.get_close_matches(source.id, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else "name one of these."
+    raise CorpusError(
+        f"{key}={source.id!r}: none of {documents:,} documents of {source.label} has a value there; columns of its first records: "
+        f"{', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} Without id, documents are called file:line"
+    )
 
 
 def check_rejects(

@@ -10,7 +10,7 @@ from typing import Any
 
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
-from nextlong.corpus.ingest import check_kept, check_rejects, ingest_split
+from nextlong.corpus.ingest import check_ids, check_kept, check_rejects, ingest_split
 from nextlong.corpus.parts import Splits, numbered, row_groups
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
@@ -129,13 +129,13 @@ def ingest_step(
         for place, (source, source_splits) in enumerate(zip(sources, splits, strict=True)):
             of_source = [next(parts) for _ in source_splits]
             check_kept(source, of_source, key=f"ingest.sources[{place}].keep")
+            check_ids(source, of_source, files[place], key=f"ingest.sources[{place}].id")
         when_ingested(done)
 
-    reading = {"label", "text", "id", "format"}
     config = {
         "sources": [
             # Names below the source: a moved corpus is the same.
-            {key: getattr(source, key) for key in sorted(reading)}
+            {"format": source.format, "id": source.id_column, "label": source.label, "text": source.text}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.where else {})
             | _extractor(source, source_files)

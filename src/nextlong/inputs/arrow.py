@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nextlong.inputs.columns import arrow_batches, arrow_reader, column_at, resolve
 from nextlong.inputs.file_format import FileFormat, Items, Stretch
-from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.files import InputFile, Part, open_file
 from nextlong.inputs.tables import HEAD_ROWS, read_batches, resolve_columns, rows_to_take
 from nextlong.recipe import Source
 
@@ -19,8 +19,8 @@ def read(stream: Any, part: Part, source: Source, max_document_chars: int, wante
     """Yield each row's record or reject, of an Arrow file or stream."""
     del max_document_chars
     file = part.file
-    reader = arrow_reader(stream)
-    paths = resolve_columns(reader.schema, file, source, wanted)
+    paths = resolve_columns(arrow_reader(stream).schema, file, source, wanted)
+    reader = arrow_reader(stream, columns={path[0] for path in paths if path})
     yield from read_batches(arrow_batches(reader), file, paths)
 
 
@@ -33,7 +33,7 @@ def head(stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
 def text_bytes(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
     """Return (bytes of text, bytes) of the first record batch."""
     del head_bytes
-    with closing(FORMAT.open(file)) as stream:
+    with closing(open_file(file)) as stream:
         batch = next(arrow_batches(arrow_reader(stream)))
         path, _ = resolve(batch.schema, source.text)
         return (column_at(batch, path).nbytes, batch.nbytes) if path else (0, 0)
@@ -73,5 +73,4 @@ FORMAT: Final = FileFormat(
     text_bytes=text_bytes,
     read_at=read_at,
     compression="inside",
-    is_mapped=True,
 )

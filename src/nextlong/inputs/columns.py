@@ -5,18 +5,23 @@ In:  an open file, or its schema. Out: record batches, paths of columns, their v
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def arrow_reader(stream: Any) -> Any:
-    """Return a reader of an Arrow IPC file or stream, whichever it is."""
+def arrow_reader(stream: Any, *, columns: Container[str] | None = None) -> Any:
+    """Return a reader of an Arrow IPC file or stream, whichever it is; `columns` are those to read, if not all."""
+    stream.seek(0)
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)
-    options = pa.ipc.IpcReadOptions(use_threads=False)
+    fields = None
+    if columns is not None:
+        fields = [place for place, name in enumerate(arrow_reader(stream).schema.names) if name in columns]
+        stream.seek(0)
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
     return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
 
 

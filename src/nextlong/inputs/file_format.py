@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
-from nextlong.inputs.files import InputFile, Part, open_file
+from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.record import Record, Reject
 from nextlong.recipe import Source
 
@@ -68,12 +68,7 @@ class FileFormat:
     split: Callable[[InputFile, int], list[Part]] | None = None
     compression: Literal["around", "inside"] = "around"  # whether .gz or .zst may follow the suffix
     has_columns: bool = True
-    is_mapped: bool = False  # a local file is mapped into memory, not read
     extractor: Callable[[], str] | None = None  # which version of a library takes out the text, "" where it is missing
-
-    def open(self, file: InputFile, *, start: int = 0) -> Any:
-        """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on."""
-        return open_file(file, start=start, is_mapped=self.is_mapped)
 
 
 def no_head(stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:

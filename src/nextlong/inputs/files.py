@@ -106,15 +106,13 @@ def check_unchanged(file: InputFile) -> None:
         raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
 
 
-def open_file(file: InputFile, *, start: int = 0, is_mapped: bool = False) -> Any:
-    """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on."""
+def open_file(file: InputFile, *, start: int = 0) -> Any:
+    """Open a file as an Arrow stream, decompressed where its name says so, from the zstd frame at `start` on.
+
+    None is mapped: one that is cut meanwhile would kill the process.
+    """
     fs, path = fsspec.core.url_to_fs(file.path)
-    if not file_systems.is_local(fs):
-        raw = pa.PythonFile(RetriedFile(fs, path), mode="r")
-    elif is_mapped and file.bytes:
-        raw = pa.memory_map(path)
-    else:
-        raw = pa.OSFile(path)
+    raw = pa.OSFile(path) if file_systems.is_local(fs) else pa.PythonFile(RetriedFile(fs, path), mode="r")
     compression = compression_of(file.name)
     if not compression:
         return raw

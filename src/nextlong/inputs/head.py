@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile
+from nextlong.inputs.files import InputFile, open_file
 from nextlong.inputs.formats import format_of
 from nextlong.inputs.tables import HEAD_ROWS
 from nextlong.recipe import Source
@@ -23,7 +23,7 @@ def head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
     """Return the columns of the first records, in the order in which they come, with the values that are not null."""
     try:
         kind = format_of(file.name, source)
-        with closing(kind.open(file)) as stream:
+        with closing(open_file(file)) as stream:
             return _columns(islice(kind.head(stream, file), HEAD_ROWS))
     except (OSError, ValueError, pa.ArrowException, CorpusError):
         return {}  # reading it in a run says what is wrong with it

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from nextlong.inputs.files import InputFile, Part, compression_of
+from nextlong.inputs.files import InputFile, Part, compression_of, open_file
 from nextlong.inputs.formats import format_of
 from nextlong.inputs.record import Record, Reject, explained
 from nextlong.inputs.records import read_records
@@ -47,7 +47,7 @@ def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, ma
     """
     kind = format_of(file.name, source)
     assert kind.read_at is not None, "a file that cannot be entered"
-    with explained(file), closing(kind.open(file)) as stream:
+    with explained(file), closing(open_file(file)) as stream:
         items, share = kind.read_at(
             stream, file, source, _wanted(source), place=place, stretch=stretch, max_document_chars=max_document_chars
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from nextlong.inputs.file_format import Items
-from nextlong.inputs.files import Part, check_unchanged
+from nextlong.inputs.files import Part, check_unchanged, open_file
 from nextlong.inputs.formats import format_of
 from nextlong.inputs.record import Record, Reject, explained
 from nextlong.inputs.where import LeftOut, Where, where_of
@@ -37,6 +37,6 @@ def _read(part: Part, source: Source, max_document_chars: int, where: Where | No
     wanted = (*source.keep, *(where.columns if where else ()))
     kind = format_of(part.file.name, source)
     with explained(part.file):
-        with closing(kind.open(part.file, start=part.start)) as stream:
+        with closing(open_file(part.file, start=part.start)) as stream:
             yield from kind.read(stream, part, source, max_document_chars, wanted)
         check_unchanged(part.file)

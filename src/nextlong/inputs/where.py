@@ -34,6 +34,7 @@ _OF_SEVERAL_ROWS: Final = (  # how DuckDB's error begins; further on it repeats 
     "Binder Error: WHERE clause cannot contain aggregates",
     "Binder Error: UNNEST ",
     "Binder Error: GROUPING ",
+    "Binder Error: Window functions ",  # without OVER; with it they are refused by their kind
 )
 _REFUSED: Final = {
     "SUBQUERY": "a subquery",

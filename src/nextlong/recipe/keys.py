@@ -71,7 +71,10 @@ class Source(Section):
     )
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
-    id: str = Field("id", description="the column that holds your own id; where it is missing: file:line")
+    id: Named | None = Field(
+        None,
+        description="the column that holds your own id; null: id, where there is one; a document without: file:line",
+    )
     format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "warc", "html", "text"] = Field(
         "auto", description="by the file name, if auto"
     )
@@ -101,6 +104,11 @@ class Source(Section):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"names {twice[0]!r} twice; name it once")
         return names
+
+    @property
+    def id_column(self) -> str:
+        """The column that holds the user's own id, if there is one."""
+        return self.id or "id"
 
     @property
     def label(self) -> str:

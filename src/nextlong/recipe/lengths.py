@@ -14,6 +14,8 @@ from pydantic import BeforeValidator, Field
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _WRITTEN = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 
+_WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
+
 
 def read_length(text: str) -> int | None:
     """Return the length that 8192, 8k, 64K or 1M stands for; None if the text is none."""
@@ -22,7 +24,11 @@ def read_length(text: str) -> int | None:
 
 
 def _in_full(value: Any) -> Any:
-    length = read_length(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value
+    length = read_length(value)
+    if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
+        raise ValueError("a length is a whole number: 131072, or in short 128k (k is 1,024) or 1M (M is 1,048,576)")
     return value if length is None else length
 
 

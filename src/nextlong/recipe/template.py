@@ -18,7 +18,7 @@ _COMMENT_COLUMN = 44
 _SHOWN = frozenset(
     {
         "run_dir",
-        *(f"ingest.sources.{key}" for key in ("path", "name", "text", "id")),
+        *(f"ingest.sources.{key}" for key in ("path", "name", "text")),
         "ingest.dedup",
         "decontaminate.files",
         "encoder.model",

@@ -152,8 +152,8 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
     if first["type"] == "missing":
         return f"{where} is missing; `nextlong init` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
-    if first["type"] == "value_error":
-        return f"{where}: {first['ctx']['error']}{value}".removeprefix(": ")
+    if (wrong := next((item for item in items if item["type"] == "value_error"), None)) is not None:
+        return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")
     reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
     reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
     problem = (
@@ -173,9 +173,25 @@ def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods:
     known = sorted({*model.model_fields, *(methods() if model is root else ())})
     if key in known:
         return f"unknown key {key!r}; the method {key} has no options"
-    near = difflib.get_close_matches(key, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    below = _keys_below(root)
+    elsewhere = [dotted for dotted in below if dotted.rpartition(".")[2] == key]
+    near = elsewhere or difflib.get_close_matches(key, known, n=1)
+    if not near:
+        lasts = difflib.get_close_matches(key, {dotted.rpartition(".")[2] for dotted in below}, n=1)
+        near = [dotted for dotted in below if dotted.rpartition(".")[2] in lasts]
+    advice = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known here: {', '.join(known)}"
     return f"unknown key {key_of(loc)!r}; {advice}"
+
+
+def _keys_below(model: Any, above: str = "") -> list[str]:
+    """Return the keys of a model and of the sections in it, as errors print them and `--set` takes them."""
+    keys = []
+    for name, field in model.model_fields.items():
+        is_list = get_origin(field.annotation) is tuple
+        below, key = _section_below(model, name), f"{above}{name}{'[0]' * is_list}"
+        is_section = isinstance(below, type) and issubclass(below, BaseModel)
+        keys += _keys_below(below, f"{key}.") if is_section else [f"{above}{name}"]
+    return keys
 
 
 def _section_below(model: Any, part: int | str) -> Any:

@@ -17,7 +17,7 @@ from nextlong.plain_data import Json
 from nextlong.replicate import measure
 from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import is_only_planned, preset_of
-from nextlong.replicate.recipe import Phase, Replication
+from nextlong.replicate.recipe import KEYS, Phase, Replication
 from nextlong.report import tables
 from nextlong.train import costs, presets
 from nextlong.train import plan as train_plan
@@ -143,13 +143,14 @@ def _commands(recipe: Replication) -> Iterator[str]:
     nodes = math.ceil(_paper_training().hardware.count / 8)
     yield "This preset prints its plan and runs nothing. To carry it out, name your corpus and tokenizer in data.yaml, then:"
     yield "  nextlong init data.yaml --preset paper-128k"
-    yield f"  nextlong sweep data.yaml --over compose.method={','.join(map(str, recipe.methods))}"
-    yield "and for each method METHOD and seed SEED (--emit: for another trainer):"
-    yield "  nextlong train init t.yaml --data RUN@METHOD --preset paper-128k \\"
+    for experiment in recipe.experiments:
+        yield f"  nextlong sweep data.yaml --over {KEYS[experiment]}={','.join(map(str, recipe.values(experiment)))}"
+    yield "and for each STATE that `nextlong list RUN` shows and seed SEED (--emit: for another trainer):"
+    yield "  nextlong train init t.yaml --data RUN@STATE --preset paper-128k \\"
     yield "    --model meta-llama/Meta-Llama-3-8B --set seed=SEED"
     yield f"  torchrun --nnodes {nodes} --nproc-per-node 8 … -m nextlong train t.yaml"
     yield "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency \\"
-    yield "    --lengths 8k..128k --data FOLDER --out results/METHOD-SEED"
+    yield "    --lengths 8k..128k --data FOLDER --out results/STATE-SEED"
     yield "  nextlong evaluate report results/* -o table.html"
 
 

@@ -27,7 +27,7 @@ def show(stats: Stats, console: Console) -> None:
         ("Left out of the corpus", _left_out(stats)),
         (_similarity_title(stats), _similarity(stats)),
         (f"Tokens between consecutive {_stretched(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
-        ("Use of a chunk, as a negative or in a document, over all sequences", _reuse(stats)),
+        (f"Use of a chunk{', as a negative,' * _is_extended(stats)} over all sequences", _reuse(stats)),
         (
             "Chunks used most",
             [(f"{hub.uses:,} times", f"{hub.source_id}, chunk {hub.chunk_id}") for hub in stats.reuse.hubs],

@@ -28,7 +28,8 @@ from nextlong.search.index_steps import chosen_in_words
 
 def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps."""
-    read = sum(part.documents for part in done["ingest"].results(IngestResult))
+    ingested = done["ingest"].results(IngestResult)
+    read = sum(part.documents + part.rejects + part.left_out_by_where for part in ingested)
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe, done["compose"]))
@@ -119,13 +120,15 @@ def _contamination(done: Finished) -> str:
 
 def _why_less(done: Finished) -> str:
     selected = done["select"].result(SelectResult)
+    ingested = done["ingest"].results(IngestResult)
     near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
     reasons = [
         (selected.duplicates, "exact duplicate"),
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),
-        (sum(part.rejects for part in done["ingest"].results(IngestResult)), "rejected"),
+        (sum(part.left_out_by_where for part in ingested), "for which where does not hold"),
+        (sum(part.rejects for part in ingested), "rejected"),
     ]
     parts = [
         counted(count, reason) if reason.endswith("duplicate") else f"{count:,} {reason}"

@@ -78,7 +78,8 @@ def _block(table: pa.Table, corpus: Corpus) -> Block:
     groups, starts, ends = (
         lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
     )
-    scores = lists["score"].values.to_numpy().astype(np.float64)
+    # Vectors are kept in half precision, so that the cosine of a text to itself comes out as 1.0001.
+    scores = lists["score"].values.to_numpy().astype(np.float64).clip(-1, 1)
     roles = lists["role"].values.to_numpy()
     return Block(np.repeat(np.arange(len(sizes)), sizes), chunk_ids, doc_ids, roles, groups, starts, ends, scores)
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.export.card import public_name
 from nextlong.export.rows import LEAST_FILL, fill, percent
-from nextlong.results import SplitResult, TokenizerResult
+from nextlong.methods.base import method_of
+from nextlong.recipe import Recipe
+from nextlong.results import IngestResult, SplitResult, TokenizerResult
+from nextlong.schemas import Layout
 from nextlong.tokens import lost
 
 if TYPE_CHECKING:
@@ -141,7 +144,11 @@ def _meta_tokens_by_source(stats: Stats) -> dict[str, int]:
 
 
 def _stand_in_tokenizer(seen: Seen) -> str:
-    recipe, tokens = seen.run.recipe, seen.stats.target_tokens
+    return stand_in_tokenizer(seen.run.recipe, seen.stats.target_tokens)
+
+
+def stand_in_tokenizer(recipe: Recipe, tokens: int) -> str:
+    """Return what speaks against sequences of so many tokens of the recipe's tokenizer, "" if nothing does."""
     if recipe.tokenizer.train is None or tokens < STAND_IN_TOKENS:
         return ""
     return (
@@ -180,20 +187,48 @@ def _heavy_reuse(seen: Seen) -> str:
         return ""
     if reuse.mean <= MOST_USES and reuse.overused_share <= MOST_OVERUSED:
         return ""
-    return (
-        f"a chunk serves {reuse.mean:.1f} times on average and up to {reuse.max:,} ({reuse.overused_share:.0%} of all uses go "
-        "to chunks used more than 16 times): what is read so often is learned by heart; add documents, make fewer sequences, or "
-        "cap it with compose.max_uses"
+    return heavy_reuse(
+        f"{reuse.mean:.1f} times on average and up to {reuse.max:,} ({reuse.overused_share:.0%} of all uses go to chunks used "
+        "more than 16 times)",
+        seen.run.recipe,
     )
+
+
+def heavy_reuse(uses: str, recipe: Recipe) -> str:
+    """Say what speaks against chunks that serve so often."""
+    is_extended = method_of(recipe).layout == Layout.EXTENDED
+    cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
+    return f"a chunk serves {uses}: what is read so often is learned by heart; add documents{cure}"
 
 
 def _small_corpus(seen: Seen) -> str:
     spread, documents = seen.stats.documents_per_sequence, seen.stats.yields.documents
-    if spread is None or spread.mean <= MOST_OF_CORPUS * documents:
+    if spread is None or not seen.stats.scores:  # nothing was chosen by similarity
+        return ""
+    return small_corpus(spread.mean, documents)
+
+
+def small_corpus(in_sequence: float, documents: float) -> str:
+    """Return what speaks against sequences that take from so many documents of the corpus, "" if nothing does."""
+    if in_sequence <= MOST_OF_CORPUS * documents:
         return ""
     return (
-        f"a sequence takes chunks from {spread.mean:,.0f} of the corpus's {documents:,} documents, {spread.mean / documents:.0%}: "
-        "with so few to choose from, the last that are chosen resemble nothing; add documents, or lower compose.target_tokens"
+        f"a sequence takes chunks from {in_sequence:,.0f} of the corpus's {documents:,.0f} documents, "
+        f"{in_sequence / documents:.0%}: with so few to choose from, the last that are chosen resemble nothing; add documents, or "
+        "lower compose.target_tokens"
+    )
+
+
+def _missing_ids(seen: Seen) -> str:
+    ingested = seen.run.steps["ingest"].results(IngestResult)
+    without = sum(part.without_id for part in ingested)
+    if not without:
+        return ""
+    columns = ", ".join(dict.fromkeys(source.id for source in seen.run.recipe.ingest.sources if source.id))
+    return (
+        f"{without:,} of {sum(part.documents for part in ingested):,} documents that were read have no value in the column that "
+        f"ingest.sources names as id ({columns}): spans call them by file and line, which another copy of the files may not have; "
+        "give them ids, or name another column"
     )
 
 
@@ -251,4 +286,5 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "stand-in-tokenizer": _stand_in_tokenizer,
     "lossy-tokenizer": _lossy_tokenizer,
     "small-tokens": _small_tokens,
+    "missing-ids": _missing_ids,
 }

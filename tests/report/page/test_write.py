@@ -13,7 +13,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.errors import NextlongError
-from nextlong.report.page import numbers, write
+from nextlong.report.page import at_end, numbers, words, write
 from nextlong.runs import stats
 
 MIB = 1 << 20
@@ -175,6 +175,45 @@ def test_the_command_writes_the_page(shared_run, tmp_path, capsys):
     assert capsys.readouterr().out == f"wrote {out}\n"
     assert Page(out.read_text(encoding="utf-8")).of("h1")
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_without_a_place_the_page_lies_where_the_run_left_its_own(shared_run, other_run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    one, other = nextlong.open(shared_run), nextlong.open(other_run)
+    assert at_end.place_of([one]) == one.path / "report.html"
+    assert at_end.place_of([one, one]) == one.path / "sweep.html"
+    assert at_end.place_of([one, other]) == type(tmp_path)("report.html")
+    monkeypatch.setattr(at_end.record, "current", lambda _: "another state")
+    assert at_end.place_of([one]) == one.path / f"report-{one.state.name}.html"
+
+
+@pytest.mark.heavy
+def test_the_command_writes_into_the_run_directory(other_run, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (other_run / "report.html").unlink(missing_ok=True)
+    assert cli_main.main(["report", str(other_run)]) == 0
+    assert capsys.readouterr().out == f"wrote {other_run / 'report.html'}\n"
+    assert (other_run / "report.html").is_file()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.heavy
+def test_a_page_of_whole_documents_uses_no_term_of_another_method(other_run):
+    run = nextlong.open(other_run)
+    page = Page(write.page([run]))
+    told = " ".join(" ".join(page.texts).split())
+    assert not re.search(r"meta-|negative|look-alike|stretch", told)
+    assert "How similar the documents are" in told
+    cosines = [value for path, _, value in page.numbers if path[0] == "similarity"]
+    assert cosines
+    assert max(cosines) <= 1
+
+
+def test_the_glossary_says_what_the_page_does(shared_run, other_run):
+    one, other = ([stats.measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run))
+    assert set(words.glossary(one)) == set(words.GLOSSARY)
+    assert {"meta-document", "negative"}.isdisjoint(words.glossary(other))
+    assert set(words.glossary([*one, *other])) == set(words.GLOSSARY)
 
 
 def test_a_folder_that_is_not_there_is_named(shared_run, tmp_path, capsys):

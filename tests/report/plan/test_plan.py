@@ -19,9 +19,11 @@ from nextlong.embed import sentence_transformers
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.inputs.remembered import input_files
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan import cluster, page, sample, warnings
 from nextlong.report.plan.cluster import Asked
-from nextlong.report.plan.earlier import earlier_rates
+from nextlong.report.plan.earlier import earlier_rates, shares_to_do
+from nextlong.runs import warnings as run_warnings
 
 STEPS = [
     "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed",
@@ -56,7 +58,9 @@ def shown(recipe):
     page.show(recipe, Console(file=file, width=40))
     lines = file.getvalue().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("step "))
-    return lines[:start], [line.split() for line in lines[start + 1 :]]
+    rows = [line.split() for line in lines[start + 1 :]]
+    end = next((number for number, row in enumerate(rows, start=1) if row[0] == "all"), len(rows))
+    return lines[:start], rows[:end]
 
 
 def written(recipe, asked=Asked()):  # noqa: B008
@@ -179,6 +183,47 @@ def test_earlier_runs_are_asked_where_they_took_long_enough_and_for_the_same_enc
         assert earlier_rates(recipe, tmp_path / "runs/x")[name] == pytest.approx(100 / units)
     other = recipe_in(tmp_path, "encoder.model='openai:x'")
     assert set(earlier_rates(other, tmp_path / "runs/x")) & {"ingest", "embed"} == {"ingest"}
+
+
+def test_times_of_steps_whose_manifests_count_no_work_are_not_carried_over(recipe, tmp_path):
+    pipeline.run(recipe)
+    for path in (tmp_path / "runs/x").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        for part in manifest["parts"]:
+            part["seconds"] = 100.0
+        path.write_text(json.dumps(manifest))
+    assert set(earlier_rates(recipe, tmp_path / "runs/x")) == {"ingest", "chunk", "encoder", "embed", "tokens"}
+
+
+def test_chunks_that_another_length_has_tokenized_are_not_counted_again(recipe, tmp_path):
+    pipeline.run(recipe)
+    manifest = next((tmp_path / "runs/x").glob("*-tokens-*/manifest.json"))
+    known = sum(part["counts"]["chunks"] for part in json.loads(manifest.read_text())["parts"])
+    amounts = Amounts(chunks=10 * known, named_chunks=2 * known)
+    for overrides, left in (
+        (["compose.target_tokens=600"], 0.5),
+        (["compose.seed=3"], 0.9),  # other documents are drawn
+        (["tokenizer.train=301"], 1.0),
+    ):
+        other = recipe_in(tmp_path, *overrides)
+        steps = pipeline.route(other, input_files(other))
+        assert shares_to_do(steps, amounts, tmp_path / "runs/x") == {"tokens": pytest.approx(left)}
+
+
+def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_warnings, "STAND_IN_TOKENS", 512)
+    told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
+    assert "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), whose ids no model knows" in told
+    assert "[stand-in-tokenizer]" in told
+    assert re.search(r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few", told)
+    assert "times on average: what is read so often is learned by heart; add documents, make fewer sequences" in told
+
+
+def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
+    told = written(recipe_in(tmp_path, "compose.target_tokens=512"), Asked(chunks=1e8))
+    assert "[small-corpus]" not in told
+    assert "[heavy-reuse]" not in told
+    assert "[stand-in-tokenizer]" not in told
 
 
 @pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest", "splice", "untie_the_knots"])

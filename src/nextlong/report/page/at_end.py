@@ -1,4 +1,4 @@
-"""At the end: the page that a run leaves in its run directory.
+"""At the end: the page that a run leaves in its run directory, and `nextlong report` writes anew.
 
 In:  what has just been made. Out: `report.html`, or `sweep.html` of several states; as it was, if it shows just that.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from nextlong.artefacts import record
 from nextlong.engine import store
 from nextlong.report.page import pictures, write
 from nextlong.runs.opened import Run
@@ -22,11 +23,22 @@ def leave(runs: Sequence[Run]) -> str:
     if find_spec("matplotlib") is None:
         return HOW
     shown = runs[: pictures.MAX_RUNS]
-    path = shown[0].path / ("report.html" if len(runs) == 1 else "sweep.html")
+    path = place_of(shown)
     if not _shows(path, write.identity(shown)):
         with store.explained(path):
             store.write_text(path, write.page(shown))
     return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
+
+
+def place_of(runs: Sequence[Run]) -> Path:
+    """Return where the page of some states belongs: in their run directory, or here where they have none in common."""
+    run_dir = runs[0].path
+    if any(run.path != run_dir for run in runs):
+        return Path("report.html")
+    if len(runs) > 1:
+        return run_dir / "sweep.html"
+    name = runs[0].state.name
+    return run_dir / ("report.html" if name == record.current(run_dir) else f"report-{name}.html")
 
 
 def _shows(path: Path, identity: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nextlong.report.page.pictures import spoken_bin
-from nextlong.schemas import Layout
+from nextlong.report.page.words import is_extended
 
 Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` a run
 Path = tuple[str | int, ...]
@@ -68,7 +68,12 @@ def first(plain: Plain) -> list[Row]:
             row("tokens in all", plain, ("tokens",)),
             row("documents used", plain, ("distinct_documents",)),
             apart,
-            row("cosine of the look-alikes, on average", plain, ("similarity", "mean"), "{:.2f}"),
+            row(
+                f"cosine of the {'look-alikes' if is_extended(plain) else 'documents'}, on average",
+                plain,
+                ("similarity", "mean"),
+                "{:.2f}",
+            ),
             row("drafts kept", plain, ("yields", "kept")),
         ]
     )
@@ -102,7 +107,7 @@ def yields(plain: Plain) -> list[Row]:
     """From documents to sequences."""
     names = {
         "documents": "documents in the corpus",
-        "eligible": "of which may be extended" if _is_extended(plain) else "of which may be used",
+        "eligible": "of which may be extended" if is_extended(plain) else "of which may be used",
         "asked": "sequences asked for",
         "drafts": "drafts of a sequence",
         "kept": "kept",
@@ -112,10 +117,6 @@ def yields(plain: Plain) -> list[Row]:
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     reasons = dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"])
     return _filled([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
-
-
-def _is_extended(plain: Plain) -> bool:
-    return any(stats["layout"] == Layout.EXTENDED for stats in plain)
 
 
 def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:

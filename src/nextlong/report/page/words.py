@@ -47,6 +47,20 @@ READ: Final = {
     "bytes": "What a step left on the disk; `nextlong prune` says what can go.",
 }
 
+# Where no sequence of the page stretches a document.
+_READ_OF_DOCUMENTS: Final = {
+    "rank": "The higher, the more a document has in common with what it is compared to; a line near 0 says that the two are "
+    "together by chance.",
+    "similarity": "1 is the same text, 0 has nothing in common; a heap near 1 would be copies, a heap near 0 would be chance.",
+    "distance": "The lower on the picture the long bars stand, the further back a model has to look for what a part of a document "
+    "depends on. Bars below 1,000 tokens teach little that short documents do not.",
+    "documents": "Documents much shorter than a sequence share it with others; those far longer fill sequences by themselves.",
+    "roles": "Whole documents, one after the other or in parts; what else there is marks where one ends.",
+    "near": "A document that repeats another would be learned by heart, so it is left out; a count as large as the number of "
+    "documents says that the corpus should be deduplicated.",
+    "leaks": "The number has to be 0.",
+}
+
 HOW_TO_EXPLORE: Final = (
     "Each bar is a sequence, from its first token on the left to its last on the right. Point at it to see which chunk stands "
     "there; click, or move the slider, to read the chunk beside the text it belongs to. Marked are the words that both hold, "
@@ -63,6 +77,33 @@ GLOSSARY: Final = {
     "draft": "who stands in a sequence and in what order, before its tokens are counted.",
     "near-copy": "a chunk most of whose words repeat another text word by word.",
 }
+
+
+_TERMS_OF: Final = {  # what a run must have for the term to be of use
+    "meta-document": ("meta_share",),
+    "negative": ("negatives",),
+    "cosine": ("similarity",),
+    "near-copy": ("near_copies", "near_copy_documents"),
+}
+
+
+def is_extended(plain: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether a sequence of one of the runs at least stretches a document."""
+    return any(stats["layout"] == Layout.EXTENDED for stats in plain)
+
+
+def reading(name: str, plain: Sequence[Mapping[str, Any]]) -> str:
+    """Return how to read the picture or table of a name, in a sentence or two."""
+    return READ[name] if is_extended(plain) else _READ_OF_DOCUMENTS.get(name, READ[name])
+
+
+def glossary(plain: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the terms that a page about these runs uses, and what they mean."""
+
+    def is_used(term: str) -> bool:
+        return term not in _TERMS_OF or any(stats[key] is not None for stats in plain for key in _TERMS_OF[term])
+
+    return {term: meaning for term, meaning in GLOSSARY.items() if is_used(term)}
 
 
 def sequences_of(count: int, tokens: int) -> str:

@@ -42,7 +42,7 @@ def page(runs: Sequence[Run]) -> str:
         _settings(plain),
         *_qualities(runs, named, plain),
         *_costs(named, plain),
-        _glossary(),
+        _glossary(plain),
     ]
     title = f"{plain[0]['sequences']:,} long sequences" if len(runs) == 1 else f"{len(runs)} data sets side by side"
     return document(_html(title, sections, identity(runs)))
@@ -132,6 +132,7 @@ def _tiles(plain: Plain) -> Element:
 def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iterator[Element]:
     compared = "; ".join(dict.fromkeys(map(words.similarity_to, plain)))
     source_names = pictures.source_names(named)
+    is_extended = words.is_extended(plain)
     apart = "How far apart the pieces of a document stand now"
     wanted: list[tuple[str, str, Callable[[pictures.Named], str | None], list[Row], str]] = [
         ("yield", "What became of the drafts", pictures.outcome, numbers.yields(plain), "From documents to sequences"),
@@ -144,7 +145,7 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
         ),
         (
             "similarity",
-            "How similar the look-alikes are",
+            "How similar the look-alikes are" if is_extended else "How similar the documents are",
             pictures.similarity,
             [*numbers.spread(plain, "similarity", "{:.4f}"), *numbers.bins(plain, "similarity_histogram", of="")],
             f"Cosine of {compared}",
@@ -164,7 +165,7 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
             "How often a chunk is used",
             pictures.reuse,
             numbers.reuse(plain),
-            "Over all sequences, meta-chunks not counted",
+            f"Over all sequences{', meta-chunks not counted' * is_extended}",
         ),
         (
             "chunks",
@@ -210,7 +211,8 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
     for name, heading, drawn, rows, caption in wanted:
         if rows and any(cell.path for row in rows for cell in row.cells):
             more = {"reuse": _hubs(named, plain), "near": examples.near_copies(runs)}.get(name, ())
-            yield _quality(name, heading, *more, svg=drawn(named), rows=rows, caption=caption)
+            read = words.reading(name, plain)
+            yield _quality(name, heading, *more, svg=drawn(named), rows=rows, caption=caption, read=read)
 
 
 def _hubs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
@@ -220,15 +222,17 @@ def _hubs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
             yield parts.wide(parts.table(caption, rows, ["times"]), caption)
 
 
-def _quality(name: str, heading: str, *tables: Element, svg: str | None, rows: Sequence[Row], caption: str) -> Element:
+def _quality(
+    name: str, heading: str, *tables: Element, svg: str | None, rows: Sequence[Row], caption: str, read: str
+) -> Element:
     """Return a picture, how to read it, its numbers, and further tables below."""
     table = parts.wide(parts.table(caption, rows, parts.letters(len(rows[0].cells))), caption)
     if svg is None:
-        return parts.section(name, heading, element("p", words.READ[name]), table, *tables)
+        return parts.section(name, heading, element("p", read), table, *tables)
     drawing = svg_element(svg, name=name)
     drawing.set("role", "img")
     drawing.set("aria-label", f"{heading}; its numbers stand in the table")
-    figure = element("figure", drawing, element("figcaption", words.READ[name]))
+    figure = element("figure", drawing, element("figcaption", read))
     return parts.section(name, heading, element("div", figure, table, class_="beside"), *tables)
 
 
@@ -240,11 +244,11 @@ def _costs(named: pictures.Named, plain: Plain) -> Iterator[Element]:
     ):
         rows = numbers.costs(plain, key, form, unit)
         if rows:
-            yield _quality(
-                name, heading, svg=pictures.costs(named, key, unit=unit, label=label), rows=rows, caption=caption
-            )
+            svg, read = pictures.costs(named, key, unit=unit, label=label), words.reading(name, plain)
+            yield _quality(name, heading, svg=svg, rows=rows, caption=caption, read=read)
 
 
-def _glossary() -> Element:
-    terms = [part for term, meaning in words.GLOSSARY.items() for part in (element("dt", term), element("dd", meaning))]
+def _glossary(plain: Plain) -> Element:
+    meanings = words.glossary(plain)
+    terms = [part for term, meaning in meanings.items() for part in (element("dt", term), element("dd", meaning))]
     return parts.section("glossary", "The words of this page", element("dl", *terms))

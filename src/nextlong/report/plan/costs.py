@@ -100,8 +100,12 @@ def costs(
     *,
     machines: Machines,
     earlier: Mapping[str, float] | None = None,
+    to_do: Mapping[str, float] | None = None,
 ) -> dict[str, Cost]:
-    """Return what each step will take; `earlier` (seconds a unit of work, by step, in this run directory) beats the samples."""
+    """Return what each step will take; `earlier` (seconds a unit of work, by step, in this run directory) beats the samples.
+
+    `to_do` is the share of a step's work that is left, where earlier runs did some of it.
+    """
     capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
     cost_of = {}
     for step in steps:
@@ -109,12 +113,13 @@ def costs(
         on_gpus = resources.gpus > 0
         tasks = max(1, round(estimate.tasks(amounts)))
         rate = rates.get(estimate.rate)
+        work = estimate.work(amounts) * (to_do or {}).get(step.name, 1.0)
         if rate is not None:
-            start_s, seconds = _by_rate(rate, estimate.work(amounts), min(tasks, machines.workers), on_gpus=on_gpus)
+            start_s, seconds = _by_rate(rate, work, min(tasks, machines.workers), on_gpus=on_gpus)
         else:
             start_s, seconds = _tried(step.name, estimate, amounts, samples)
         if earlier and step.name in earlier:
-            seconds = earlier[step.name] * estimate.work(amounts)
+            seconds = earlier[step.name] * work
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,

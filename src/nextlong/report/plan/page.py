@@ -36,7 +36,7 @@ from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan.amounts import Corpus, amounts_of, of_trial
 from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.costs import Cost, Machines, Sample
-from nextlong.report.plan.earlier import earlier_rates
+from nextlong.report.plan.earlier import earlier_rates, shares_to_do
 from nextlong.report.plan.sample import Measured, measure
 from nextlong.report.plan.trial import Trial, try_route
 from nextlong.tokens import lost
@@ -200,9 +200,11 @@ def plan_for(
     ]
     samples = (Sample(of_trial(trials[0]), trials[0].steps), Sample(of_trial(trials[1]), trials[1].steps))
     rates = assumed.rates(recipe, amounts[0], measured, asked)
-    earlier = earlier_rates(recipe, run_dir_of(recipe))
+    run_dir = run_dir_of(recipe)
+    earlier = earlier_rates(recipe, run_dir)
+    to_do = {} if asked.chunks is not None else shares_to_do(steps, amounts[0], run_dir)  # those are of another corpus
     on = [
-        (place, plan_costs.costs(steps, there, samples, rates, machines=place, earlier=earlier))
+        (place, plan_costs.costs(steps, there, samples, rates, machines=place, earlier=earlier, to_do=to_do))
         for place, there in zip(machines, amounts, strict=True)
     ]
     return Plan(amounts[-1], corpus, measured, on)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from nextlong.engine.memory import memory_bytes
+from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.recipe.search import EXACT
 from nextlong.report.plan.costs import Total
 from nextlong.report.plan.sample import Measured
+from nextlong.runs import warnings
+from nextlong.runs.warnings import Warned
 from nextlong.search import choose
 from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
@@ -23,10 +27,35 @@ def lines(
     recipe: Recipe, amounts: Amounts, measured: Measured, total: Total, run_dir: Path, *, is_here: bool
 ) -> list[str]:
     """Return the warnings of a plan, none if there is nothing to warn of; `is_here`: it is for this machine."""
-    said = [_too_long(recipe, amounts, measured), _index(recipe, amounts)]
+    too_long = _too_long(recipe, amounts, measured)
+    said = [too_long, _index(recipe, amounts)]
     if is_here:
         said += [_disk(total, run_dir), _memory(recipe, total)]
-    return [line for line in said if line]
+    foreseen = [] if too_long else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
+    return [*(line for line in said if line), *map(str, foreseen)]
+
+
+def of_the_data(recipe: Recipe, amounts: Amounts, *, chars_per_token: float) -> list[Warned]:
+    """Return what the run will say against its data, as far as it follows from the size of the corpus.
+
+    As if every chunk served as often as any other: a real run takes from somewhat fewer documents, and some chunks more often.
+    """
+    messages = {"stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens)}
+    if uses_a_chunk_once(recipe):
+        chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
+        if method_of(recipe).scores:
+            in_sequence = _different(amounts.kept_documents, chunks)
+            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
+        uses = amounts.sequences * chunks
+        mean = uses / max(1.0, _different(amounts.chunks, uses))
+        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
+            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe)
+    return [Warned(name, message) for name, message in messages.items() if message]
+
+
+def _different(among: float, drawn: float) -> float:
+    """Return how many different ones there are of so many that are drawn, with replacement."""
+    return among * -math.expm1(-drawn / max(1.0, among))
 
 
 def _too_long(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
