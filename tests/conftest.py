@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -125,3 +127,30 @@ def shared_run(recipe_for, tmp_path_factory):
 def own_run(shared_run, tmp_path):
     """A copy of the shared run to alter."""
     return Path(shutil.copytree(shared_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def shorter_run(recipe_for, tmp_path_factory):
+    """A run of half the length, of the same corpus and tokenizer."""
+    run_dir = tmp_path_factory.mktemp("shorter") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
+    return run_dir
+
+
+@pytest.fixture
+def command():
+    """A function that runs `nextlong` in a process of its own, alone or as several ranks, on one thread each."""
+
+    def run(*arguments, ranks=1, check=True, **environment):
+        launcher = [sys.executable, "-m"]
+        if ranks > 1:
+            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        return subprocess.run(
+            [*launcher, "nextlong", *map(str, arguments)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+            capture_output=True,
+            text=True,
+            check=check,
+        )
+
+    return run

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import nextlong
+from larger_cases import thorough
 from nextlong import schemas
 from nextlong.artefacts.chunks import read_chunks
 from nextlong.cli import main as cli_main
@@ -236,7 +237,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.endswith("; mend the files or raise the share")
 
 
-@pytest.mark.parametrize("megabytes", [5, pytest.param(50, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("megabytes", [5, *thorough(50)])
 def test_a_line_of_many_mb(bench, megabytes):
     line = "the tide is at nine and the gull sat on a rope " * (megabytes * 1_000_000 // 47 + 1)
     assert len(line) > megabytes * 1_000_000

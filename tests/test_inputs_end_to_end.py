@@ -90,7 +90,7 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
     ("source", "message"),
     [
         ({"where": "lang = 'fr'"}, "where holds for none of 260 documents of ingest.sources"),
-        ({"where": "lang ="}, "ingest.sources (t): where='lang =' is no SQL condition"),
+        ({"where": "lang ="}, "ingest.sources (t): where='lang =' is not an SQL condition"),
         (
             {"keep": ["lan"]},
             "has no column 'lan' that keep or where names; it has doc_id, content, lang, score; did you",

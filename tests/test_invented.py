@@ -6,9 +6,9 @@ CI runs ninety more by bench/invented_corpora.py, which runs as many as one asks
 import pytest
 
 from invented import breaches, recipe_of, run_and_verify, write_tokenizer
+from larger_cases import thorough
 
 AT_ONCE = 5
-FIRSTS = [5, pytest.param(0, marks=pytest.mark.thorough)]
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("invented") / "tokenizer.json")
 
 
-@pytest.mark.parametrize("first", FIRSTS)
+@pytest.mark.parametrize("first", [AT_ONCE, *thorough(0)])
 def test_invented_corpora_pass(first, tokenizer, tmp_path):
     found, negatives = {}, 0
     for seed in range(first, first + AT_ONCE):

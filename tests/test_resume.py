@@ -135,9 +135,11 @@ def alive_in_group(process):
     ("moment", "send", "number", "code", "line"),
     [
         ("while workers start", os.killpg, signal.SIGINT, 130, "\n"),  # Ctrl-C reaches the workers too
-        ("at work", os.killpg, signal.SIGINT, 130, "\n"),
         ("at work", os.kill, signal.SIGTERM, 143, ""),  # kill, timeout, a container's end
-        ("while workers start", os.killpg, signal.SIGTERM, 143, ""),  # a scheduler's
+        pytest.param("at work", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough),
+        pytest.param(
+            "while workers start", os.killpg, signal.SIGTERM, 143, "", marks=pytest.mark.thorough
+        ),  # a scheduler's
     ],
 )
 def test_interrupted_says_how_to_go_on_and_goes_on(

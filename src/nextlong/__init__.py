@@ -34,7 +34,7 @@ def run(
 ) -> Run:
     """Carry out a recipe in its run directory, keeping what is there, and open the result.
 
-    `reporter` is told of progress. `changed_inputs="accept"` reads input files anew that differ from those of an earlier
+    `reporter` is told of progress. `changed_inputs="accept"` reads input files again that differ from those of an earlier
     run there. In a script, call it under `if __name__ == "__main__":`, because its worker processes import the script.
     Raises NextlongError for every mistake that a user can mend.
     """

@@ -68,7 +68,7 @@ def run(
     `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
     `stands` says what the directory stands for afterwards (`record.write`).
 
-    What is there already is kept. `changed_inputs="accept"` ingests anew where input files differ from those that an
+    What is there already is kept. `changed_inputs="accept"` ingests again where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
     """
     refuse_import_by_worker()

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from larger_cases import thorough
 from nextlong.cli.main import main
 from nextlong.recipe import Recipe
 
@@ -13,7 +14,6 @@ VALUES = [
     None, True, -1, 0, 10**30, -(10**400), float("nan"), float("inf"), -1e308, 1e308, "", " ", "x\x00y", "\ud800", "é" * 5000,
     "0x10", "2001-01-01", [], [None], [[]], ["\ud800"], {}, {"a": 1}, {"": None}, {"\ud800": 1},
 ]  # fmt: skip
-TURNS = 6
 
 
 def keys_of(node, above=()):
@@ -41,16 +41,17 @@ def plain(tmp_path):
     return Recipe.from_dict(asked).model_dump(mode="json")
 
 
-def wrong_values(place):
-    """Return a few values for the `place`-th key: six keys in a row get all of them."""
-    return [value for number, value in enumerate(VALUES) if (number + place) % TURNS == 0]
+def wrong_values(place, turns):
+    """Return a few values for the `place`-th key: as many keys in a row as there are turns get all of them."""
+    return [value for number, value in enumerate(VALUES) if (number + place) % turns == 0]
 
 
-def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys):
+@pytest.mark.parametrize("turns", [18, *thorough(5)])
+def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys, turns):
     path = tmp_path / "r.json"
     tried = 0
     for place, key in enumerate(keys_of(plain)):
-        for value in wrong_values(place):
+        for value in wrong_values(place, turns):
             changed = copy.deepcopy(plain)
             put(changed, key, value)
             path.write_text(json.dumps(changed), encoding="utf-8")
@@ -66,7 +67,7 @@ def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys):
                 err,
             )
             tried += 1
-    assert tried > 80 * (len(VALUES) // TURNS)
+    assert tried > 80 * (len(VALUES) // turns)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,3 @@
-"""Chunks: where the cuts fall, by hand; and what must hold for any text."""
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,8 +10,14 @@ from nextlong.corpus.chunk import chunk_shard, chunk_text
 from nextlong.results import ChunkResult
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.  \n\n\r\té日🎉\u0301\x00א"), max_size=120)
+
+
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=120)
+
+
 LENGTHS = ("slice", "paper")
+
+
 OVERSIZES = ("split", "keep")
 
 
@@ -181,9 +185,6 @@ def test_a_line_of_50_mb(line):
     assert len(spans) < 25_000
 
 
-# shards
-
-
 def write_documents(path, batches):
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
         for texts in batches:
@@ -209,25 +210,6 @@ def test_chunk_shard_writes_offsets_of_the_kept_documents(shard):
         "joint": [False, False, True, False, True, False],
     }
     assert counts == ChunkResult(documents=3, chunks=6, chars=15, longest_chunk_chars=3)
-
-
-def test_iter_chunk_texts_streams_batches_of_documents(shard):
-    documents, chunks, _ = shard
-    first, second = iter_chunk_texts(documents, chunks)
-    assert first.texts == ["aa\n", "bb\n", "cc"]
-    assert second.texts == ["🎉🎉\n", "מה", "e\n"]
-    assert second.rows.tolist() == [3, 4, 5]
-    assert second.doc_rows.tolist() == [2, 2, 3]
-    assert second.numbers.tolist() == [0, 1, 0]
-    assert second.content_hashes.tolist() == [0, 0, 1]
-
-
-def test_iter_chunk_texts_of_some_rows(shard):
-    documents, chunks, _ = shard
-    found = list(iter_chunk_texts(documents, chunks, np.array([1, 4])))
-    assert [batch.texts for batch in found] == [["bb\n"], ["מה"]]
-    assert [batch.numbers.tolist() for batch in found] == [[1], [1]]
-    assert list(iter_chunk_texts(documents, chunks, np.array([], np.int64))) == []
 
 
 def test_a_shard_of_which_nothing_is_kept(tmp_path):

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.embed.lsa import Lsa, _words, fit_lsa
 
@@ -69,6 +67,9 @@ def test_tfidf_equals_scikit_learn():
     texts = topic_texts(200)
     lsa = fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
     vocabulary = {term: column for column, term in enumerate(lsa.terms)}
+    # Here and below, because it takes longer to import than all these tests, and each test process imports each file.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     theirs = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32).fit(texts)
     fresh = [*topic_texts(50)[::-1], "", "nothing known here", "sail sail SAIL sail mast"]
     np.testing.assert_allclose(lsa.idf, theirs.idf_, rtol=1e-6)
@@ -88,6 +89,8 @@ def test_space_is_that_of_scikit_learns_exact_svd():
     texts = topic_texts(120)
     lsa = fit_lsa(texts, dimensions=6, max_terms=1000, seed=3)
     weights = lsa.tfidf(texts).toarray()
+    from sklearn.decomposition import TruncatedSVD
+
     exact = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(weights)
     mine = np.linalg.norm(weights @ lsa.components, axis=0)
     # Four topics, four strong directions; the flat tail behind them is where a randomized SVD approximates.

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import counts_of, total
-from nextlong import pipeline, recipe
+from nextlong import pipeline
 from nextlong.embed import slices
-from nextlong.embed.choose import Execution, _execution
+from nextlong.embed.choose import Execution
 from nextlong.embed.chunks import embed_shard
 from nextlong.embed.lsa import Lsa
 from nextlong.embed.slices import embed_slice, join_slices, slices_of
@@ -43,23 +43,6 @@ def test_slices_tile_the_shards_at_whole_calls(counts, sizes):
 def test_small_corpora_are_cut_finer_so_that_there_is_work_for_all_workers():
     assert len(slices_of([628, 628, 629], execution(128, 1408))) == 15
     assert len(slices_of([100_000], execution(128, 1408))) == 72
-
-
-@pytest.mark.parametrize(
-    ("rate", "calls", "expected"),
-    [
-        (47.2, 128, (128, 1408)),  # half a minute, in whole calls
-        (1000.0, 128, (128, 4096)),
-        (4.3, 128, (128, 128)),
-        (4.2, 128, (64, 64)),  # a slow model: smaller calls, as one must not take a minute
-        (0.1, 128, (2, 2)),
-        (0.001, 128, (1, 1)),
-        (3000.0, 4096, (4096, 4096)),
-    ],
-)
-def test_a_task_takes_half_a_minute(rate, calls, expected):
-    found = _execution("float32", 1, rate, call_chunks=calls)
-    assert (found.call_chunks, found.task_chunks) == expected
 
 
 def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
@@ -102,9 +85,6 @@ def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkey
         part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
 
 
-# the steps, with a real model
-
-
 @pytest.fixture(scope="module")
 def model_path() -> str:
     pytest.importorskip("sentence_transformers")
@@ -142,14 +122,3 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     again = step_of(run_dir, "embed")
     assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
     assert step_of(run_dir, "encoder").manifest == encoder.manifest
-
-
-@pytest.mark.heavy
-def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
-    shard = write_shard(tmp_path, "a", texts_of(25))
-    options = recipe.SentenceTransformers(device="cpu", dtype="float32")
-    encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}", sentence_transformers=options)
-    found = slices.try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
-    assert (found.dimensions, found.dtype) == (384, "float32")
-    assert found.chunks_per_second > 0
-    assert list(tmp_path.glob("out*")) == []

@@ -45,11 +45,5 @@ def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_pat
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
         array_jobs.run_share(recipe, "embed", part=(1, 2))
-    with pytest.raises(RunError, match=r"--only-step embedd is no step of this recipe; name one of .*embed"):
+    with pytest.raises(RunError, match=r"--only-step embedd is not a step of this recipe; name one of .*embed"):
         array_jobs.run_share(recipe, "embedd", part=(1, 2))
-
-
-@pytest.mark.parametrize("share", ["0/4", "5/4", "3", "a/b"])
-def test_a_share_that_is_none(recipe_file, share, capsys):
-    assert main(["run", str(recipe_file), "--only-step", "embed", "--tasks", share]) == 2
-    assert f"--tasks {share} is not a share" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_a_line_ends_at_its_newline_only(tmp_path, end):
 
 def test_a_damaged_line_is_told_by_its_number(tmp_path):
     write(tmp_path / "a.jsonl", '{"text": "a\u2028b"}\n{"text": \n')
-    with pytest.raises(EvaluateError, match=r"a\.jsonl, line 2: no JSON"):
+    with pytest.raises(EvaluateError, match=r"a\.jsonl, line 2: not JSON"):
         list(DataFiles(tmp_path).json_lines("a.jsonl"))
 
 
@@ -47,7 +47,7 @@ def test_a_damaged_gzip_is_told_with_its_source(tmp_path):
     place = tmp_path / "ruler/PaulGrahamEssays.json.gz"
     for content in (whole[:-12], b"no gzip at all", whole[:12] + b"\xff\xff\xff" + whole[15:]):
         place.write_bytes(content)
-        with pytest.raises(EvaluateError, match=r"Essays\.json\.gz cannot be read .* get it anew: it comes from"):
+        with pytest.raises(EvaluateError, match=r"Essays\.json\.gz cannot be read .* download it again: it comes from"):
             DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json")
     place.write_bytes(whole)
     assert DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json") == {"text": "a long essay"}
@@ -158,7 +158,11 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
         ),
         (RANKED, json.dumps(without(QUERY, "ctxs", 0, "text")), "record 1: ctxs[0] has no 'text' (it has id, label)"),
         (RANKED, "[" * 100_000, "is not JSON"),
-        ("icl/trec/train_5500.label", "DESC:manner How ?\nno label\n", ", line 2 is 'no label', no `LABEL:label text`"),
+        (
+            "icl/trec/train_5500.label",
+            "DESC:manner How ?\nno label\n",
+            ", line 2 is 'no label', not `LABEL:label text`",
+        ),
         ("icl/nlu/train.csv", "text,scenario,intent\nhello,a,b\nhi,a\n", "line 3: no 'intent' (it has text, scenario)"),
         ("icl/nlu/train.csv", 'text,scenario,intent\n"hello,a,b\n', "no CSV (unexpected end of data)"),
         ("icl/nlu/train.csv", "text,scenario,intent\n", "holds no row below its header"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -144,16 +143,6 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
         (out / name).write_text(json.dumps(values))
 
 
-def test_answers_with_any_line_separator_are_kept(tmp_path):
-    odd = [{"answer": "one\u2028two\u2029three\u0085four"}, {"answer": "five"}]
-    first = results.Partial(tmp_path / "a.partial.jsonl", "mark")
-    first.append(odd)
-    first.close()
-    again = results.Partial(tmp_path / "a.partial.jsonl", "mark")
-    again.close()
-    assert again.samples == odd
-
-
 @pytest.mark.parametrize(
     ("task", "length", "changed"),
     [
@@ -175,28 +164,6 @@ def test_every_file_that_is_read_counts(tmp_path, task, length, changed):
         run(blind, what)
 
 
-def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
-    from nextlong.evaluate.probe import Probe
-    from nextlong.runs import opened
-
-    composed = {"value": "abc"}
-    steps = SimpleNamespace(steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})})
-
-    def run_at(_):
-        steps.steps["compose"].manifest["fingerprint"] = composed["value"]
-        return steps
-
-    monkeypatch.setattr(opened, "Run", run_at)
-    probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "asked": 1}, lengths="none", samples=1)
-    what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
-    run(Oracle(word_tokenizer()), what)
-    _, lines = run(Oracle(word_tokenizer()), replace(what, run=tmp_path / "two"))
-    assert lines[0].endswith("kept")
-    composed["value"] = "def"
-    with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
-        run(Oracle(word_tokenizer()), what)
-
-
 def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(tmp_path):
     model = Oracle(word_tokenizer())
     model.context = 4096
@@ -209,13 +176,6 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
     with pytest.raises(EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
     assert not (tmp_path / "r").exists()
-
-
-def test_what_is_no_results_directory_is_told(tmp_path):
-    with pytest.raises(EvaluateError, match=r"has no evaluation\.json; give a folder that"):
-        results.read_results(tmp_path)
-    with pytest.raises(EvaluateError, match="is not a folder"):
-        results.read_results(tmp_path / "none")
 
 
 def command(tiny_model, data_folder, out, *more):

@@ -6,12 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nextlong
-from nextlong import pipeline
-from nextlong.artefacts import finished
-from nextlong.artefacts.sequences import read_references
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.export.arrange import mix, split, split_apart
-from nextlong.export.pack import pack
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -24,9 +20,6 @@ def index_of(lengths, *, run=0, keys=None):
 
 def names(index):
     return list(zip(index["run"].tolist(), index["place"].tolist(), strict=True))
-
-
-# mix
 
 
 def test_one_to_two_by_sequences():
@@ -100,9 +93,6 @@ def test_no_run_is_bunched(runs):
         assert np.abs(drift).max() <= 1 + share * len(runs) / 2 + 1e-9
 
 
-# split
-
-
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=60), st.floats(0.01, 0.99), st.integers(0, 9), st.randoms())
 def test_a_split_is_by_key_alone(keys, validation, seed, random):
     index = index_of([1] * len(keys), keys=np.array(keys, np.uint64))
@@ -124,7 +114,7 @@ def test_about_the_share_is_held_out():
 
 @pytest.mark.parametrize("validation", [0, 1, -0.1, float("nan")])
 def test_a_share_that_is_none(validation):
-    with pytest.raises(RecipeError, match="is no share; give a number between 0 and 1"):
+    with pytest.raises(RecipeError, match="is not a share; give a number between 0 and 1"):
         split(index_of([1]), validation=validation, seed=0)
 
 
@@ -151,74 +141,6 @@ def test_a_split_apart_leaves_out_what_shares_a_chunk(corpora, left_out):
     assert count == len(left_out)
 
 
-# pack
-
-
-def rows_of(packed):
-    return [part.tolist() for part in np.split(packed.order, packed.offsets[1:-1])]
-
-
-def test_eight_of_65536_fill_a_row():
-    packed = pack(np.full(20, 65_536), row_tokens=524_288)
-    assert rows_of(packed) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
-
-
-def test_each_goes_where_the_least_room_suffices():
-    packed = pack(np.array([3, 6, 5, 4, 2]), row_tokens=10)
-    assert rows_of(packed) == [[0, 2, 4], [1, 3]]
-
-
-def test_a_sequence_longer_than_a_row():
-    with pytest.raises(RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"):
-        pack(np.array([1, 11]), row_tokens=10)
-
-
-def test_nothing_to_pack():
-    packed = pack(np.empty(0, np.int64), row_tokens=10)
-    assert (packed.order.tolist(), packed.offsets.tolist()) == ([], [0])
-
-
-@given(st.lists(st.integers(1, 40), max_size=60), st.integers(40, 90))
-def test_packing_loses_nothing_and_overfills_no_row(lengths, row_tokens):
-    lengths = np.array(lengths, np.int64)
-    packed = pack(lengths, row_tokens=row_tokens)
-    rows = rows_of(packed) if len(lengths) else []
-    assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
-    tokens = np.array([lengths[row].sum() for row in rows])
-    assert all((tokens > 0) & (tokens <= row_tokens))
-    assert [row[0] for row in rows] == sorted(min(row) for row in rows)
-    assert len(rows) < 2 or np.sort(tokens)[:2].sum() > row_tokens  # no two rows would fit into one
-
-
-# the index of a finished run
-
-
 @pytest.fixture(scope="module")
 def run(shared_run):
     return nextlong.open(shared_run)
-
-
-def test_the_index_of_a_run_names_every_sequence(run):
-    index = finished.references(run.steps, run.sequences_per_part).read_index(run=3)
-    ids = [f"nextlong-{key:016x}" for key in index["key"].tolist()]
-    assert ids == [sequence.id for sequence in run.sequences()]
-    assert set(index["run"].tolist()) == {3}
-    assert index["length"].tolist() == [2048] * 12
-    places = [(part, place) for part, count in enumerate(run.sequences_per_part) for place in range(count)]
-    assert [(row["part"], row["place"]) for row in index] == places
-
-
-def test_the_references_of_a_run_are_its_chunks(run):
-    ids, offsets = read_references(run.steps["compose"].files(".sequences.arrow"), take=run.sequences_per_part)
-    for number, sequence in enumerate(run.sequences()):
-        expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
-        assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
-
-
-def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for, own_run):
-    pipeline.run(recipe_for(own_run, "compose.method=standard", "export.formats=[jsonl]"))
-    run = nextlong.open(own_run)
-    hashes = [np.load(path) for path in run.steps["ingest"].files(".hashes.npy")]
-    firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
-    index = finished.references(run.steps, run.sequences_per_part).read_index()
-    assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]

@@ -82,7 +82,7 @@ def test_without_rows_there_is_nothing(tmp_path, content):
         (
             "id;text\n1;x\n",
             {},
-            "its first row has no ',' but ';' between the names of columns; write it anew with commas",
+            "its first row has no ',' but ';' between the names of columns; rewrite it with commas",
         ),
         ("id\ttext\n1\tx\n", {}, "set the source's format: tsv"),
         (

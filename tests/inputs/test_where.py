@@ -154,8 +154,8 @@ def test_plain_text_has_no_columns(tmp_path):
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("lang = ", "is no SQL condition: syntax error"),
-        ("lang == 'en' AND", "is no SQL condition: syntax error"),
+        ("lang = ", "is not an SQL condition: syntax error"),
+        ("lang == 'en' AND", "is not an SQL condition: syntax error"),
         ("random() < 0.1 AND lang = 'en'", "random() is another value every time"),
         ("date > now()", "now() is another value every time"),
         ("id IN (SELECT id FROM 'other.csv')", "holds a subquery"),

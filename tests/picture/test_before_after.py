@@ -1,13 +1,9 @@
-"""The picture of its own: well-formed for every layout, every text escaped; and as PNG."""
-
-import sys
 from xml.etree import ElementTree
 
 import pytest
 
 from hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
-from nextlong.errors import NextlongError
-from nextlong.picture import before_after, png
+from nextlong.picture import before_after
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,15 +41,3 @@ def test_hostile_names_stay_names():
     root = ElementTree.fromstring(before_after.svg(spans, tokens=5, name=HOSTILE))
     assert {own.tag.removeprefix(SVG) for own in root.iter()} <= {"svg", "title", "rect", "text"}
     assert any("<script>" in (own.text or "") for own in root.iter(f"{SVG}title"))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("spans", [EXTENDED, DOCUMENTS])
-def test_png_has_the_magic_of_png(spans):
-    assert png.png(spans, tokens=402, name="n").startswith(b"\x89PNG\r\n")
-
-
-def test_without_matplotlib_png_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(NextlongError, match=r"pip install 'nextlong\[report\]'"):
-        png.png(EXTENDED, tokens=402, name="n")

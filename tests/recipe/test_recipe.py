@@ -225,7 +225,7 @@ def test_load_names_file_key_and_value(tmp_path):
         ("- a\n", r"r\.yaml holds a list, not the keys of a recipe; `nextlong init` writes one"),
         ("just text", r"r\.yaml holds a str, not the keys of a recipe"),
         ("", r"r\.yaml holds nothing, not the keys of a recipe"),
-        ("1: 2\n", r"r\.yaml: 1 is no key; keys are words"),
+        ("1: 2\n", r"r\.yaml: 1 is not a key; keys are words"),
     ],
 )
 def test_a_file_that_is_no_recipe(tmp_path, text, message):
@@ -337,5 +337,5 @@ def test_a_shard_larger_than_its_format_can_count_is_refused():
 @pytest.mark.parametrize("run_dir", ["s3://bucket/run", "gs://bucket/run", "memory://run"])
 def test_run_dir_must_be_a_folder(run_dir):
     plain = {"run_dir": run_dir, "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2"}
-    with pytest.raises(RecipeError, match=rf"run_dir={run_dir} is no folder: .* object stores cannot do"):
+    with pytest.raises(RecipeError, match=rf"run_dir={run_dir} is not a local folder: .* object stores cannot do"):
         Recipe.from_dict(plain)

@@ -7,7 +7,7 @@ import yaml
 
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError
-from nextlong.replicate import plan, presets, published
+from nextlong.replicate import presets, published
 from nextlong.replicate.recipe import PresetName, Replication
 
 
@@ -21,7 +21,10 @@ def test_init_writes_the_ablations_that_are_asked_for(tmp_path):
     assert Replication.load(path).experiments == ("methods", "position")
 
 
+@pytest.mark.heavy  # a plan imports what trains
 def test_the_papers_plan_sweeps_every_ablation_that_is_asked_for():
+    from nextlong.replicate import plan
+
     plain = presets.recipe_from("paper", out="out").model_dump(mode="json")
     recipe = Replication.from_dict({**plain, "experiments": ["methods", "granularity", "position", "negatives"]})
     sweeps = [line.strip() for line in plan._commands(recipe) if " sweep " in line]
@@ -63,7 +66,7 @@ def test_the_papers_averages_follow_from_its_columns(rows):
             {"extend": {"tokens": 512, "tokens_per_step": 1024}},
             "extend.tokens=512 is no longer than pretrain.tokens=512; raise it",
         ),
-        ({"pretrain": {"tokens": 300}}, "tokens_per_step=16384 is no multiple of tokens=300; make it one"),
+        ({"pretrain": {"tokens": 300}}, "tokens_per_step=16384 is not a multiple of tokens=300; make it one"),
         ({"pretrain": {"warmup_steps": 100}}, "warmup_steps=100 is not less than steps=100; lower it"),
         ({"seeds": [1, 1]}, "seeds=[1, 1] is empty or names one twice; name each once"),
         ({"seeds": []}, "seeds=[] is empty"),

@@ -64,7 +64,7 @@ def test_values_are_yaml_in_the_order_given():
         ("chunk.max_chars", "is not KEY=V1,V2"),
         ("chunk.max_chars=", "is not KEY=V1,V2"),
         ("=1,2", "is not KEY=V1,V2"),
-        ("a=[1,2", "is no list of YAML values"),
+        ("a=[1,2", "is not a list of YAML values"),
         ("a=1,2,1", "the value 1 stands twice"),
     ],
 )

@@ -1,7 +1,6 @@
 """Exports of finished runs: packed, split, mixed, and never made twice."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,14 +9,10 @@ import yaml
 
 import nextlong
 from counted import counts_of
-from exported_runs import change_json, record_of
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError
 from nextlong.runs import export as runs_export
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.files import check_files
-from nextlong.verify.mixes import check_mixes
 
 T = 2048
 
@@ -31,26 +26,9 @@ def rows_of(folder):
     return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
-def ids_by_name(rows):
-    """Return the tokens of each sequence by its id, rows taken apart at their boundaries."""
-    found = {}
-    for row in rows:
-        pieces = np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1])
-        found |= dict(zip(row["sequence_id"].split(), (piece.tolist() for piece in pieces), strict=True))
-    return found
-
-
 @pytest.fixture(scope="module")
 def sequences(shared_run):
     return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
-
-
-@pytest.fixture(scope="module")
-def shorter_run(recipe_for, tmp_path_factory):
-    """A run of half the length, of the same corpus and tokenizer."""
-    run_dir = tmp_path_factory.mktemp("shorter") / "run"
-    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
-    return run_dir
 
 
 def test_what_a_run_exported_is_not_written_again(own_run):
@@ -58,50 +36,6 @@ def test_what_a_run_exported_is_not_written_again(own_run):
     before = {path.name for path in own_run.iterdir()}
     export([own_run], formats=["parquet"])
     assert {path.name for path in own_run.iterdir()} == before
-
-
-def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, sequences):
-    done = export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
-    rows = rows_of(done["parquet"].folder)
-    assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
-    assert [row["length"] for row in rows] == [3 * T] * 4
-    assert ids_by_name(rows) == sequences
-    spans = rows[0]["spans"]
-    assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
-    assert all(a["token_end"] == b["token_start"] for a, b in pairwise(spans))
-    assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
-
-
-def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
-    done = export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
-    (path,) = done["jsonl"].files(".jsonl")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
-    documents = {span["doc_id"] for row in rows for span in row["spans"]} - {-1}
-    assert counts_of(done["rows"])[0]["train"] == {
-        "rows": 3,
-        "sequences": 12,
-        "documents": len(documents),
-        "tokens": 12 * T,
-        "of_runs": [],
-        "short_rows": 1,
-    }
-    texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
-    assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
-
-
-def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, sequences):
-    split = ["export.validation=0.4", "workers=1"]
-    done = export([own_run], formats=["parquet"], overrides=split)
-    train, validation = (ids_by_name(rows_of(done[name].folder)) for name in ("parquet", "parquet-validation"))
-    assert train
-    assert validation
-    assert train | validation == sequences
-    done = export([shorter_run], formats=["parquet"], overrides=split)
-    shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
-    common = sequences.keys() & (shorter | ids_by_name(rows_of(done["parquet"].folder))).keys()
-    assert common
-    assert all((name in validation) == (name in shorter) for name in common)
 
 
 def test_chunks_of_validation_are_left_out_of_train(own_run):
@@ -183,7 +117,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is no token",
+            "export.megatron_eod='nope' is not a token",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
@@ -262,37 +196,6 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
         export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
 
 
-def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
-    with pytest.raises(NextlongError, match=r"wants sequences of compose.target_tokens \+ 1 = 2,049 tokens, those of"):
-        export([own_run], formats=["torchtitan"])
-    embedded = {path.name for path in own_run.glob("*-embed-*")}
-    done = pipeline.run(recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3"))
-    rows = rows_of(done["torchtitan"].folder)
-    assert [row["seq_lengths"] for row in rows] == [[T + 1]] * 3
-    assert [len(row["input_ids"]) for row in rows] == [T + 1] * 3
-    assert {path.name for path in own_run.glob("*-embed-*")} == embedded
-    assert [len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()] == [T + 1] * 3
-
-
-def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, sequences):
-    done = export([own_run], formats=["axolotl"])
-    rows = rows_of(done["axolotl"].folder)
-    assert [row["input_ids"] for row in rows] == list(sequences.values())
-    assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
-    assert all(row["attention_mask"] == [1] * T for row in rows)
-    with pytest.raises(NextlongError, match="axolotl takes a packed row for one document"):
-        export([own_run], formats=["axolotl"], overrides=["export.pack=4096"])
-
-
-def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
-    changed = {"compression": "lz4", "row_group_mb": 1.0}
-    change_json(record_of(own_run), lambda record: record["recipe"]["export"].update(changed))
-    written = runs_export.export([own_run], formats=["mds"])
-    assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
-    kept = runs_export.export([own_run], formats=["mds", "parquet"]).recipe.export
-    assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
-
-
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
@@ -309,50 +212,6 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     assert counts_of(done["rows"])[0]["train"]["documents"] == len(keys)
 
 
-def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
-    assert check_mixes(Artefacts(own_run)) == []
-    done = export([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
-    (outcome,) = check_mixes(Artefacts(own_run))
-    assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
-    assert "hashes only" in outcome.note
-    assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
-    path = done["parquet"].files(".parquet")[0]
-    path.write_bytes(path.read_bytes() + b"!")
-    (outcome,) = check_mixes(Artefacts(own_run))
-    assert outcome.breaches == 1
-    assert f"{path.parent.name}/{path.name} has" in outcome.examples[0]
-    (done["rows"].folder / "manifest.json").write_text("{}")
-    (outcome,) = check_mixes(Artefacts(own_run))
-    assert outcome.breaches == 2
-    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is no manifest of a step"
-
-
-def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
-    tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
-    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
-    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
-        pipeline.run(recipe_for(tmp_path / "run", *asked))
-    assert list((tmp_path / "run").glob("[0-9]*")) == []
-    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is no token of the tokenizer"):
-        pipeline.run(recipe_for(tmp_path / "trained", *asked[1:]))
-    made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
-    assert made >= {"ingest", "chunk", "tokenizer"}
-    assert made.isdisjoint({"draft", "rows"})  # what waits for the tokenizer; others may have begun beside it
-
-
-def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "titan", "export.formats=[torchtitan]", "compose.sequences=2", "workers=1"))
-    for formats in (["torchtitan"], ["parquet"]):
-        with pytest.raises(
-            NextlongError, match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens"
-        ):
-            export([own_run, tmp_path / "titan"], formats=formats)
-    with pytest.raises(
-        NextlongError, match=r"parquet wants sequences of compose.target_tokens = 2,048 tokens, those of"
-    ):
-        export([tmp_path / "titan"], formats=["parquet"])
-
-
 def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
     assert main(["export", str(own_run), "--to", "jsonl"]) == 0
     told = capsys.readouterr().out
@@ -365,29 +224,3 @@ def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empt
     assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
     card = (nextlong.open(own_run).exported("jsonl")[0].parent / "README.md").read_text("utf-8")
     assert "| 68.2 % |" in card
-
-
-def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
-    done = export([own_run], formats=["parquet"])
-    (path,) = done["statistics"].files(".statistics.json")
-    told = json.loads(path.read_text("utf-8"))["numbers"]
-    assert told["sequences"] == "12 of 2,048 tokens"
-    again = export([own_run], formats=["mds"], overrides=["export.pack=4096"])
-    assert again["statistics"].folder == done["statistics"].folder
-    for step in (done["parquet"], again["mds"]):
-        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (step.folder / "README.md").read_text("utf-8")
-    assert nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
-
-
-def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
-    done = export([own_run], formats=["parquet"])
-    manifests, hashes = check_files(Artefacts(own_run))
-    assert (manifests.examples, hashes.examples) == ([], [])
-    card = done["parquet"].folder / "README.md"
-    card.write_bytes(card.read_bytes().replace(b"12 sequences", b"13 sequences", 1))
-    (path,) = done["statistics"].files(".statistics.json")
-    path.write_bytes(path.read_bytes()[:-9])
-    wrong = check_files(Artefacts(own_run))[1].examples
-    assert len(wrong) == 2
-    assert any(f"{card.parent.name}/README.md has the hash" in told for told in wrong)
-    assert any(f"{path.parent.name}/{path.name} has" in told for told in wrong)

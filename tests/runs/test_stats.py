@@ -3,7 +3,6 @@
 import io
 import json
 from collections import Counter
-from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -16,24 +15,7 @@ from nextlong import pipeline
 from nextlong.report import compare, stats_page
 from nextlong.runs import card_statistics, stats
 
-CHUNKY = ("meta", "negative", "document")
 HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
-
-
-@pytest.fixture(scope="module")
-def run(shared_run):
-    return nextlong.open(shared_run)
-
-
-@pytest.fixture(scope="module")
-def measured(run):
-    return stats.measure(run)
-
-
-@pytest.fixture(scope="module")
-def sequences(run):
-    """The chunk spans of every sequence, as objects."""
-    return [[span for span in sequence.spans if span.role in CHUNKY] for sequence in run.sequences()]
 
 
 def test_yield(run, measured):
@@ -46,85 +28,12 @@ def test_yield(run, measured):
     assert told.untried == 7
 
 
-def test_similarity(measured, sequences):
-    negatives = [span.score for spans in sequences for span in spans if span.role == "negative"]
-    assert measured.similarity.count == len(negatives)
-    assert measured.similarity.mean == pytest.approx(fmean(negatives), rel=1e-9)
-    assert measured.similarity.max == pytest.approx(max(negatives), abs=6e-5)
-    expected = np.quantile(negatives, [0.1, 0.5, 0.9], method="inverted_cdf")
-    own = [measured.similarity.p10, measured.similarity.p50, measured.similarity.p90]
-    assert own == pytest.approx(expected.tolist(), abs=6e-5)
-
-
 def test_every_document_of_the_corpus_is_measured(run, measured, small_corpus):
     texts = [json.loads(line)["text"] for path in small_corpus.iterdir() for line in path.read_text().splitlines()]
     lengths = sorted(map(len, dict.fromkeys(texts)))
     assert (measured.document_chars.count, measured.document_chars.max) == (len(lengths), lengths[-1])
     assert measured.document_chars.mean == pytest.approx(fmean(lengths))
     assert sum(own.count for own in measured.document_chars_histogram) == len(lengths)
-
-
-def test_steps_took_what_their_manifests_say(run, measured):
-    assert [own.step for own in measured.steps] == list(run.steps)
-    manifest = run.steps["draft"].manifest
-    (draft,) = [own for own in measured.steps if own.step == "draft"]
-    assert (draft.seconds, draft.bytes) == (manifest["seconds"], manifest["bytes"])
-    assert draft.peak_bytes == max(part["peak_bytes"] for part in manifest["parts"]) > 10**7
-
-
-def test_histograms_count_every_span_once(measured, sequences):
-    lengths = [span.token_end - span.token_start for spans in sequences for span in spans]
-    assert (measured.chunk_tokens.count, measured.chunk_tokens.max) == (len(lengths), max(lengths))
-    metas = [[span for span in spans if span.role == "meta"] for spans in sequences]
-    gaps = [after.token_start - before.token_end for own in metas for before, after in pairwise(own)]
-    for values, bins in ((lengths, measured.chunk_tokens_histogram), (gaps, measured.distance_histogram)):
-        assert [sum(own.least <= value <= own.most for value in values) for own in bins] == [own.count for own in bins]
-        assert sum(own.count for own in bins) == len(values)
-    cosines = [span.score for spans in sequences for span in spans if span.role == "negative"]
-    bins = measured.similarity_histogram
-    assert [sum(own.least - 5e-5 <= score < own.most + 5e-5 for score in cosines) for own in bins] == [
-        own.count for own in bins
-    ]
-    assert sum(own.count for own in bins) == len(cosines)
-
-
-def test_similarity_by_rank(measured, sequences):
-    by_rank = {}
-    for spans in sequences:
-        for group in range(spans[-1].group + 1):
-            own = [span.score for span in spans if span.group == group and span.role == "negative"]
-            for rank, score in enumerate(own, start=1):
-                by_rank.setdefault(rank, []).append(score)
-    assert [one.rank for one in measured.similarity_by_rank] == [rank for rank in (1, 2, 5, 10, 20) if rank in by_rank]
-    for one in measured.similarity_by_rank:
-        assert one.count == len(by_rank[one.rank])
-        assert one.mean == pytest.approx(fmean(by_rank[one.rank]), rel=1e-9)
-
-
-def test_distance(measured, sequences):
-    gaps = []
-    for spans in sequences:
-        metas = [span for span in spans if span.role == "meta"]
-        gaps += [after.token_start - before.token_end for before, after in pairwise(metas)]
-    own = measured.distance_tokens
-    assert (own.count, own.max) == (len(gaps), max(gaps))
-    assert own.mean == pytest.approx(fmean(gaps))
-    assert own.p50 == sorted(gaps)[(len(gaps) - 1) // 2]
-
-
-def test_reuse(measured, sequences):
-    uses = Counter(span.chunk_id for spans in sequences for span in spans if span.role == "negative")
-    names = {span.chunk_id: span.source_id for spans in sequences for span in spans}
-    reuse = measured.reuse
-    assert (reuse.distinct_chunks, reuse.max) == (len(uses), max(uses.values()))
-    assert reuse.mean == pytest.approx(fmean(uses.values()))
-    assert [(own.least, own.most) for own in reuse.histogram][:4] == [(1, 1), (2, 2), (3, 4), (5, 8)]
-    for own in reuse.histogram:
-        assert own.chunks == sum(own.least <= count <= own.most for count in uses.values())
-    best = sorted(uses, key=lambda chunk: (-uses[chunk], chunk))[:10]
-    assert [(hub.chunk_id, hub.source_id, hub.uses) for hub in reuse.hubs] == [
-        (chunk, names[chunk], uses[chunk]) for chunk in best
-    ]
 
 
 def test_leaks(measured):
@@ -210,23 +119,6 @@ def printed(measured, *, terminal):
     return file.getvalue()
 
 
-def test_the_page_tells_every_block(measured):
-    lines = printed(measured, terminal=False).splitlines()
-    assert lines[0] == f"12 sequences of 2,048 tokens in {measured.run}"
-    told = {" ".join(line.split()) for line in lines}
-    assert told >= {
-        "method nextlong", "Yield", "kept 12", "tokens 24,576", "own-document negatives 0", "chunks repeated 0",
-        f"rank 1 {measured.similarity_by_rank[0].mean:.4f} (mean of {measured.similarity_by_rank[0].count})",
-        f"p50 {measured.distance_tokens.p50:,.0f}", f"used 1 {measured.reuse.histogram[0].chunks:,} chunks",
-        f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id}, chunk {measured.reuse.hubs[0].chunk_id}",
-    }  # fmt: skip
-
-
-def test_pipes_get_plain_text_and_terminals_colour(measured):
-    assert "\x1b" not in printed(measured, terminal=False)
-    assert "\x1b[1m" in printed(measured, terminal=True)
-
-
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
@@ -234,17 +126,6 @@ def test_json_is_plain_and_whole(measured):
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
     assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}
-
-
-# other settings and methods
-
-
-def test_the_cap_on_uses_shows_in_the_reuse(recipe_for, own_run, measured):
-    pipeline.run(recipe_for(own_run, "compose.max_uses=2"))
-    capped = stats.measure(nextlong.open(own_run))
-    assert measured.reuse.max > 2
-    assert (capped.reuse.max, capped.max_uses) == (2, 2)
-    assert [(own.least, own.most) for own in capped.reuse.histogram] == [(1, 1), (2, 2)]
 
 
 def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):

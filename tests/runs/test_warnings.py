@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import nextlong
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.results import SplitResult
@@ -94,7 +95,7 @@ def said(measured, name):
 # a corpus without reproach, in many settings
 
 
-@pytest.mark.parametrize("overrides", [[], ["compose.method=knn"], ["compose.method=standard"]], ids=str)
+@pytest.mark.parametrize("overrides", [[], *thorough(["compose.method=knn"], ["compose.method=standard"])], ids=str)
 def test_a_sound_corpus_is_warned_of_nothing(measured, overrides):
     assert measured({"one": Writer(1).documents(400)}, *overrides).warnings == ()
 

@@ -5,7 +5,7 @@ import pytest
 
 from nextlong.search import exact_torch
 from nextlong.search.exact import nearest
-from nextlong.search.index import IndexFiles, open_index
+from nextlong.search.index import IndexFiles
 from stored_vectors import clustered_rows, packed, save_shards
 
 pytestmark = pytest.mark.heavy
@@ -27,9 +27,3 @@ def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, co
     expected = nearest(queries, paths, k=k, exclude=exclude)
     for column, true_column in zip(found, expected, strict=True):
         assert [values.tolist() for values in column] == [values.tolist() for values in true_column]
-
-
-def test_a_task_with_a_gpu_searches_on_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("nextlong.search.index.granted_gpus", lambda: (0,))
-    (path,) = save_shards(tmp_path, clustered_rows(10))
-    assert type(open_index(IndexFiles("exact", (path,)))).__name__ == "ExactTorch"

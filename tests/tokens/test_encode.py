@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from larger_cases import thorough
 from nextlong.tokens.encode import TextEncoder, read_tokenizer, trial_texts
 from nextlong.tokens.tokenizer import LLAMA3_PATTERN
 
@@ -170,7 +171,7 @@ def test_each_pair_of_awkward_pieces(name):
 CONTEXTS = ["  {0}a{0}'sa", "\n\n{0}a1{0}2 '{0}t", "'{0}क .{0}.\n", "a{0}b{0}{0}  {0}\n{0} \n{0}\u0301"]
 
 
-@pytest.mark.parametrize("each", [16, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("each", [16, *thorough(1)])
 @pytest.mark.parametrize("name", ["llama3", "gpt2-split", "neox"])
 def test_each_character_is_classed_as_the_reference_does(name, each):
     codes = [*range(0x80, 0x3000), *range(0x3000, 0x32000, 16)]  # of scripts with many characters, each 16th

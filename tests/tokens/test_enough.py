@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import nextlong
+from larger_cases import thorough
 from nextlong.cli.main import main
 from nextlong.inputs.remembered import input_files
 from nextlong.tokens.enough import check_enough
@@ -114,7 +115,7 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, tmp_path, c
     assert "chunks used compose.max_uses=1 times and no more)" in told
 
 
-@pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest", "splice", "untie_the_knots"])
+@pytest.mark.parametrize("method", ["standard", "knn", *thorough("iclm", "quest", "splice", "untie_the_knots")])
 def test_fewer_than_asked_is_never_without_a_reason(recipe_for, tmp_path, capsys, method):
     recipe = recipe_for(
         tmp_path / "run", f"compose.method={method}", "compose.sequences=5000", "compose.target_tokens=4096"

@@ -136,6 +136,7 @@ def test_differences_are_counted(shard, tmp_path, monkeypatch):
     other = train_bpe(TEXTS[:2], vocab_size=300)
     wrong = fastokens.Tokenizer.from_json_str(other.to_str())
     monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
+    monkeypatch.setattr(encode, "_verdicts", {})
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
     checked = chunk_texts(shard)[:16]  # of 18

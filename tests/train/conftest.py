@@ -1,11 +1,9 @@
 """Trainings of a model so small that a step takes a fraction of a second."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import yaml
+
+from nextlong import pipeline
 
 SMALL = {
     "model.scratch": {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 2, "key_value_heads": 1},
@@ -22,6 +20,21 @@ SMALL = {
 }
 
 
+@pytest.fixture(scope="session")
+def ended_run(recipe_for, tmp_path_factory):
+    """A run whose sequences end in EOS, which Megatron wants."""
+    run_dir = tmp_path_factory.mktemp("ended") / "run"
+    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]"))
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def standard_run(recipe_for, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("standard") / "run"
+    pipeline.run(recipe_for(run_dir, "compose.method=standard"))
+    return run_dir
+
+
 @pytest.fixture
 def train_recipe(shared_run, tmp_path):
     """A function of keys and values that returns a small training recipe over the shared run."""
@@ -36,25 +49,6 @@ def train_recipe(shared_run, tmp_path):
         return TrainRecipe.from_dict(data, overrides=overrides)
 
     return recipe
-
-
-@pytest.fixture
-def command():
-    """A function that runs `nextlong` in a process of its own, alone or as several ranks, on one thread each."""
-
-    def run(*arguments, ranks=1, check=True, **environment):
-        launcher = [sys.executable, "-m"]
-        if ranks > 1:
-            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        return subprocess.run(
-            [*launcher, "nextlong", *map(str, arguments)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
-            capture_output=True,
-            text=True,
-            check=check,
-        )
-
-    return run
 
 
 @pytest.fixture

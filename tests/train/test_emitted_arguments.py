@@ -12,14 +12,10 @@ import shlex
 import pytest
 import yaml
 
-from nextlong import pipeline
+from llama_config import LLAMA
 from nextlong.train.emit import emit
 from nextlong.train.presets import recipe_from
 
-LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14_336, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": False,
-}  # fmt: skip
 SWITCHES = [
     "use-rotary-position-embeddings", "use-rope-scaling", "group-query-attention", "swiglu", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "use-distributed-optimizer", "eod-mask-loss", "bf16", "reset-position-ids",
@@ -72,13 +68,6 @@ def read(script, program, switches, options):
     """Parse what the launch script hands to a program, as a shell would cut it."""
     words = shlex.split(script.read_text().split(program, 1)[1].replace("\\\n", " "))
     return vars(parser(switches, options).parse_args(words))
-
-
-@pytest.fixture(scope="module")
-def ended_run(recipe_for, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("ended") / "run"
-    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]"))
-    return run_dir
 
 
 @pytest.fixture

@@ -62,11 +62,11 @@ def test_what_cannot_be_read_is_named_with_its_cure(exported, tmp_path):
         rows_of(tmp_path)
     index = json.loads((exported / "index.json").read_bytes())
     (tmp_path / "index.json").write_text('{"shards": [1]}')
-    with pytest.raises(RecipeError, match=r"it is no index of MDS shards"):
+    with pytest.raises(RecipeError, match=r"it is not an index of MDS shards"):
         rows_of(tmp_path)
     index["shards"][0]["column_names"].append("more")
     (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(RecipeError, match=r"it is no index of MDS shards"):
+    with pytest.raises(RecipeError, match=r"it is not an index of MDS shards"):
         rows_of(tmp_path)
     index["shards"][0]["column_names"].pop()
     for shard in index["shards"]:

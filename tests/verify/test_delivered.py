@@ -119,7 +119,7 @@ def test_an_altered_record_is_found(there):
     change_json(path, lambda record: record["splits"]["train"].update(rows=99))
     assert "manifest.json has been altered" in breaches(there / "jsonl")["record"][0]
     path.write_text("{}")
-    assert breaches(there / "jsonl")["record"][0].startswith("manifest.json is no record of an export")
+    assert breaches(there / "jsonl")["record"][0].startswith("manifest.json is not the record of an export")
 
 
 def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):

@@ -1,7 +1,6 @@
 """Exports of every format and split, single and packed, are sound as written and found out when altered."""
 
 import json
-import shutil
 import struct
 from itertools import pairwise
 
@@ -17,7 +16,6 @@ from nextlong.runs import export as runs_export
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import verify
 from nextlong.verify.files import check_files
-from nextlong.verify.sequences import check_sequences
 
 
 def test_every_format_passes_as_written(exported_run):
@@ -46,9 +44,6 @@ def test_a_validation_split_of_other_rows_than_train_is_no_longer_the_runs(packe
     runs_export.export([packed], formats=["parquet"], overrides=["workers=1"])
     assert "parquet-validation rows" not in outcomes_of(packed)
     assert not breaches(packed)
-
-
-# damage to rows
 
 
 def change_parquet(folder, change):
@@ -132,46 +127,6 @@ def test_an_altered_packed_row(packed, name, change, problem):
     assert problem in wrong[1][0]
 
 
-def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
-    assert breaches(titan) == {}
-    held_out = outcomes_of(titan)["torchtitan-validation rows"].checked
-    assert 0 < held_out < outcomes_of(titan)["torchtitan rows"].checked
-    (sequences, *_) = check_sequences(Artefacts(titan))
-    assert sequences.checked
-    assert not sequences.breaches  # of TOKENS + 1 each
-    change_parquet(folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop()))
-    change = in_row(0, lambda row: row["input_ids"].__setitem__(5, 600))
-    change_parquet(folder_of(titan, "torchtitan-validation"), change)
-    change_parquet(
-        folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
-    )
-    found = breaches(titan)
-    assert found["torchtitan-validation rows"][0].startswith("torchtitan-validation row 0: input_ids[5] is 600, should")
-    assert "torchtitan row 1: 1,025 ids, should be 1,026" in found["torchtitan rows"]
-    assert "torchtitan row 2: seq_lengths is [513], should be [513, 513]" in found["torchtitan rows"]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, should be"),
-        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, should be"),
-        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, should be"),
-        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "should be -100"),
-        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, should be 1"),
-        (lambda row: row["attention_mask"].pop(), "511 attention_mask, should be 512"),
-    ],
-)
-def test_an_altered_axolotl_row(run, change, problem):
-    change_parquet(folder_of(run, "axolotl"), in_row(2, change))
-    (wrong,) = breaches(run)["axolotl rows"]
-    assert wrong.startswith("axolotl row 2: ")
-    assert problem in wrong
-
-
-# damage to MDS
-
-
 def mds_shard(folder):
     """Return the first shard's path and the offsets of its samples."""
     path = min(folder.glob("*.mds"))
@@ -213,26 +168,6 @@ def test_swapped_mds_samples(run):
     assert [example.partition(": ")[0] for example in breaches(run)["mds rows"]] == ["mds row 0", "mds row 1"]
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
-        (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
-        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in the place of"),
-        (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
-        (lambda shard: shard.pop("zip_data"), "zip_data"),
-    ],
-)
-def test_an_index_of_mds_that_lies(run, change, problem):
-    change_json(folder_of(run, "mds") / "index.json", lambda index: change(index["shards"][0]))
-    (wrong,) = breaches(run)["mds rows"]
-    assert wrong.startswith("mds is not as it should be from row 0 on: ")
-    assert problem in wrong
-
-
-# damage to Megatron's
-
-
 def change_lengths(folder, change):
     path = folder / "part-00000.idx"
     index = bytearray(path.read_bytes())
@@ -258,55 +193,6 @@ def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
     assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 2} ids, should be {TOKENS + 1}"
 
 
-def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
-    path = folder_of(run, "megatron") / "manifest.json"
-    change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
-    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
-    change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
-    assert "'<|nothing|>', which should end each document, is no token" in breaches(run)["megatron rows"][0]
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("1 part-00000\n", f"part-00000.bin holds {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
-        ("6156 part-00001\n", "blend.txt names part-00001.bin in the place of part-00000.bin"),
-        ("", "blend.txt names 0 files, there are 1"),
-    ],
-)
-def test_a_blend_that_lies(run, text, problem):
-    (folder_of(run, "megatron") / "blend.txt").write_text(text)
-    assert breaches(run) == {"megatron rows": [f"megatron is not as it should be from row 0 on: {problem}"]}
-
-
-def test_megatron_documents_cut_off(run):
-    path = folder_of(run, "megatron") / "part-00000.bin"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert "bytes, its index names" in breaches(run)["megatron rows"][0]
-
-
-# damage to folders
-
-
-def test_what_load_from_disk_reads_must_be_what_was_written(run):
-    folder = folder_of(run, "arrow")
-    change_json(folder / "dataset_info.json", lambda info: info["features"]["length"].update(dtype="int64"))
-    assert "has other columns than dataset_info.json says" in breaches(run)["arrow rows"][0]
-    change_json(folder / "state.json", lambda state: state["_data_files"].append(state["_data_files"][0]))
-    assert "state.json names 2 files, there are 1" in breaches(run)["arrow rows"][0]
-
-
-def test_files_and_columns_too_many_or_too_few(run):
-    folder = folder_of(run, "parquet")
-    shutil.copy(folder / "part-00000.parquet", folder / "part-00001.parquet")
-    assert "part-00001.parquet lies among the files" in breaches(run)["parquet rows"][0]
-    (folder_of(run, "jsonl") / "part-00000.jsonl").unlink()
-    assert "No such file" in breaches(run)["jsonl rows"][0]
-    path = folder_of(run, "axolotl") / "part-00000.parquet"
-    pq.write_table(pq.read_table(path, columns=["input_ids", "labels"]), path)
-    assert "has the columns ['input_ids', 'labels'], should have" in breaches(run)["axolotl rows"][0]
-
-
 def test_a_format_that_the_record_lacks(run):
     change_json(record_of(run), lambda record: record["steps"].pop("mds"))
     assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
@@ -318,20 +204,6 @@ def test_exports_from_before_there_were_rows_are_not_judged(run):
     outcome = outcomes_of(run)["jsonl rows"]
     assert (outcome.result, outcome.checked) == ("skipped", 0)
     assert outcome.skipped == "written by an earlier nextlong, which did not say in what order; export it again"
-
-
-def test_rows_that_are_gone(packed):
-    shutil.rmtree(
-        next(
-            packed.glob(
-                "*-rows-" + json.loads((folder_of(packed, "axolotl") / "manifest.json").read_text())["inputs"]["rows"]
-            )
-        )
-    )
-    found = breaches(packed)
-    assert found.pop("rows hold each sequence once")
-    assert "axolotl rows" in found
-    assert all("which are not there" in told for (told,) in found.values())
 
 
 def test_exports_that_others_took_the_place_of_are_still_verified(run):

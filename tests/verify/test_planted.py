@@ -20,6 +20,7 @@ from damage import (
     rehash,
 )
 from exported_runs import record_of
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.recipe.methods import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK
@@ -27,7 +28,8 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import _CHECKS, _guarded, verify
 from nextlong.verify.files import check_files
 
-KINDS = ["nextlong top", "nextlong random-corpus", *(name for name in METHODS.built_in if name != "nextlong")]
+QUICK = ["nextlong top", "knn", "untie_the_knots"]  # one of each layout
+KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK}))]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -77,7 +77,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     what.add_argument("--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL)")
     what.add_argument("--label", metavar="NAME", help="what reports call the model")
     what.add_argument(
-        "--dry-run", action="store_true", help="say what would be measured, what is missing, and the memory it takes"
+        "--dry-run", action="store_true", help="print what would be measured, what is missing, and the memory it takes"
     )
 
 

@@ -118,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             sub.add_argument("--name", help="of the state that this makes, opened as RUN@NAME (the recipe's `name`)")
             sub.add_argument(
-                "--accept-changed-inputs", action="store_true", help="read input files anew that have changed since"
+                "--accept-changed-inputs",
+                action="store_true",
+                help="accept input files that changed, and read them again",
             )
             share.add(sub)
 

@@ -16,11 +16,15 @@ from nextlong.recipe import Recipe
 def add(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes beside a recipe."""
     parser.add_argument("--preset", metavar="NAME", help="plan a recipe of the package, as for init")
-    parser.add_argument("--workers", type=_count, metavar="N", help="also for so many worker processes (a node)")
-    parser.add_argument("--nodes", type=_count, default=1, metavar="N", help="also for so many machines like this one")
-    parser.add_argument("--gpus", type=_count, default=0, metavar="M", help="also for so many GPUs (a node)")
+    parser.add_argument("--workers", type=_count, metavar="N", help="also for this many worker processes on each node")
+    parser.add_argument(
+        "--nodes", type=_count, default=1, metavar="N", help="also for this many machines like this one"
+    )
+    parser.add_argument("--gpus", type=_count, default=0, metavar="M", help="also for this many GPUs on each node")
     parser.add_argument("--gpu-tflops", type=_amount, metavar="X", help="what a GPU does on a transformer; default 120")
-    parser.add_argument("--chunks", type=_amount, metavar="N", help="as if the corpus had so many chunks, such as 1e8")
+    parser.add_argument(
+        "--chunks", type=_amount, metavar="N", help="as if the corpus had this many chunks, such as 1e8"
+    )
 
 
 def show(asked: argparse.Namespace) -> None:
@@ -51,7 +55,7 @@ def show(asked: argparse.Namespace) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return int(text)
 
 
@@ -61,5 +65,5 @@ def _amount(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0, such as 1e8")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0, such as 1e8")
     return value

@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     sub = commands.add_parser(
         "replicate",
-        help="the paper in small: five methods, a small model each, its tables and figures",
+        help="the paper on a small scale: five methods, a small model each, its tables and figures",
         usage="nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--ablate NAME]… [--out DIR] [--dry-run]\n"
         "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--ablate NAME]… [--force]",
     )
@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. seeds=[0,1,2,3]"
     )
-    sub.add_argument("--dry-run", action="store_true", help="say models, tokens, hours and disk; run nothing")
+    sub.add_argument("--dry-run", action="store_true", help="print models, tokens, hours and disk; run nothing")
     sub.add_argument("--force", action="store_true", help="init: overwrite the recipe if it is there")
     add_json(sub)
     sub.set_defaults(command=_replicate)

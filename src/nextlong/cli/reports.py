@@ -29,7 +29,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     peek.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
     peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
     peek.add_argument(
-        "--first", type=int, default=100, metavar="N", help="list so many sequences, 0 for all (default: 100)"
+        "--first", type=int, default=100, metavar="N", help="list this many sequences, 0 for all (default: 100)"
     )
     peek.add_argument("--text", action="store_true", help="print its text")
     peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; as PNG if FILE ends in .png")

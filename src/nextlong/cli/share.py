@@ -37,7 +37,7 @@ def is_asked(asked: argparse.Namespace) -> bool:
         )
     if asked.only_step and asked.accept_changed_inputs:
         raise NextlongError(
-            "--accept-changed-inputs reads inputs anew, which --only-step does not; say it with --before"
+            "--accept-changed-inputs reads inputs again, which --only-step does not; say it with --before"
         )
     return bool(asked.before or asked.only_step)
 

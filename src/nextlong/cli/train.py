@@ -35,7 +35,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     instead = train.add_mutually_exclusive_group()
     instead.add_argument(
-        "--dry-run", action="store_true", help="say parameters, memory, FLOPs and hours; train nothing"
+        "--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours; train nothing"
     )
     instead.add_argument(
         "--check-attention",

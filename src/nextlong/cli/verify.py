@@ -48,7 +48,7 @@ def _verify(asked: argparse.Namespace) -> int:
     if asked.sample < 0:
         raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
     if asked.workers is not None and asked.workers < 1:
-        raise NextlongError(f"--workers {asked.workers} is no number of processes; give 1 or more")
+        raise NextlongError(f"--workers {asked.workers} is not a number of processes; give 1 or more")
     with _progress() as starting:
         outcomes = list(_outcomes(asked, starting))
     if asked.json:

@@ -29,7 +29,7 @@ def _view(asked: argparse.Namespace) -> None:
     for package in ("starlette", "uvicorn"):
         if find_spec(package) is None:
             raise NextlongError(
-                f"{package} is not installed, which serves the pages; say: pip install 'nextlong[view]'"
+                f"{package}, which serves the pages, is not installed; say: pip install 'nextlong[view]'"
             )
     from nextlong.view.server import serve
 

@@ -95,7 +95,7 @@ def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
         if step.name == name:
             return place, step
     raise RunError(
-        f"--only-step {name} is no step of this recipe; name one of {', '.join(step.name for step in steps)}"
+        f"--only-step {name} is not a step of this recipe; name one of {', '.join(step.name for step in steps)}"
     )
 
 

@@ -101,9 +101,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path} is missing; run again to make it anew") from None
+        raise RunError(f"{path} is missing; run again to rebuild it") from None
     except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}); delete this file and run again to make it anew") from None
+        raise RunError(f"{path} is damaged ({error}); delete this file and run again to rebuild it") from None
 
 
 def hash_file(path: Path) -> str:
@@ -203,7 +203,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
                 state = "was altered or truncated" if (folder / name).exists() else "is missing"
                 raise RunError(
                     f"{folder / name} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
-                    f"delete the folder {folder.resolve()} and run again to make it anew"
+                    f"delete the folder {folder.resolve()} and run again to rebuild it"
                 )
 
 

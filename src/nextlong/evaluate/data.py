@@ -70,7 +70,7 @@ class DataFiles:
         try:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (OSError, EOFError, zlib.error) as error:
-            raise EvaluateError(f"{path} cannot be read ({error}); get it anew: {origin(name)}") from None
+            raise EvaluateError(f"{path} cannot be read ({error}); download it again: {origin(name)}") from None
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -81,7 +81,7 @@ class DataFiles:
         try:
             value = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
-            raise EvaluateError(f"{self.path(name)} is not JSON ({error}); get it anew: {origin(name)}") from None
+            raise EvaluateError(f"{self.path(name)} is not JSON ({error}); download it again: {origin(name)}") from None
         return self._checked(value, shape, name)
 
     def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
@@ -102,7 +102,8 @@ class DataFiles:
                     value = json.loads(line)
                 except (ValueError, RecursionError) as error:
                     raise EvaluateError(
-                        f"{self.path(name)}, line {number}: no JSON ({error}); mend the line, or get the file anew: {origin(name)}"
+                        f"{self.path(name)}, line {number}: not JSON ({error}); mend the line, or download "
+                        f"the file again: {origin(name)}"
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
 
@@ -127,7 +128,7 @@ class DataFiles:
                 f"{self.path(name)}, line {reader.line_num}: no CSV ({error}); {origin(name)}"
             ) from None
         if not rows:
-            raise EvaluateError(f"{self.path(name)} holds no row below its header; get it anew: {origin(name)}")
+            raise EvaluateError(f"{self.path(name)} holds no row below its header; download it again: {origin(name)}")
         return rows
 
     def _checked(self, value: Any, shape: Any, name: str, *, place: str = "") -> Any:
@@ -135,7 +136,7 @@ class DataFiles:
             return value if shape is Any else shapes.checked(value, shape)
         except ValueError as error:
             raise EvaluateError(
-                f"{self.path(name)}{place}: {error}; mend it, or get the file anew: {origin(name)}"
+                f"{self.path(name)}{place}: {error}; mend it, or download the file again: {origin(name)}"
             ) from None
 
     def _named(self, name: str) -> str:

@@ -91,7 +91,7 @@ def _record(file: Path) -> Json:
         raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
     if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
         raise EvaluateError(
-            f"{file} is no result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+            f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
         )
     if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
         raise EvaluateError(f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it")
@@ -103,7 +103,7 @@ def _results(record: Json, file: Path, out: Path) -> list[tuple[Path, Json]]:
     dataset = str(arguments.get("datasets"))
     known = next((row for row in _NAMES if row[0] in dataset), None)
     if known is None:
-        raise EvaluateError(f"{file}: HELMET's data set {dataset!r} is none of the paper's; leave the file out")
+        raise EvaluateError(f"{file}: HELMET's data set {dataset!r} is not one of the paper's; leave the file out")
     _, name, metric, factor = known
     if name == "narrativeqa" and metric not in metrics:
         metric, factor = _ROUGE, 1.0

@@ -29,7 +29,7 @@ def parse_lengths(text: str) -> list[int]:
 def _one(text: str) -> int:
     length = read_length(text)
     if not length:
-        raise EvaluateError(f"--lengths: {text.strip()!r} is no length; write 8192, 8k, 8k,32k or 8k..128k")
+        raise EvaluateError(f"--lengths: {text.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k")
     return length
 
 

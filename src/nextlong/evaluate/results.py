@@ -100,7 +100,7 @@ def read_finished(path: Path) -> Result:
     except ValueError as error:
         raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
     if not isinstance(values, dict) or "score" not in values or "task" not in values:
-        raise EvaluateError(f"{path} is no result of nextlong evaluate; take it out of the folder")
+        raise EvaluateError(f"{path} is not a result of nextlong evaluate; take it out of the folder")
     check_format(values, path)
     return Result(path, values)
 

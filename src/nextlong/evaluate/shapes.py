@@ -105,7 +105,7 @@ class _Choice(TypedDict):
 def _answered(choice: _Choice) -> _Choice:
     answer = choice["answer"] if isinstance(choice["answer"], str) else choice["answer"][0]
     if answer not in choice["options"]:
-        raise ValueError(f"its answer {answer!r:.60} is none of its four options")
+        raise ValueError(f"its answer {answer!r:.60} is not one of its four options")
     return choice
 
 

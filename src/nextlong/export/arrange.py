@@ -55,7 +55,7 @@ def _check_weights(indexes: Sequence[NDArray[Any]], weights: Sequence[float]) ->
         if not (isfinite(weight) and weight > 0):
             raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
         if not len(index):
-            raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it anew")
+            raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it again")
 
 
 # split
@@ -99,7 +99,7 @@ def split_apart(
 
 def _is_validation(index: NDArray[Any], validation: float, seed: int) -> NDArray[np.bool_]:
     if not 0 < validation < 1:
-        raise RecipeError(f"validation={validation} is no share; give a number between 0 and 1, such as 0.01")
+        raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
     held_out: NDArray[np.bool_] = keyed_hash(index["key"], seed=seed, stage="split") < threshold_for(validation)
     return held_out
 

@@ -113,7 +113,7 @@ def _refuse_delimiter(header: str, file: InputFile, delimiter: str) -> None:
         cure = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
         raise CorpusError(
             f"{file.path}: its first row has no {delimiter!r} but {other!r} between the names of columns; "
-            f"{cure or 'write it anew with commas, as RFC 4180 has it'}"
+            f"{cure or 'rewrite it with commas, as in RFC 4180'}"
         )
 
 

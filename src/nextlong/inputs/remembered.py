@@ -219,6 +219,6 @@ def recognise_inputs(
         more = f", and {len(changes) - 1} other file{'s' if len(changes) > 2 else ''}" if len(changes) > 1 else ""
         raise RunError(
             f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; put the old ones back, "
-            "give the recipe another run_dir, or say --accept-changed-inputs to read them anew here"
+            "give the recipe another run_dir, or say --accept-changed-inputs to read them again here"
         )
     return recognised

@@ -138,7 +138,7 @@ class Where:
         )
         if parsed["error"]:
             raise RecipeError(
-                f"{self._key} is no SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
+                f"{self._key} is not an SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
             )
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":

@@ -80,7 +80,7 @@ def method_of(recipe: Recipe) -> Method[Any]:
     name = recipe.compose.method
     method = METHODS.load(name)
     if lacking := [what for what in _PROMISED if not hasattr(method, what)]:
-        raise METHODS.broken(name, f"is no method: it has no {', '.join(lacking)}")
+        raise METHODS.broken(name, f"is not a method: it has no {', '.join(lacking)}")
     if method.name != name:
         raise METHODS.broken(name, f"is called {method.name!r} by its own module; the entry point must have that name")
     return cast("Method[Any]", method)

@@ -44,5 +44,5 @@ def _required(name: str) -> Any:
         return importlib.import_module(f"matplotlib{name}")
     except ImportError:
         raise NextlongError(
-            "matplotlib is not installed, which draws PNG (SVG needs nothing); say: pip install 'nextlong[report]'"
+            "matplotlib, which draws PNG, is not installed (SVG needs nothing); say: pip install 'nextlong[report]'"
         ) from None

@@ -81,7 +81,7 @@ class OpenAI(EncoderSection):
     )
     batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks in a request")
     dimensions: Positive | None = Field(
-        None, description="asked of the server, where the model can shorten its vectors"
+        None, description="requested from the server, where the model can shorten its vectors"
     )
     concurrency: Annotated[Positive, Operational()] = Field(8, description="requests under way at once")
     requests_per_minute: Annotated[Positive | None, Operational()] = Field(

@@ -143,7 +143,7 @@ def terms_of(name: str) -> FormatTerms:
         advice = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no format {name!r}; {advice}there are: {', '.join(known)}") from None
     if not isinstance(terms, FormatTerms) or terms.name != name:
-        raise FORMATS.broken(name, f"is no Format of that name, but {terms!r:.80}")
+        raise FORMATS.broken(name, f"is not a Format of that name, but {terms!r:.80}")
     return terms
 
 

@@ -152,7 +152,7 @@ class Ray(Section):
         None, description="of a running cluster: host:port, auto or ray://…; null starts one on this machine"
     )
     retries: Annotated[int, Field(ge=0)] = Field(
-        3, description="how often a task is run again whose worker or node was lost"
+        3, description="how often a task whose worker or node was lost is run again"
     )
 
 
@@ -183,7 +183,7 @@ class Decontaminate(Section):
     """evaluation texts → chunks that share a run of words with one are left out."""
 
     files: tuple[Named, ...] = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
-    ngram: Positive = Field(13, description="so many words in a row; shorter texts count as a whole")
+    ngram: Positive = Field(13, description="this many words in a row; shorter texts count as a whole")
 
     @model_validator(mode="before")
     @classmethod
@@ -278,7 +278,7 @@ class Compose(Section):
     draft_factor: Annotated[float, Field(ge=1)] = Field(
         1.5, description="w of the paper: text drafted, as a multiple of what T needs"
     )
-    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are no meta-documents (paper: 1)")
+    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are not extended (paper: 1)")
     joint: str = Field("\n", description="the separator between a chunk that does not end in a newline and the next")
     seed: int | None = Field(
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"

@@ -76,7 +76,7 @@ class Recipe(Section):
         for key, folder in (("run_dir", self.run_dir), ("store", self.store or "")):
             if "://" in folder:
                 raise ValueError(
-                    f"{key}={folder} is no folder: a run renames and maps files and locks its folder, which object stores "
+                    f"{key}={folder} is not a local folder: a run renames and maps files and locks its folder, which object stores "
                     "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
                 )
         return self

@@ -34,7 +34,7 @@ class UniqueKeys(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key is no word", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key is not a word", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
@@ -119,7 +119,7 @@ def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
 _PLAIN_WORDS = {
     "model_type": "must be a section of keys",
     "tuple_type": "must be a list",
-    "invalid_key": "is no key; keys are words",
+    "invalid_key": "is not a key; keys are words",
 }
 
 

@@ -32,7 +32,7 @@ class Corpus(Section):
         0.1, description="share of the documents that no model sees, drawn by their content"
     )
     held_out_chars: Positive = Field(
-        4_000_000, description="keep at most so many characters of them; the rest is left out"
+        4_000_000, description="keep at most this many characters of them; the rest is left out"
     )
 
     @model_validator(mode="after")
@@ -77,7 +77,7 @@ class Phase(Section):
     def _whole_rows(self) -> Self:
         if self.tokens_per_step % self.tokens:
             raise ValueError(
-                f"tokens_per_step={self.tokens_per_step} is no multiple of tokens={self.tokens}; make it one"
+                f"tokens_per_step={self.tokens_per_step} is not a multiple of tokens={self.tokens}; make it one"
             )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower it")

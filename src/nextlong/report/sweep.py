@@ -77,7 +77,7 @@ def parse_axis(asked: str) -> Axis:
     try:
         values = yaml.safe_load(f"[{raw}]")
     except (yaml.YAMLError, ValueError):
-        raise RecipeError(f"--over {asked!r}: {raw!r} is no list of YAML values; quote what holds a comma") from None
+        raise RecipeError(f"--over {asked!r}: {raw!r} is not a list of YAML values; quote what holds a comma") from None
     if not key or not equals or not values:
         raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
     repeated = next((value for place, value in enumerate(values) if value in values[:place]), None)

@@ -155,7 +155,7 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         raise RunError(
             f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run} "
             f"have {run.recipe.sequence_tokens:,}; say `nextlong run RECIPE --set export.formats=[{named}]`, "
-            "which keeps vectors and candidates and composes anew"
+            "which keeps vectors and candidates and composes again"
         )
     return recipe
 

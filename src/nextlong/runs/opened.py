@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class Span:
     """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
 
-    `role` is meta, negative, document, joint, bos or eos. Joints and special tokens belong to no document: their ids and
+    `role` is meta, negative, document, joint (a separator), bos or eos. The last three belong to no document: their ids and
     character offsets are -1 and their `source_id` is empty. `kept` holds the columns that the source keeps beside the text;
     {} if it keeps none. `score` is the cosine to the meta-chunk of the same `group`.
     """

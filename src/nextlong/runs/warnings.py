@@ -239,7 +239,7 @@ def _many_dropped(seen: Seen) -> str:
         return ""
     why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
     return (
-        f"{lost_drafts:,} of {composed:,} drafts became no sequence ({why}): what is left is no fair sample of the corpus; "
+        f"{lost_drafts:,} of {composed:,} drafts became no sequence ({why}): what is left is not a fair sample of the corpus; "
         "add documents, or lower compose.target_tokens"
     )
 

@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 import fastokens  # type: ignore[import-untyped]
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -43,6 +44,9 @@ Settled = Literal["fastokens", "reference"]
 Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
+_verdicts: dict[
+    int, bool
+] = {}  # by hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it
 # Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
 _AWKWARD: Final = (
     "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
@@ -155,15 +159,22 @@ def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
 
 def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     """Return fastokens' tokenizer, or None where it cannot load this one or gives other ids on the trial texts."""
-    texts = list(trial_texts(reference))
+    written = reference.to_str()
+    key = xxhash.xxh3_128_intdigest(written.encode())
     try:
-        fast = fastokens.Tokenizer.from_json_str(reference.to_str())
-        encoded = _encode_fast(fast, reference, texts)
+        fast = fastokens.Tokenizer.from_json_str(written)
+        if key not in _verdicts:
+            _verdicts[key] = _agrees(fast, reference)
     except ValueError:  # what it knows nothing of
         return None
+    return fast if _verdicts[key] else None
+
+
+def _agrees(fast: fastokens.Tokenizer, reference: Tokenizer) -> bool:
+    texts = list(trial_texts(reference))
+    encoded = _encode_fast(fast, reference, texts)
     true = _joined(_reference_ids(reference, text) for text in texts)
-    agrees = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
-    return fast if agrees else None
+    return np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
 
 
 def _encode_fast(

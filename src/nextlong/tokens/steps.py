@@ -185,6 +185,6 @@ def _earlier_tokens(
 
 
 def check_eod(recipe: Recipe, tokenizer: Path) -> None:
-    """Raise TokenizerError if `export.megatron_eod` is no token of the tokenizer."""
+    """Raise TokenizerError if `export.megatron_eod` is not a token of the tokenizer."""
     if recipe.export.megatron_eod is not None:
         token_id(recipe.export.megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")

@@ -93,7 +93,7 @@ def _from_hub(name: str, revision: str) -> tokenizers.Tokenizer:
     except Exception as error:  # offline, not found, gated and malformed each come as another library's exception
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TokenizerError(
-            f"tokenizer.source={name!r} is no local path, and the Hugging Face hub did not give it at revision "
+            f"tokenizer.source={name!r} is not a local path, and the Hugging Face hub did not give it at revision "
             f"{revision!r}: {reason.rstrip('.')}; check the name, log in with `hf auth login` if it is gated, "
             "or give a local tokenizer.json"
         ) from None
@@ -264,7 +264,7 @@ def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     token: int | None = tokenizer_of(tokenizer).token_to_id(name)
     if token is None:
         asked = f"{key}={name!r}" if key else repr(name)
-        raise TokenizerError(f"{asked} is no token of the tokenizer; name one, such as its end of text")
+        raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")
     return token
 
 

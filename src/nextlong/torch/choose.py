@@ -107,7 +107,7 @@ def _check(
             f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
         )
     if validation is not None and not 0 < validation < 1:
-        raise errors.RecipeError(f"validation={validation} is no share; give a number between 0 and 1, such as 0.01")
+        raise errors.RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
     check_mix(runs, mix, by=by)
 
 

@@ -1,6 +1,6 @@
 """Stream: the rows of a data set as an iterable one, shared by ranks and DataLoader workers, resumable.
 
-Which rows a worker reads is computed by itself from (seed, epoch, rank, worker); progress is one number, how many rows all
+Each worker computes which rows it reads from (seed, epoch, rank, worker); progress is one number, how many rows all
 ranks have read, so an epoch goes on exactly, with another number of workers or ranks too.
 """
 
@@ -121,7 +121,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if state["data"] != self._fingerprint():
             raise errors.RunError(
                 "this state is of another data set, seed or order: run, mix, split, pack, order, seed and remainder must be "
-                "as they were; use them, or start the epoch anew"
+                "as they were; use them, or restart the epoch"
             )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):

@@ -49,7 +49,7 @@ def plan_batches(
     if rest or not rows_per_step:
         near = max(1, round(tokens_per_step / row_tokens)) * row_tokens
         raise RecipeError(
-            f"training.tokens_per_step={tokens_per_step:,} is no multiple of a row's {row_tokens:,} tokens; use {near}"
+            f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens; use {near}"
         )
     at_once = world_size * micro_batch_rows
     if rows_per_step % at_once:

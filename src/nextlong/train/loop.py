@@ -119,7 +119,7 @@ def _step(engine: Engine, number: int) -> Step:
         raise RunError(
             f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in "
             f"{engine.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
-            "training.warmup_steps; or, if this is no harm, raise watch.spike and go on"
+            "training.warmup_steps; or, if this does no harm, raise watch.spike and go on"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
@@ -198,7 +198,7 @@ def _check_same(engine: Engine, record: Json, folder: Path) -> None:
     if record["data"] != engine.data:
         raise RunError(
             f"what is trained on has changed since {folder} was saved: the runs hold other sequences; make them as they were, or "
-            "choose another `out` to start anew"
+            "choose another `out` to start over"
         )
 
 

@@ -130,7 +130,7 @@ def _shards(folder: Path) -> list[tuple[Path, _Shard]]:
     try:
         shards = [_Shard.model_validate(entry) for entry in json.loads(index.read_bytes())["shards"]]
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no index of MDS shards"
+        reason = error.strerror if isinstance(error, OSError) else "it is not an index of MDS shards"
         raise RecipeError(
             f"data.mds: {index} cannot be read ({reason}); name folders of `nextlong export --to mds`"
         ) from None

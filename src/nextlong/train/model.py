@@ -37,7 +37,8 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise RecipeError(
-                f"model.path={path!r} is no model that transformers can load ({reason}); name a folder with config.json and weights"
+                f"model.path={path!r} is not a model that transformers can load ({reason}); name a folder "
+                f"with config.json and weights"
             ) from None
     if scratch.vocabulary is None and vocabulary is None:
         raise RecipeError(

@@ -143,7 +143,7 @@ class Memory(Section):
     offload: Literal["none", "cpu"] = Field(
         "none", description="cpu: with fsdp2, weights and states rest in the main memory"
     )
-    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits stand at a time")
+    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are held at a time")
     context_parallel: Annotated[int, Field(ge=1)] = Field(
         1, description="ranks that share one row; only other engines, see the docs"
     )
@@ -181,7 +181,7 @@ class Watch(Section):
     tensorboard: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = "off"
     wandb: Annotated[Literal["off", "offline"], BeforeValidator(_switch)] = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
-        2.0, description="stop when a step's loss is more than so many times the median of the last 20; null: never"
+        2.0, description="stop when a step's loss is more than this many times the median of the last 20; null: never"
     )
 
 
@@ -193,7 +193,7 @@ class Hardware(Section):
     )
     count: Positive = 1
     ranks_per_row: Positive = Field(
-        1, description="context or sequence parallel ranks that share a row, as the engine that trains has it"
+        1, description="context or sequence parallel ranks that share a row, as set in the training engine"
     )
 
 

@@ -139,7 +139,7 @@ def _fingerprint(data: Data, rows: Source) -> str:
 
 def _tell_resumed(done: int, recipe: TrainRecipe, console: Console) -> None:
     if done >= recipe.training.steps:
-        console.print(f"all {done} steps are done; choose another `out` to train anew", highlight=False)
+        console.print(f"all {done} steps are done; choose another `out` to train from the start", highlight=False)
     elif done:
         console.print(f"going on after step {done} of {recipe.training.steps}", highlight=False)
 

@@ -51,7 +51,7 @@ class Artefacts:
             self.takes: list[int] = record["sequences_per_part"]
             self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
+            raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
 
     def files(self, step: str, suffix: str) -> list[Path]:
         """Return a step's files, none if the run has no such step."""
@@ -121,7 +121,7 @@ class Artefacts:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
-            raise ValueError(f"{path} is no tokenizer.json: {error}") from None
+            raise ValueError(f"{path} is not a tokenizer.json: {error}") from None
         tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()

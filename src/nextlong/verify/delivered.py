@@ -110,7 +110,7 @@ def _read_record(folder: Path) -> tuple[Record | None, Outcome]:
         if not files or not splits or not {"format", "rows", "runs"} <= record.keys():
             raise ValueError("keys are missing")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        outcome.breach(f"{RECORD} is no record of an export ({in_words(error)}); deliver it anew")
+        outcome.breach(f"{RECORD} is not the record of an export ({in_words(error)}); deliver it again")
         return None, outcome
     return record, outcome
 

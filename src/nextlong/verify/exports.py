@@ -84,7 +84,7 @@ def eod_of(run: Artefacts, step: Step, outcome: Outcome) -> int | None:
     name = step.manifest["config"].get("megatron_eod", step.manifest["config"].get("eod"))
     eod = None if name is None else run.tokenizer.token_to_id(name)
     if name is not None and eod is None:
-        outcome.breach(f"{name!r}, which should end each document, is no token of the tokenizer")
+        outcome.breach(f"{name!r}, which should end each document, is not a token of the tokenizer")
     return eod
 
 

@@ -102,7 +102,7 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         missing = missing[missing != end]
         # A negative that just fills the budget has no joint: it counts as the one that is cut.
         if len(missing) > (0 if sequence.is_truncated.any() else 1):
-            yield f"{sequence.where(int(missing[0]))} does not end in a newline but has no joint after it"
+            yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator (joint) follows it"
 
 
 def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:

@@ -38,7 +38,7 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
-            tables.say(f"{outcome.check}: {tables.cell(example)}", console)
+            tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
     count = sum(outcome.breaches for outcome in outcomes)
     breaches = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
     console.print(breaches, highlight=False)

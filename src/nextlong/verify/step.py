@@ -67,8 +67,8 @@ def open_step(name: str, folder: Path) -> Step:
         whole = {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"])
         if whole:
             return Step(name, folder, manifest)
-        return Step(name, folder, _NO_MANIFEST, "is no manifest of a step")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Step(name, folder, _NO_MANIFEST, "is not the manifest of a step")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Step(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
 
 
@@ -84,5 +84,5 @@ def locate(named: Path) -> tuple[Path, Path]:
     except FileNotFoundError:
         return named, index
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` writes it anew") from None
+        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
     return named, named / "states" / f"{state}.json"

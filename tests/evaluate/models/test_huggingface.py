@@ -130,10 +130,10 @@ def test_a_chat_template_is_used_and_counted(tiny_model, tmp_path):
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(EvaluateError, match=r"is no model: it has no config\.json"):
+    with pytest.raises(EvaluateError, match=r"is not a model: it has no config\.json"):
         HuggingFaceModel(str(tmp_path), LoadOptions())
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
-    with pytest.raises(EvaluateError, match="is no model that transformers can read"):
+    with pytest.raises(EvaluateError, match="is not a model that transformers can read"):
         HuggingFaceModel(str(tmp_path), LoadOptions())
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, no causal language model"):

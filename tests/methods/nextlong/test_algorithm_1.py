@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 import nextlong
 from counted import counts_of
+from larger_cases import thorough
 from nextlong import pipeline
 
 T, S, W = 2048, 256, 1.5
@@ -59,7 +60,7 @@ def algorithm_1(corpus, document, encode, *, chars_per_token):
     return tokens[:T] if len(tokens) >= T else None
 
 
-@pytest.mark.parametrize("chars_per_token", ["auto", 2.0, 9.0], ids=["measured", "low", "high"])
+@pytest.mark.parametrize("chars_per_token", ["auto", *thorough(2.0, 9.0)], ids=["measured", "low", "high"])
 def test_fit_paper_is_algorithm_1(recipe_for, tmp_path, chars_per_token):
     recipe = recipe_for(
         tmp_path / "run",

@@ -245,12 +245,12 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
     source = str(place) if place.is_dir() else name
     if place.exists() and not (place / "config.json").is_file():
         raise EvaluateError(
-            f"{name} is no model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url"
+            f"{name} is not a model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url"
         )
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError) as error:
-        raise EvaluateError(f"{name} is no model that transformers can read: {_first_line(error)}") from None
+        raise EvaluateError(f"{name} is not a model that transformers can read: {_first_line(error)}") from None
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
         raise EvaluateError(
             f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"

@@ -127,5 +127,5 @@ def format_of(name: str) -> Format:
     """Return a format by its name, which a recipe has checked. Raises PluginError if another package's is none."""
     terms = terms_of(name)
     if not isinstance(terms, Format):
-        raise FORMATS.broken(name, f"is no nextlong Format, but {type(terms).__name__}")
+        raise FORMATS.broken(name, f"is not a nextlong Format, but {type(terms).__name__}")
     return terms

@@ -59,7 +59,7 @@ def _required(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise NextlongError(
-            "matplotlib is not installed, which draws the pictures; say: pip install 'nextlong[report]'"
+            "matplotlib, which draws the pictures, is not installed; say: pip install 'nextlong[report]'"
         ) from None
 
 

@@ -248,7 +248,7 @@ def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: fl
 def _check_writable(run_dir: Path) -> None:
     there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise RunError(f"run_dir={run_dir} cannot be written: {there} is no folder that you may write to")
+        raise RunError(f"run_dir={run_dir} cannot be written: {there} is not a folder that you may write to")
 
 
 def _state(step: Step, run_dir: Path, stored: Path | None) -> str:

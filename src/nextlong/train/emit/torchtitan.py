@@ -25,7 +25,8 @@ def _values(facts: Facts) -> Json:
     flavour = _FLAVOURS.get((sizes["num_hidden_layers"], sizes["hidden_size"]))
     if sizes.get("model_type") != "llama" or flavour is None:
         raise RecipeError(
-            f"model.path={recipe.model.path!r} is no Llama 3 of {', '.join(_FLAVOURS.values())}, which torchtitan is told by name; "
+            f"model.path={recipe.model.path!r} is not a Llama 3 of {', '.join(_FLAVOURS.values())}, which "
+            f"torchtitan is told by name; "
             "use axolotl, prolong or megatron"
         )
     decay = {"cosine": "cosine", "linear": "linear", "constant": "linear"}[training.schedule]

@@ -54,7 +54,8 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
                 raise EvaluateError(
-                    f"{data.path(name)}, line {number} is {line[:60]!r}, no `LABEL:label text`; mend it, or get the file anew: "
+                    f"{data.path(name)}, line {number} is {line[:60]!r}, not `LABEL:label text`; mend it, or "
+                    f"download the file again: "
                     f"{origin(name)}"
                 )
             examples.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))

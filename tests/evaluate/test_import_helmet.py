@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import results
+from nextlong.evaluate.import_helmet import read_into
+from nextlong.evaluate.report import paper
+from nextlong.evaluate.task import all_tasks
+
+
+def helmet_result(path, dataset, length, **metrics):
+    arguments = {"datasets": dataset, "input_max_length": length, "model_name_or_path": "org/model-8B"}
+    path.write_text(json.dumps({"args": arguments, "averaged_metrics": metrics, "data": [{}, {}]}))
+    return path
+
+
+def test_helmet_results_are_read_by_their_content(tmp_path):
+    files = [
+        helmet_result(tmp_path / "a.json", "kilt_nq", 8192, substring_exact_match=55.5, rougeL_f1=3.0),
+        helmet_result(tmp_path / "b.json", "narrativeqa_130772", 131_072, **{"gpt-4-score": 1.5, "rougeL_f1": 20.0}),
+        helmet_result(tmp_path / "c.json", "icl_nlu_510shot_balance", 8192, exact_match=70.0),
+        helmet_result(tmp_path / "d.json", "ruler_niah_mk_2", 8192, ruler_recall=99.0),
+    ]
+    told = read_into(files, out=tmp_path / "out", label=None)
+    assert told == f"read 4 files of org/model-8B into 5 results in {tmp_path / 'out'}"
+    found = results.read_results(tmp_path / "out")
+    assert found.name == "model-8B"
+    got = {(one.task, one.length): one.score for one in found.finished}
+    assert got == {
+        ("nq", 8192): 55.5,
+        ("narrativeqa", 131_072): 50.0,
+        ("nlu", 8192): 70.0,
+        ("ruler_mk_needle", 8192): 99.0,
+        ("niah_multikey_2", 8192): 99.0,  # HELMET's averages count it under RULER too
+    }
+
+
+def test_what_is_no_helmet_result_is_told(tmp_path):
+    (tmp_path / "x.json").write_text('{"exact_match": 5}')
+    with pytest.raises(EvaluateError, match=r"x\.json is not a result of HELMET's eval\.py"):
+        read_into([tmp_path / "x.json"], out=tmp_path / "out", label=None)
+    other = helmet_result(tmp_path / "y.json", "alce_asqa_700", 8192, str_em=1.0)
+    with pytest.raises(EvaluateError, match="'alce_asqa_700' is not one of the paper's"):
+        read_into([other], out=tmp_path / "out", label=None)
+    files = [helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n) for n in (1, 2)]
+    with pytest.raises(EvaluateError, match=r"1\.json and .*2\.json are both nq at 8,192"):
+        read_into(files, out=tmp_path / "out", label=None)
+
+
+def test_every_helmet_name_is_a_task_of_ours():
+    from nextlong.evaluate import import_helmet
+
+    tasks = all_tasks()
+    for _, name, metric, _ in import_helmet._NAMES:
+        assert name in tasks
+        assert tasks[name].category in paper.CATEGORIES
+        assert metric
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"args": []}, "hold no fields"),
+        ({"averaged_metrics": {"substring_exact_match": "high"}}, "no number in"),
+        ({"args": {"datasets": "kilt_nq"}}, "no number in"),
+    ],
+)
+def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
+    arguments = {"datasets": "kilt_nq", "model_name_or_path": "m", "input_max_length": 8192}
+    record = {"args": arguments, "averaged_metrics": {"substring_exact_match": 50.0}}
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(record))
+    read_into([file], out=tmp_path / "good", label=None)
+    file.write_text(json.dumps(record | change))
+    with pytest.raises(EvaluateError, match=rf"result\.json: .*{told}"):
+        read_into([file], out=tmp_path / "r", label=None)

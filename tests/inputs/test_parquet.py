@@ -1,0 +1,69 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nextlong
+from nextlong import pipeline
+from nextlong.inputs.files import Part
+from nextlong.inputs.listing import list_files
+from nextlong.inputs.records import read_records
+from nextlong.inputs.split import split_inputs
+from nextlong.recipe import Recipe, Source
+
+
+def written(path, rows, row_group_size):
+    texts = [f"row {n} of a file that holds {rows} of them" if n % 7 else None for n in range(rows)]
+    pq.write_table(
+        pa.table({"text": pa.array(texts, pa.string()), "n": range(rows)}), path, row_group_size=row_group_size
+    )
+    source = Source(path=str(path), keep=["n"])
+    return source, list_files(source, where="path")
+
+
+@given(rows=st.integers(0, 200), row_group_size=st.integers(1, 60), part_bytes=st.integers(1, 4000))
+def test_parts_hold_every_row_once_under_its_own_number(tmp_path_factory, rows, row_group_size, part_bytes):
+    source, files = written(tmp_path_factory.mktemp("parts") / "a.parquet", rows, row_group_size)
+    tasks = split_inputs(files, source, shard_bytes=part_bytes, part_bytes=part_bytes)
+    items = [item for task in tasks for part in task for item in read_records(part, source, max_document_chars=1000)]
+    assert items == list(read_records(Part(files[0]), source, max_document_chars=1000))
+    assert sum(part.begins_file for task in tasks for part in task) == 1
+
+
+def test_a_large_file_is_parted_and_one_of_a_single_row_group_is_not(tmp_path):
+    source, files = written(tmp_path / "a.parquet", 400, 50)
+    tasks = split_inputs(files, source, shard_bytes=1000, part_bytes=1000)
+    assert len(tasks) > 2
+    assert [part.lines_before for (part,) in tasks] == [50 * part.row_groups[0] for (part,) in tasks]
+    source, files = written(tmp_path / "b.parquet", 400, 400)
+    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(Part(files[0]),)]
+
+
+def test_a_footer_that_cannot_be_read_leaves_the_file_whole(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"x" * 9000)
+    source = Source(path=str(tmp_path / "a.parquet"))
+    files = list_files(source, where="path")
+    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(Part(files[0]),)]
+
+
+def test_a_run_names_documents_by_their_rows(tmp_path):
+    texts = ["\n".join(f"Line {n}.{k} about tides and gulls and ropes." for k in range(20)) for n in range(120)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=10, compression="none")
+    plain = {
+        "run_dir": str(tmp_path / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(tmp_path / "a.parquet")}], "shard_mb": 0.01},
+        "chunk": {"max_chars": 256},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": None},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 3, "target_tokens": 1024},
+    }
+    done = pipeline.run(Recipe.from_dict(plain))
+    assert len(done["ingest"].manifest["parts"]) > 3
+    for sequence in nextlong.open(tmp_path / "run").sequences():
+        for span, text in zip(sequence.spans, sequence.texts, strict=True):
+            if span.doc_id >= 0:
+                name, _, row = span.source_id.partition(":")
+                assert name == "a.parquet"
+                assert texts[int(row) - 1][span.char_start : span.char_end] == text

@@ -1,0 +1,45 @@
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, Amounts, blocks, draws, fetch_of, sequence_limit
+
+
+def recipe(**compose):
+    keys = {"ingest": {"sources": [{"path": "corpus"}]}, "tokenizer": {"source": "t.json"}, "run_dir": "run"}
+    return Recipe.from_dict({**keys, "compose": compose})
+
+
+@given(count=st.integers(1, 10**7), attempt=st.integers(0, 5))
+def test_each_attempt_draws_and_drafts_twice_as_many_and_more_than_asked(count, attempt):
+    asked = recipe(sequences=count)
+    assert draws(asked, attempt) == 2**attempt * draws(asked) > 2**attempt * count
+    assert sequence_limit(asked, attempt) == 2**attempt * sequence_limit(asked) > 2**attempt * count
+    assert sequence_limit(asked) <= draws(asked)
+
+
+def test_all_is_no_number():
+    assert draws(recipe(sequences="all")) is None
+    assert sequence_limit(recipe(sequences="all"), 3) is None
+
+
+@given(tokens=st.integers(1024, 2**22))
+def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens):
+    asked = recipe(target_tokens=tokens)
+    fetch = fetch_of(asked)
+    assert fetch >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
+    assert math.log2(fetch).is_integer()
+
+
+@given(documents=st.floats(0, 1e9), queries=st.floats(0, 1e9))
+def test_no_task_searches_for_too_many_and_none_is_empty(documents, queries):
+    tasks = blocks(documents, queries)
+    assert tasks >= max(1.0, queries / MOST_QUERIES)
+    assert tasks <= max(1.0, BLOCKS, queries / MOST_QUERIES)
+
+
+def test_no_query_has_more_neighbours_than_there_are_vectors():
+    assert Amounts(queries=3, neighbours=10, vectors=4).all_neighbours == 12
+    assert Amounts(queries=3, neighbours=2, vectors=4).all_neighbours == 6

@@ -1,0 +1,29 @@
+import pytest
+
+from nextlong.engine import store
+from nextlong.runs.listed import bytes_of, list_states, manifest_of
+
+
+def test_a_state_alone_frees_all_that_its_steps_hold(shared_run):
+    (state,) = list_states(shared_run)
+    assert state.is_current
+    assert state.differs == {}
+    assert (state.sequences, state.tokens_each) == (12, 2048)
+    steps = [folder for folder in shared_run.iterdir() if (folder / store.MANIFEST).is_file()]
+    assert state.bytes == state.alone_bytes == sum(map(bytes_of, steps))
+    assert set(state.exports) == {"parquet", "jsonl"}
+
+
+def test_folders_and_files_weigh_what_is_in_them(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(b"12345")
+    (tmp_path / "a" / "b" / "two").write_bytes(b"123")
+    assert bytes_of(tmp_path / "a") == 8
+    assert bytes_of(tmp_path / "a" / "one") == 5
+
+
+@pytest.mark.parametrize("text", [None, "{", "[1]"])
+def test_a_step_without_a_manifest_is_none(tmp_path, text):
+    if text is not None:
+        (tmp_path / store.MANIFEST).write_text(text)
+    assert manifest_of(tmp_path) == {}

@@ -1,0 +1,117 @@
+import json
+import shutil
+
+import pytest
+
+from nextlong import pipeline
+from nextlong.cli import main as cli_main
+from nextlong.engine import shared
+from nextlong.engine.store import locked
+
+
+class Told:
+    """A reporter that notes which steps ran and which were kept."""
+
+    def __init__(self):
+        self.ran, self.there, self.said = [], [], []
+
+    def step(self, name, *, done, total):
+        from contextlib import nullcontext
+
+        self.ran.append(name)
+        return nullcontext(lambda seconds: None)
+
+    def kept(self, name):
+        self.there.append(name)
+
+    def tell(self, text):
+        self.said.append(text)
+
+
+def stored(recipe_for, folder, name, *overrides):
+    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
+
+
+@pytest.fixture
+def first(recipe_for, tmp_path):
+    recipe = stored(recipe_for, tmp_path, "a")
+    pipeline.run(recipe)
+    return recipe
+
+
+def call(capfd, *arguments):
+    capfd.readouterr()
+    code = cli_main.main([str(argument) for argument in arguments])
+    return code, *capfd.readouterr()
+
+
+def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(first, recipe_for, tmp_path, capfd):
+    store, run = tmp_path / "store", tmp_path / "a"
+    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200", "name=other"))
+    before = {path.name for path in store.glob("[0-9][0-9]-*")}
+    assert call(capfd, "prune", store, "--yes")[1].endswith("there is nothing that no run directory needs\n")
+    code, out, _ = call(capfd, "prune", run, "--drop", "other", "--yes")
+    assert code == 0
+    assert f"a link; its files stay in {store}" in out
+    assert {path.name for path in store.glob("[0-9][0-9]-*")} == before
+    code, out, _ = call(capfd, "prune", store, "--yes")
+    assert (code, out.splitlines()[-1]) == (0, "removed")
+    left = {path.name for path in store.glob("[0-9][0-9]-*")}
+    assert left == {path.name for path in shared.links(run)} < before
+    assert call(capfd, "verify", run)[0] == 0
+    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200"))
+    assert {path.name.partition("-")[2] for path in store.glob("[0-9][0-9]-*")} == {
+        name.partition("-")[2] for name in before
+    }
+
+
+def test_nothing_is_pruned_while_a_run_directory_cannot_be_found(first, tmp_path, capfd):
+    store, moved = tmp_path / "store", tmp_path / "elsewhere"
+    before = sorted(path.name for path in store.iterdir())
+    (tmp_path / "a").rename(moved)
+    for form in ((), ("--json",), ("--yes",), ("--yes", "--json")):
+        code, _, err = call(capfd, "prune", store, *form)
+        assert code == 2
+        assert f"{tmp_path / 'a'} used {store} and cannot be found, so nothing was removed" in " ".join(err.split())
+    assert sorted(path.name for path in store.iterdir()) == before
+    assert call(capfd, "verify", moved)[0] == 0
+    moved.rename(tmp_path / "a")
+    assert call(capfd, "prune", store, "--yes")[0] == 0
+
+
+def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_path, capfd):
+    store = tmp_path / "store"
+    pipeline.run(stored(recipe_for, tmp_path, "b"))
+    shutil.rmtree(tmp_path / "a")
+    for named, message in ((tmp_path / "b", "it is still there"), (tmp_path / "c", "knows no such run directory")):
+        code, _, err = call(capfd, "prune", store, "--yes", "--forget", named)
+        assert code == 2
+        assert message in err
+    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "a")[0] == 0
+    shutil.rmtree(tmp_path / "b")
+    code, out, _ = call(capfd, "prune", store, "--json", "--forget", tmp_path / "b")
+    told = json.loads(out)
+    folders = {str(path) for path in store.glob("[0-9][0-9]-*")}
+    assert (code, told["removed"], {one["path"] for one in told["folders"]}) == (0, False, folders)
+    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "b")[0] == 0
+    assert list(store.glob("[0-9][0-9]-*")) == []
+    assert shared.users(store) == {}
+
+
+def test_a_run_that_drops_its_store_leaves_the_unfinished_steps_there_alone(first, recipe_for, tmp_path):
+    (embed,) = (tmp_path / "store").glob("*-embed-*")
+    (embed / "manifest.json").unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in embed.iterdir()}
+    told = Told()
+    pipeline.run(recipe_for(tmp_path / "a", "executor=serial"), reporter=told)
+    assert "embed" in told.ran
+    assert {path.name: path.stat().st_mtime_ns for path in embed.iterdir()} == before
+    assert not (tmp_path / "a" / embed.name).is_symlink()
+    assert (tmp_path / "a" / embed.name / "manifest.json").exists()
+
+
+def test_a_store_is_not_pruned_while_a_run_uses_it(first, tmp_path, capfd):
+    with locked(tmp_path / "store", mode="together"):
+        code, _, err = call(capfd, "prune", tmp_path / "store", "--yes")
+    assert code == 2
+    assert "is in use by process" in err

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.heavy
+
+
+def train(recipe, console):
+    from nextlong.train.start import train as start
+
+    return start(recipe, console)
+
+
+def losses(final):
+    return [json.loads(line)["loss"] for line in (final.parent / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def llama(tmp_path, shared_run):
+    """A folder with a small Llama and the run's tokenizer, which writes conversations."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=512, max_position_embeddings=1024, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "llama")
+    (path,) = shared_run.glob("*-tokenizer-*/*.tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    tokenizer.chat_template = (
+        "{% for message in messages %}<{{ message.role }}>{{ message.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "llama")
+    return str(tmp_path / "llama")
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+def test_adapters_are_trained_resumed_and_merged(train_recipe, quiet, llama):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    changes = {
+        "model.scratch": None,
+        "model.path": llama,
+        "model.lora_rank": 4,
+        "model.rope_base": 1e6,
+        "memory.checkpointing": "layers",
+    }
+    whole = train(train_recipe(changes, out="whole"), quiet)
+    out = Path(train_recipe(changes, out="again").out)
+    train(train_recipe(changes, out="again"), quiet)
+    for path in (out / "checkpoints" / "step-000006").iterdir():
+        path.unlink()
+    (out / "checkpoints" / "step-000006").rmdir()
+    again = train(train_recipe(changes, out="again"), quiet)
+    assert losses(again) == losses(whole)
+    assert losses(whole)[-1] < losses(whole)[0]
+    base, merged = (AutoModelForCausalLM.from_pretrained(path) for path in (llama, whole))
+    assert not torch.equal(base.model.layers[0].mlp.up_proj.weight, merged.model.layers[0].mlp.up_proj.weight)
+    assert torch.equal(base.model.embed_tokens.weight, merged.model.embed_tokens.weight)
+    assert merged.config.rope_parameters["rope_theta"] == 1e6
+    assert merged.config.max_position_embeddings == 2048
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "layers"])
+def test_bf16(train_recipe, quiet, checkpointing):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    final = train(train_recipe({"training.precision": "bf16", "memory.checkpointing": checkpointing}), quiet)
+    assert losses(final)[-1] < losses(final)[0]
+    assert AutoModelForCausalLM.from_pretrained(final).dtype == torch.bfloat16
+    (last,) = (final.parent / "checkpoints").glob("step-000006")
+    assert AutoModelForCausalLM.from_pretrained(last).dtype == torch.float32

@@ -1,0 +1,81 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from damage import (
+    change_rows,
+    change_sequence,
+    files,
+    first_sequence,
+    read_batches,
+    spans_of,
+)
+from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.verify.checks import verify
+
+ALL = 100_000  # a sample of everything
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy to damage."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def breaches(run, **options):
+    """Return what each check that found a breach says first."""
+    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
+
+
+def test_a_wrong_score(run):
+    def alter(row):
+        row["score"][spans_of(row, NEGATIVE)[0]] -= 0.1
+
+    change_sequence(run, alter)
+    assert "the cosine is" in breaches(run)["scores are cosines"]
+
+
+def true_neighbours(run, meta, own):
+    """Return ids and cosines of all chunks outside `own`, nearest first."""
+    shards = [np.load(path).astype(np.float32) for path in files(run, "embed", ".vectors.npy")]
+    vectors = np.concatenate(shards)
+    ids = np.concatenate([(shard << SHARD_BITS) + np.arange(len(rows)) for shard, rows in enumerate(shards)])
+    scores = vectors @ vectors[np.flatnonzero(ids == meta)[0]]
+    order = np.argsort(-scores, kind="stable")
+    order = order[~np.isin(ids[order], own)]
+    return ids[order], scores[order]
+
+
+def test_a_candidate_replaced_by_a_farther_one(run):
+    row = first_sequence(run)
+    own = [row["chunk_id"][span] for span in spans_of(row, META)]
+    ids, scores = true_neighbours(run, own[0], own)
+
+    def alter(rows):
+        (candidates,) = (candidates for candidates in rows if candidates["chunk_id"] == own[0])
+        candidates["neighbour_ids"] = [*candidates["neighbour_ids"][1:], int(ids[100])]
+        candidates["scores"] = [*candidates["scores"][1:], float(scores[100])]
+
+    for path in files(run, "mine", ".candidates.arrow"):
+        if own[0] in [
+            candidates for batch in read_batches(path)[0] for candidates in batch.column("chunk_id").to_pylist()
+        ]:
+            change_rows(path, alter)
+    found = breaches(run, sample=ALL)
+    assert set(found) == {"candidates searched again"}
+    assert f"the nearest by brute force is {ids[0]}" in found["candidates searched again"]
+
+
+def test_a_negative_that_is_not_the_nearest_free_one(run):
+    row = first_sequence(run)
+    own = [row["chunk_id"][span] for span in spans_of(row, META)]
+    span = next(span for span in reversed(spans_of(row, NEGATIVE)) if row["group"][span] == 0)
+    ids, scores = true_neighbours(run, own[0], own)
+
+    def alter(row):
+        row["chunk_id"][span], row["score"][span] = int(ids[99]), float(scores[99])
+
+    change_sequence(run, alter)
+    assert "is free and nearer to meta-chunk" in breaches(run, sample=ALL)["negatives are the nearest free"]

@@ -1,0 +1,36 @@
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from nextlong.verify.outcome import Outcome
+from nextlong.verify.show import as_json, passed, show
+
+SOUND = Outcome("hashes", "files", checked=12_345)
+SKIPPED = Outcome("vectors", "vectors", skipped="this run has none")
+BROKEN = Outcome("spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"])
+
+
+def test_a_breach_is_no_pass_and_a_skipped_check_is_no_breach():
+    assert passed([SOUND, SKIPPED])
+    assert not passed([SOUND, BROKEN])
+
+
+def test_a_line_a_check_then_its_breaches_then_their_number():
+    sink = io.StringIO()
+    show([SOUND, SKIPPED, BROKEN], Path("run"), Console(file=sink, width=120))
+    lines = [" ".join(line.split()) for line in sink.getvalue().splitlines()]
+    assert "hashes 12,345 files pass" in lines
+    assert "vectors 0 vectors skipped this run has none" in lines
+    assert "spans 3 sequences breach 7 breaches" in lines
+    assert lines[-3:] == ["spans: one [bold]", "spans: two", "7 breaches"]
+
+
+def test_json_holds_every_check():
+    found = json.loads(as_json([SOUND, BROKEN], Path("run")))
+    assert (found["run"], found["passed"]) == ("run", False)
+    assert [(check["check"], check["result"], check["examples"]) for check in found["checks"]] == [
+        ("hashes", "pass", []),
+        ("spans", "breach", ["one [bold]", "two"]),
+    ]

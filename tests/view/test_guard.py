@@ -1,0 +1,57 @@
+"""Who may ask, without a server: the guard alone, called as a server calls it."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("starlette")
+from starlette.responses import PlainTextResponse
+
+from nextlong.view.guard import HEADERS, Guard
+
+
+def ask(method="GET", **headers):
+    """Return status and headers of the answer."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "headers": raw, "path": "/"}
+    asyncio.run(Guard(PlainTextResponse("the corpus"))(scope, None, send))
+    answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], answer, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+OWN = "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("host", [OWN, "localhost:1", "localhost"])
+def test_this_machine_is_answered_and_may_load_nothing_else(host):
+    status, headers, body = ask(host=host)
+    assert (status, body) == (200, b"the corpus")
+    assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({}, 421),
+        ({"host": "evil.example"}, 421),
+        ({"host": "127.0.0.1.evil.example:80"}, 421),
+        ({"host": OWN, "origin": "http://evil.example"}, 403),
+        ({"host": OWN, "origin": "http://localhost:8000"}, 403),
+        ({"host": OWN, "sec_fetch_site": "cross-site"}, 403),
+        ({"host": OWN, "method": "POST"}, 405),
+    ],
+)
+def test_all_others_are_refused_and_see_nothing(asked, status):
+    answered, headers, body = ask(**asked)
+    assert answered == status
+    assert b"corpus" not in body
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_its_own_pages_may_say_where_they_come_from():
+    assert ask(host=OWN, origin=f"http://{OWN}", sec_fetch_site="same-origin")[0] == 200
