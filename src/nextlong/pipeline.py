@@ -49,7 +49,7 @@ from nextlong.tokens.tokenizer import check_there
 
 # What every worker needs, imported once by the server that workers are forked from.
 _PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
-_PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers")
+_PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas")
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -158,7 +158,8 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
 
 def preloaded(recipe: Recipe) -> list[str]:
     """Return the modules that workers of this machine have imported before their first task."""
-    return [*_PRELOAD, *kind_of(recipe.encoder).preload]
+    # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
+    return [*_PRELOAD, *kind_of(recipe.encoder).preload, "pandas"]
 
 
 def capacity_here(recipe: Recipe) -> Capacity:

@@ -48,15 +48,11 @@ def distinct_texts(texts: Shingles) -> Distinct:
     _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
     if (counts == 1).all():
         return Distinct(texts, np.arange(len(sizes)))
-    bounds = zip(starts.tolist(), texts.offsets[1:].tolist(), strict=True)
-    alike = (counts > 1)[key_of].tolist()
-    known: dict[bytes | int, int] = {}
-    kinds = np.array(
-        [
-            known.setdefault(texts.hashes[start:end].tobytes() if is_alike else text, len(known))
-            for text, ((start, end), is_alike) in enumerate(zip(bounds, alike, strict=True))
-        ]
-    )
-    chosen = np.unique(kinds, return_index=True)[1]
+    first_alike: dict[bytes, int] = {}
+    same_as = np.arange(len(sizes))
+    for text in np.flatnonzero((counts > 1)[key_of]).tolist():
+        numbers = texts.hashes[texts.offsets[text] : texts.offsets[text + 1]].tobytes()
+        same_as[text] = first_alike.setdefault(numbers, text)
+    chosen, kinds = np.unique(same_as, return_inverse=True)
     hashes = texts.hashes[ranges(starts[chosen], sizes[chosen])]
     return Distinct(Shingles(hashes, np.append(0, np.cumsum(sizes[chosen]))), kinds)

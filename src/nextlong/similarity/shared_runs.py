@@ -68,18 +68,20 @@ def _equal(hashes: U64) -> tuple[Ints, Bools]:
     keys |= np.arange(len(hashes), dtype=np.uint64)
     keys.sort()
     below = np.uint64(1 << int(bits))
-    places, begins = _repeated((keys & (below - np.uint64(1))).view(np.int64), (keys[1:] ^ keys[:-1]) < below)
+    members, begins = _repeated((keys[1:] ^ keys[:-1]) < below)
+    places = (keys[members] & (below - np.uint64(1))).view(np.int64)
     runs = hashes[places]
     if ((runs[1:] != runs[:-1]) & ~begins[1:]).any():  # one in a billion differs in those bits alone
         order = np.argsort(hashes, kind="stable")
-        places, begins = _repeated(order, hashes[order[1:]] == hashes[order[:-1]])
+        members, begins = _repeated(hashes[order[1:]] == hashes[order[:-1]])
+        places = order[members]
     return places, begins
 
 
-def _repeated(order: Ints, repeats: Bools) -> tuple[Ints, Bools]:
-    """Return those places of `order` that stand in a row of equal ones, and which of them begin one."""
-    again, several = np.zeros((2, len(order)), np.bool_)
+def _repeated(repeats: Bools) -> tuple[Ints, Bools]:
+    """Return where rows of equal numbers stand, of which `repeats` says that one equals the one before, and which begin one."""
+    again, several = np.zeros((2, len(repeats) + 1), np.bool_)
     again[1:] = several[1:] = repeats
     several[:-1] |= repeats
     members = np.flatnonzero(several)  # picking by numbers is several times as fast as by a mask
-    return order[members], ~again[members]
+    return members, ~again[members]

@@ -110,24 +110,24 @@ def _shared(given: _Suspects, shared: SharedRuns, owners: Ints, others: Ints) ->
     weights = np.zeros(len(owners), np.int64)
     for first, last in _parts(np.maximum(sizes, len(shared.offsets) // _KINDS_A_RUN)):
         texts, columns = np.unique(others[first:last], return_inverse=True)
-        pair = np.repeat(np.arange(last - first), sizes[first:last])
-        runs = places[ranges(starts[owners[first:last]], sizes[first:last])]
-        there = np.flatnonzero(_holds(shared, texts)[given.kinds[runs], columns[pair]])
-        pair = pair[there]
+        runs = ranges(starts[owners[first:last]], sizes[first:last])
+        cells = (given.kinds[places] * len(texts))[runs] + np.repeat(columns, sizes[first:last])
+        there = np.flatnonzero(_holds(shared, texts).take(cells))
+        pair = np.repeat(np.arange(first, last), sizes[first:last])[there]
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
-        weights[first + pair[firsts]] = covered(given.words, runs[there], firsts)
+        weights[pair[firsts]] = covered(given.words, places[runs[there]], firsts)
     return weights
 
 
 def _holds(shared: SharedRuns, texts: Ints) -> Bools:
-    """Return which of some texts hold each kind of run, (g + 1, n)."""
+    """Return which of some texts hold each kind of run, ((g + 1) · n,): kind after kind."""
     column = np.full(int(max(shared.holders.max(), texts.max())) + 1, -1)
     column[texts] = np.arange(len(texts))
     columns = column[shared.holders]
     those = np.flatnonzero(columns >= 0)
-    kinds = np.repeat(np.arange(len(shared.offsets) - 1), shared.held)
-    holds = np.zeros((len(shared.offsets) - 1, len(texts)), np.bool_)
-    holds[kinds[those], columns[those]] = True
+    kinds = np.repeat(np.arange(len(shared.offsets) - 1) * len(texts), shared.held)
+    holds = np.zeros((len(shared.offsets) - 1) * len(texts), np.bool_)
+    holds[kinds[those] + columns[those]] = True
     return holds
 
 
