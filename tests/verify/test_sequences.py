@@ -98,7 +98,7 @@ def test_two_joints_missing():
     one = sequence(A, B, C, D, E)
     assert list(joint_problems(run_of(), one)) == []  # one chunk may lack its joint where it just fills the budget
     twice = sequence(A, B, C, D, E, A)
-    assert any("has no joint" in found for found in joint_problems(run_of(), twice))
+    assert any("no separator (joint) follows it" in found for found in joint_problems(run_of(), twice))
 
 
 def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
