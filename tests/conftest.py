@@ -33,6 +33,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("nextlong", deadline=None)  # time is never a verdict here
 settings.load_profile("nextlong")
 
+# No test can see what a power cut would lose, and waiting for the disk took a third of their time.
+# Commands in processes of their own do wait for it.
+os.fsync = lambda file: None
+
 TOPICS = {
     "sea": "harbour tide anchor sail current reef vessel captain lighthouse storm rope deck cargo gull salt wave",
     "bread": "flour yeast oven dough crust knead starter rye butter loaf proof bake salt grain mill slice",

@@ -148,7 +148,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     assert told["message"].startswith(
         "65 of 260 documents that were read have no value in the column that ingest.sources names as id (doc_id)"
     )
-    assert call(capfd, "run", recipe_of(path, id=None))[0] == 0  # nobody named it, so nothing is amiss
+    assert call(capfd, "run", recipe_of(path, id="id"))[0] == 0  # the default: nobody named it, so nothing is amiss
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     assert "missing-ids" not in [one["name"] for one in warnings]
 

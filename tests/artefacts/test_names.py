@@ -104,4 +104,4 @@ def test_a_swept_variant_is_named_by_its_keys_and_by_more_where_that_is_taken(re
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = names.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
-    assert len(name) <= 80
+    assert len(name) <= 120

@@ -21,7 +21,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Section, operational_keys
 
 _FIRST_NAME: Final = "base"
-_LONGEST_VALUE, _LONGEST_NAME = 24, 80  # characters of a name that is made from settings
+_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
 LONG_NAME: Final = 32  # where somebody would rather give one
 
 

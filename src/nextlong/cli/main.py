@@ -180,7 +180,11 @@ def _init(asked: argparse.Namespace) -> None:
         look = "found no documents beside it: put the path of yours into ingest.sources"
     elif recipe is not None:
         for source in recipe.ingest.sources:
-            ids = f"ids from {source.id!r}" if source.id else "no ids found: documents are called file:line"
+            ids = (
+                f"ids from {source.id!r}"
+                if "id" in source.model_fields_set
+                else "no ids found: documents are called file:line"
+            )
             tables.say(f"{source.label}: text from {source.text!r}, {ids}", Console())
     tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
 

@@ -67,7 +67,7 @@ def ingest_split(
                 rejects.add(Reject(part.file.name, item.line, *problem))
             else:
                 documents.add(item)
-                without_id += source.id is not None and _is_called_by_place(item, part)
+                without_id += source.names_ids and _is_called_by_place(item, part)
     documents.close()
     rejects.close()
     return IngestResult(
@@ -104,7 +104,7 @@ def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) ->
 def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[InputFile], *, key: str) -> None:
     """Raise CorpusError if the source names a column of ids that none of its documents has; `ingested` is of its tasks."""
     documents = sum(part.documents for part in ingested)
-    if source.id is None or not documents or sum(part.without_id for part in ingested) < documents:
+    if not source.names_ids or not documents or sum(part.without_id for part in ingested) < documents:
         return
     known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
     near = difflib.get_close_matches(source.id, known, n=1)

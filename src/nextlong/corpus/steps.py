@@ -135,7 +135,7 @@ def ingest_step(
     config = {
         "sources": [
             # Names below the source: a moved corpus is the same.
-            {"format": source.format, "id": source.id_column, "label": source.label, "text": source.text}
+            {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("where", "keep") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.where else {})
             | _extractor(source, source_files)

@@ -31,12 +31,16 @@ def head(stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
 
 
 def text_bytes(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-    """Return (bytes of text, bytes) of the first record batch."""
+    """Return (bytes of text, bytes) of the first record batch; nothing but its text is read of a file."""
     del head_bytes
     with closing(open_file(file)) as stream:
-        batch = next(arrow_batches(arrow_reader(stream)))
-        path, _ = resolve(batch.schema, source.text)
-        return (column_at(batch, path).nbytes, batch.nbytes) if path else (0, 0)
+        path, _ = resolve(arrow_reader(stream).schema, source.text)
+        if not path:
+            return (0, 0)
+        reader = arrow_reader(stream, columns=path[:1])
+        batch = next(arrow_batches(reader))
+        whole = file.bytes // reader.num_record_batches if _is_file(reader) else batch.nbytes
+        return column_at(batch, path).nbytes, whole
 
 
 def read_at(
@@ -52,7 +56,9 @@ def read_at(
     """Read rows of the record batch at a place; a stream is read up to there."""
     del max_document_chars
     reader = arrow_reader(stream)
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
+    paths = resolve_columns(reader.schema, file, source, wanted)
+    if _is_file(reader):
+        reader = arrow_reader(stream, columns={path[0] for path in paths if path})
         count = reader.num_record_batches
         batch = reader.get_batch(min(int(place * count), count - 1)) if count else None
     else:
@@ -61,8 +67,12 @@ def read_at(
     if batch is None or not batch.num_rows:
         return Stretch(iter(()), 1.0)
     part = batch.slice(0, rows_to_take(batch.num_rows, stretch, file.bytes / count))
-    paths = resolve_columns(reader.schema, file, source, wanted)
     return Stretch(read_batches([part], file, paths), part.num_rows / batch.num_rows / count)
+
+
+def _is_file(reader: Any) -> bool:
+    """Say whether a reader is of a file, whose batches are found by a footer, and not of a stream."""
+    return isinstance(reader, pa.ipc.RecordBatchFileReader)
 
 
 FORMAT: Final = FileFormat(

@@ -103,7 +103,7 @@ def _places(
     for name, asked_by in ((source.text, "text"), *((name, "keep or where") for name in wanted)):
         if names.count(name) != 1:
             refuse_column(file, name, names, asked_by=asked_by)
-    own_id = names.index(source.id_column) if names.count(source.id_column) == 1 else None
+    own_id = names.index(source.id) if names.count(source.id) == 1 else None
     return [names.index(source.text), own_id, *map(names.index, wanted)]
 
 

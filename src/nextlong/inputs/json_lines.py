@@ -91,7 +91,7 @@ def read(stream: Any, part: Part, source: Source, max_document_chars: int, wante
             with_column += 1
         if isinstance(text, str):
             values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in wanted)
-            yield Record(text, source_id(lookup(value, source.id_column), file.name, number), number, values)
+            yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
         else:
             yield Reject(file.name, number, _why_no_text(text))
     if without_column and not with_column and part.stop is None:

@@ -47,7 +47,7 @@ def read_html(stream: Any, part: Part, source: Source, max_document_chars: int, 
         yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {limit:,} bytes")
         return
     text, columns = _page(raw, None, file)
-    yield Record(text, source_id(columns.get(source.id_column) or file.name, file.name, 1), 1, _values(columns, wanted))
+    yield Record(text, source_id(columns.get(source.id) or file.name, file.name, 1), 1, _values(columns, wanted))
 
 
 def read_warc(stream: Any, part: Part, source: Source, max_document_chars: int, wanted: Sequence[str]) -> Items:
@@ -68,7 +68,7 @@ def read_warc(stream: Any, part: Part, source: Source, max_document_chars: int, 
         text, columns = _page(raw, record.http_charset, file) if is_html else (raw.decode("utf-8", "replace"), {})
         columns |= _headers(record) | ({} if is_html else {"language": _language(text)})
         if text and not text.isspace():
-            own_id = columns.get(source.id_column) or columns["url"] or columns["record_id"]
+            own_id = columns.get(source.id) or columns["url"] or columns["record_id"]
             yield Record(text, source_id(own_id, file.name, number), number, _values(columns, wanted))
     if archive.error is not None:
         raise archive.error
@@ -112,7 +112,7 @@ def _check(file: InputFile, wanted: Sequence[str], source: Source, *, kind: str)
     for name in wanted:
         if name not in _COLUMNS[kind]:
             refuse_column(file, name, _COLUMNS[kind], asked_by="keep or where")
-    if source.id is not None and source.id not in _COLUMNS[kind]:
+    if source.names_ids and source.id not in _COLUMNS[kind]:
         refuse_column(file, source.id, _COLUMNS[kind], asked_by="id")
 
 

@@ -50,7 +50,7 @@ def resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequen
         raise CorpusError(
             f"{file.path}: column {source.text!r} holds {text_type}, not strings; name a column of strings as text"
         )
-    id_path, id_type = resolve(schema, source.id_column)
+    id_path, id_type = resolve(schema, source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     return [text_path, id_path if is_scalar else (), *(_other(schema, file, name) for name in wanted)]
 

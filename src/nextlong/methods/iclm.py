@@ -57,6 +57,7 @@ class IclmMethod(DocumentMethod[Iclm]):
     """In-Context Pretraining."""
 
     name = "iclm"
+    version = 2  # counts what it leaves out
     Options = Iclm
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
     scores = "the one before"

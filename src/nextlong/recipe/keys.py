@@ -6,7 +6,7 @@ Each number of the paper (arXiv 2501.12766) is a key here, with the paper's valu
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -62,6 +62,9 @@ def operational_keys(section: type[Section]) -> set[str]:
     }
 
 
+_ID: Final = "id"
+
+
 class Source(Section):
     """Where documents come from: one path or glob, one name."""
 
@@ -71,9 +74,9 @@ class Source(Section):
     )
     name: str = Field("", description="the name of the source in every report; by default the path")
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
-    id: Named | None = Field(
-        None,
-        description="the column that holds your own id; null: id, where there is one; a document without: file:line",
+    id: Named = Field(
+        _ID,
+        description="the column of your own ids; a document without one is called file:line; any other than id has to be there",
     )
     format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "warc", "html", "text"] = Field(
         "auto", description="by the file name, if auto"
@@ -106,9 +109,9 @@ class Source(Section):
         return names
 
     @property
-    def id_column(self) -> str:
-        """The column that holds the user's own id, if there is one."""
-        return self.id or "id"
+    def names_ids(self) -> bool:
+        """Whether the recipe names a column of ids that is not the default, and so has to be there."""
+        return self.id != _ID
 
     @property
     def label(self) -> str:
@@ -207,7 +210,7 @@ class Mine(Section):
     pool: Positive = Field(
         512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
     )
-    near_copies: Annotated[float, Field(gt=0, le=1)] | None = Field(
+    near_copies: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
         0.8,
         description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
     )

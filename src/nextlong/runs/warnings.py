@@ -224,7 +224,7 @@ def _missing_ids(seen: Seen) -> str:
     without = sum(part.without_id for part in ingested)
     if not without:
         return ""
-    columns = ", ".join(dict.fromkeys(source.id for source in seen.run.recipe.ingest.sources if source.id))
+    columns = ", ".join(dict.fromkeys(source.id for source in seen.run.recipe.ingest.sources if source.names_ids))
     return (
         f"{without:,} of {sum(part.documents for part in ingested):,} documents that were read have no value in the column that "
         f"ingest.sources names as id ({columns}): spans call them by file and line, which another copy of the files may not have; "

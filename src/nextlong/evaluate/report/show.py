@@ -78,7 +78,7 @@ def _refuse_same_names(results: Sequence[Results]) -> None:
     names = [one.name for one in results]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise EvaluateError(
-            f"two results are called {twice!r}; evaluate one of them again with --label NAME, which measures nothing again"
+            f"two results are called {twice!r}; evaluate one of them again with --label NAME, which repeats no measurement"
         )
 
 

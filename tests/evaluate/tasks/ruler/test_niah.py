@@ -9,6 +9,7 @@ ESSAY = ("The tide came in. A ship sailed out. " * 60).split()
 VALUES = {"numbers": r"\d{7}", "uuids": r"[0-9a-f-]{36}", "words": r"\S+"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("seed", [1, 42])
 def test_the_answers_are_the_values_of_the_keys_that_are_asked_for(name, seed, monkeypatch):
