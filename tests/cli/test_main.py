@@ -22,7 +22,9 @@ TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in ran
 def folder(tmp_path_factory):
     """A folder with a corpus, a recipe and its finished run."""
     folder = tmp_path_factory.mktemp("cli")
-    (folder / "c.jsonl").write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
+    (folder / "c.jsonl").write_text(
+        "".join(json.dumps({"doc_id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
+    )
     recipe = {
         "run_dir": str(folder / "run"),
         "executor": "serial",
@@ -92,10 +94,10 @@ def test_init_names_the_column_of_ids_only_where_it_found_one(call, tmp_path):
     assert "without: text from 'text', no ids found: documents are called file:line" in out
     assert " id: " not in (tmp_path / "a.yaml").read_text()
     (tmp_path / "with.jsonl").write_text(
-        "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
+        "".join(json.dumps({"doc_id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
     )
-    assert "with: text from 'text', ids from 'id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
-    assert " id: id " in (tmp_path / "b.yaml").read_text()
+    assert "with: text from 'text', ids from 'doc_id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
+    assert " id: doc_id " in (tmp_path / "b.yaml").read_text()
 
 
 def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):

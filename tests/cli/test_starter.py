@@ -91,7 +91,7 @@ def test_columns_are_found_and_defaults_stay_where_they_are_not(folder):
     touch(folder, "empty.jsonl")
     first, second = starter(folder / "my.yaml", ["a.csv", "empty.jsonl"]).ingest.sources
     assert (first.text, first.id) == ("content", "doc_id")
-    assert (second.text, second.id) == ("text", None)
+    assert (second.text, second.id) == ("text", "id")
 
 
 @pytest.mark.parametrize(

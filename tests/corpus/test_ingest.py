@@ -20,7 +20,7 @@ from nextlong.schemas import DOCUMENTS, REJECTS
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own_id=None):
+def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own_id="id"):
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     source = Source(path=str(folder / "in"), name="mine", id=own_id)
@@ -56,9 +56,9 @@ def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_pat
     assert not (tmp_path / "out.rejects.arrow").exists()
 
 
-@pytest.mark.parametrize(("own_id", "without"), [(None, 0), ("id", 2), ("key", 3)])
+@pytest.mark.parametrize(("own_id", "without"), [("id", 0), ("key", 2), ("other", 3)])
 def test_documents_without_the_id_that_the_source_names_are_counted(tmp_path, own_id, without):
-    lines = ['{"text":"one","id":"k"}', '{"text":"two"}', '{"text":"three","id":""}']
+    lines = ['{"text":"one","key":"k"}', '{"text":"two"}', '{"text":"three","key":""}']
     assert ingest(tmp_path, lines, own_id=own_id).without_id == without
 
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-
-pytest.importorskip("starlette")
 from starlette.responses import PlainTextResponse
 
 from nextlong.view.guard import HEADERS, Guard
+
+pytestmark = pytest.mark.browser
 
 
 def ask(method="GET", **headers):

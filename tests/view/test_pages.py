@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette")
 from nextlong.view.pages import choice, more, row, table, url
+
+pytestmark = pytest.mark.browser
 
 
 def text_of(element):
