@@ -393,6 +393,15 @@ def test_a_reader_that_never_reads_is_no_error(folder, arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_run_that_nobody_reads_does_not_end_as_if_it_were_done(folder):
+    command = f"{sys.executable} -m nextlong run {folder}/r.yaml --set run_dir={folder}/unread | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        141,
+        "stopped, because nobody reads what it prints; what is finished is kept\n",
+    )
+
+
 def test_the_module_returns_the_exit_code(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "nextlong", "peek", str(tmp_path)], capture_output=True, text=True, check=False

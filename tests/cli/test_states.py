@@ -163,6 +163,7 @@ def test_prune_keeps_every_state_and_removes_what_none_needs(own, call):
     code, out, err = call("prune", own)
     assert code == 2
     assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong prune {own} --yes\n"
+    assert call("prune", own, "--keep", "base")[2].endswith(f"say nextlong prune {own} --keep base --yes\n")
     assert [line.split()[1:3] for line in out.splitlines()[1:4]] == [["0.0", "MB"], ["0.1", "MB"], ["1.5", "MB"]]
     assert out.splitlines()[3].split()[1:] == ["1.5", "MB", "not", "finished"]
     assert call("prune", own, "--yes")[0] == 0

@@ -31,7 +31,8 @@ from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
-_USER_MISTAKE, _INTERRUPTED, _TERMINATED = 2, 130, 143
+_USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
+_ONLY_SHOW = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  # what is not read of them is not missed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _USER_MISTAKE
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if asked.name_of_command not in _ONLY_SHOW:
+            tables.say("stopped, because nobody reads what it prints; what is finished is kept", error_console)
+            return _UNREAD
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -79,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="nextlong", description="Short documents in, token-exact long sequences out (NExtLong, arXiv 2501.12766)."
     )
     parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="name_of_command")
 
     demo = commands.add_parser("demo", help="make long sequences from the documentation inside your Python")
     demo.add_argument(

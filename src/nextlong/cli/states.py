@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -175,7 +176,7 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
             tables.say(line, console)
             return
         _show_waste(waste, console)
-        if not (asked.yes or _agrees(path)):
+        if not (asked.yes or _agrees(path, *_options(asked))):
             console.print("nothing was removed")
             return
         prune.remove_unshared(path, waste, forget=asked.forget)
@@ -208,7 +209,7 @@ def _prune(asked: argparse.Namespace) -> None:
             line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
         line += f"; what stays: {', '.join(state.name for state in kept)}"
         tables.say(line, console)
-        if not (asked.yes or _agrees(run_dir)):
+        if not (asked.yes or _agrees(run_dir, *_options(asked))):
             console.print("nothing was removed")
             return
         prune.remove(run_dir, kept, dropped, waste)
@@ -234,9 +235,17 @@ def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:
     tables.show(table, console)
 
 
-def _agrees(run_dir: Path) -> bool:
+def _options(asked: argparse.Namespace) -> list[str]:
+    """Return what was asked to go or to stay, as it was asked."""
+    states = [("--keep", asked.keep), ("--drop", asked.drop)]
+    forgotten = [option for run in asked.forget for option in ("--forget", str(run))]
+    return [*forgotten, *(option for name, names in states if names for option in (name, *names))]
+
+
+def _agrees(run_dir: Path, *options: str) -> bool:
     if not sys.stdin.isatty():
-        raise NextlongError(f"nothing was removed: there is no terminal to ask; say nextlong prune {run_dir} --yes")
+        command = shlex.join(["nextlong", "prune", str(run_dir), *options, "--yes"])
+        raise NextlongError(f"nothing was removed: there is no terminal to ask; say {command}")
     try:
         return input("remove this? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
