@@ -99,7 +99,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Sourced]]] = {
         "model.scratch": Sourced(
             {"hidden_size": 96, "intermediate_size": 256, "layers": 2, "heads": 3, "key_value_heads": 1}, DEMO
         ),
-        "training.lr": Sourced(3e-3, DEMO),
+        "training.lr": Sourced(1.5e-3, DEMO),
         "training.steps": Sourced(60, DEMO),
         "training.warmup_steps": Sourced(4, DEMO),
         "training.tokens_per_step": Sourced(8_192, DEMO),
