@@ -14,29 +14,7 @@ from nextlong.engine import runner, shared
 from nextlong.engine.shared import Shared
 from nextlong.engine.step import Step
 from nextlong.errors import RecipeError, RunError
-
-
-class Told:
-    """A reporter that notes which steps ran and which were kept."""
-
-    def __init__(self):
-        self.ran, self.there, self.said = [], [], []
-
-    def step(self, name, *, done, total):
-        from contextlib import nullcontext
-
-        self.ran.append(name)
-        return nullcontext(lambda seconds: None)
-
-    def kept(self, name):
-        self.there.append(name)
-
-    def tell(self, text):
-        self.said.append(text)
-
-
-def stored(recipe_for, folder, name, *overrides):
-    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
+from sharing import Told, stored
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 import io
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
 
+from installed import REQUIRES, installed
 from nextlong.engine import memory
 from nextlong.report import installation
 
@@ -20,29 +20,6 @@ def test_the_memory_is_what_a_container_may_use(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("1048576\n")
     monkeypatch.setattr(memory, "_CONTAINER_LIMITS", (tmp_path / "memory.max",))
     assert installation.examine().hardware.memory_bytes == 1 << 20
-
-
-def installed(monkeypatch, versions, requires):
-    """Let the metadata say that `nextlong` requires so, and that packages have these versions."""
-
-    def version(name):
-        if name not in versions:
-            raise metadata.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(installation.metadata, "version", version)
-    monkeypatch.setattr(installation.metadata, "requires", lambda _: requires)
-    monkeypatch.setattr(installation, "_is_installed", lambda: True)
-    monkeypatch.setattr(installation, "_extras", lambda: ["s3", "ray", "short-text"])
-
-
-REQUIRES = [
-    "numpy>=1.26",
-    's3fs>=2024.6; extra == "s3"',
-    'ray>=2.40; extra == "ray"',
-    'lm-eval>=0.4; extra == "short-text"',
-    'nextlong[ray]; extra == "short-text"',
-]
 
 
 def test_what_is_missing_or_too_old_is_named_with_the_command_that_adds_it(monkeypatch):

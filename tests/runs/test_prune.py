@@ -7,29 +7,7 @@ from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.engine import shared
 from nextlong.engine.store import locked
-
-
-class Told:
-    """A reporter that notes which steps ran and which were kept."""
-
-    def __init__(self):
-        self.ran, self.there, self.said = [], [], []
-
-    def step(self, name, *, done, total):
-        from contextlib import nullcontext
-
-        self.ran.append(name)
-        return nullcontext(lambda seconds: None)
-
-    def kept(self, name):
-        self.there.append(name)
-
-    def tell(self, text):
-        self.said.append(text)
-
-
-def stored(recipe_for, folder, name, *overrides):
-    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
+from sharing import Told, stored
 
 
 @pytest.fixture

@@ -71,3 +71,21 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def llama(tmp_path, shared_run):
+    """A folder with a small Llama and the run's tokenizer, which writes conversations."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=512, max_position_embeddings=1024, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "llama")
+    (path,) = shared_run.glob("*-tokenizer-*/*.tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    tokenizer.chat_template = (
+        "{% for message in messages %}<{{ message.role }}>{{ message.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "llama")
+    return str(tmp_path / "llama")

@@ -1,23 +1,11 @@
 import pytest
 
+from llama_config import llama_3_8b
+
 pytestmark = pytest.mark.heavy
 
 
 K = 1024
-
-
-def llama_3_8b():
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        tie_word_embeddings=False,
-    )
 
 
 def recipe(preset, *overrides):

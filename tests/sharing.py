@@ -1,0 +1,24 @@
+"""Runs that share a store, and a reporter that notes what they did."""
+
+from contextlib import nullcontext
+
+
+class Told:
+    """A reporter that notes which steps ran and which were kept."""
+
+    def __init__(self):
+        self.ran, self.there, self.said = [], [], []
+
+    def step(self, name, *, done, total):
+        self.ran.append(name)
+        return nullcontext(lambda seconds: None)
+
+    def kept(self, name):
+        self.there.append(name)
+
+    def tell(self, text):
+        self.said.append(text)
+
+
+def stored(recipe_for, folder, name, *overrides):
+    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
