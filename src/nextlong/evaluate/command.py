@@ -11,13 +11,14 @@ from typing import Any, Literal
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import Model, TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.models.server import Server, ServerModel, ServerOptions
 from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Task, all_tasks
 from nextlong.report import tables
 

@@ -296,7 +296,14 @@ def _load_model(name: str, options: LoadOptions) -> Any:
             attn_implementation=options.attention,
         )
         return model.to(device).eval()
-    except (OSError, ValueError, ImportError, RuntimeError, TypeError) as error:
+    except (
+        OSError,
+        ValueError,
+        ImportError,
+        RuntimeError,
+        TypeError,
+        AssertionError,
+    ) as error:  # torch asserts for CUDA
         raise EvaluateError(
             f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {_first_line(error)}"
         ) from None
