@@ -10,6 +10,7 @@ in layout count as one.
 from __future__ import annotations
 
 import difflib
+import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ import xxhash
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.head import head_columns
-from nextlong.inputs.record import Record, Reject, RejectKind
+from nextlong.inputs.record import Record, Reject, RejectKind, problem
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut
 from nextlong.recipe import Source
@@ -63,8 +64,8 @@ def ingest_split(
                 left_out_count += 1
                 if len(left_out) < _EXAMPLES:
                     left_out.append((item.source_id, item.head))
-            elif problem := _problem(item.text, max_document_chars):
-                rejects.add(Reject(part.file.name, item.line, *problem))
+            elif wrong := problem(item.text, max_document_chars):
+                rejects.add(Reject(part.file.name, item.line, *wrong))
             else:
                 documents.add(item)
                 without_id += source.names_ids and _is_called_by_place(item, part)
@@ -149,8 +150,13 @@ def check_rejects(
     if rejects > max_reject_share * records:
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) cannot be used, more than "
-            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files or raise the share"
+            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files, or say {allowing(rejects / records)}"
         )
+
+
+def allowing(share: float) -> str:
+    """Return what raises the share of rejects that a run puts up with to `share`, in whole hundredths."""
+    return f"--set ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
 def content_hash(utf8: bytes) -> int:
@@ -171,12 +177,6 @@ def _normalised(utf8: bytes) -> bytes:
     while len(words := blanked.split(b"  ")) > 1:
         blanked = b" ".join(filter(None, words))
     return blanked.strip(b" ")
-
-
-def _problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
-    if len(text) > max_document_chars:
-        return RejectKind.TOO_LONG, f"{len(text):,} characters"
-    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
 
 
 class _DocumentShards:
