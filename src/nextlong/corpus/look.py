@@ -150,7 +150,7 @@ def _look_at_source(
 def _sample(
     source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
 ) -> tuple[list[bytes], float, Counter[RejectKind]]:
-    """Return about a `share` of a source's texts, from random places, how many bytes of text it holds in all, and the rejects there.
+    """Return about a `share` of a source's texts, from random places, how many bytes of text it holds in all, and rejects.
 
     The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
     """

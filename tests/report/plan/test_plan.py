@@ -135,7 +135,8 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind)
     path = tmp_path / ("c.jsonl.zst" if kind == "compressed" else "c.jsonl")
     path.write_bytes(zstandard.compress("".join(lines).encode()) if kind == "compressed" else "".join(lines).encode())
     recipe = recipe_in(tmp_path, f"ingest.sources.0.path={path}")
-    assert "ingest would stop the run: about " in (said := written(recipe))
+    said = written(recipe)
+    assert "ingest would stop the run: about " in said
     share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
     assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
     cure = re.search(r"say --set (ingest\.max_reject_share=[\d.]+)", said)[1]
