@@ -15,6 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +78,7 @@ class _Route:
         self._reporter = reporter
         self._shared = shared
         self._waited_for: set[str] = set()  # steps that another run makes
-        self._versions = _versions()  # looked up once: a few milliseconds
+        self._versions = _versions()
 
     def carry_out(self) -> dict[str, Done]:
         """Finish every step."""
@@ -322,6 +323,7 @@ def run_task(task: Task, folder: Path, index: int) -> store.Part:
             shutil.rmtree(work, ignore_errors=True)
 
 
+@cache  # looking them up takes 25 ms, longer than a small step
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
