@@ -234,7 +234,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
         "1 of 61 records (1.64%) cannot be used, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
     assert "; the first: corpus.jsonl:1: " in message
-    assert message.endswith("; mend the files or raise the share")
+    assert message.endswith("; mend the files, or say --set ingest.max_reject_share=0.02")
 
 
 @pytest.mark.parametrize("megabytes", [5, *thorough(50)])

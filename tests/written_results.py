@@ -30,4 +30,11 @@ def write_results(folder, scores, *, label, cosine=None):
     return folder
 
 
+def write_result(folder, task, length, **values):
+    """Write one task's result at a length."""
+    path = results.place_of(folder, task, length)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"format": 1, "task": task, "length": length, "samples": [], **values}))
+
+
 SCORES = dict(zip(paper.CATEGORIES, (82.0, 60.0, 81.0, 31.0, 37.0, 81.0), strict=True))

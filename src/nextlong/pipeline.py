@@ -22,6 +22,7 @@ from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refus
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.decontaminate_steps import cleaning_steps
 from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.left_out_step import left_out_step
 from nextlong.corpus.parts import whole_files
 from nextlong.embed.base import kind_of
@@ -78,6 +79,7 @@ def run(
         name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
+            check_named_ids(recipe.ingest.sources, files)
             check_enough(recipe, files)
             for note in whole_files(
                 recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)

@@ -108,9 +108,14 @@ class ContaminatedResult(Result):
 
 
 class LeftOutResult(Result):
-    """How many records, documents or chunks filters of the corpus left out, by reason."""
+    """How many records, documents or chunks filters of the corpus left out, by reason.
+
+    Of those that stay, `same_ids` have the user's id of an earlier one; `same_id_example` is source, id and heads of the first two.
+    """
 
     left_out: dict[str, int]
+    same_ids: int = 0
+    same_id_example: tuple[str, ...] = ()
 
 
 class ShinglesResult(Result):

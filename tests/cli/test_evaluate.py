@@ -28,6 +28,7 @@ def refused(capsys, *arguments):
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
         ),
+        (["./m", "--tasks", "qa_1"], "./m is not there; name a folder with config.json and weights"),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
@@ -87,6 +88,52 @@ def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(tmp_path,
     said = capsys.readouterr()
     assert "missing: ruler/squad.json" in " ".join(said.out.split())
     assert "it comes from SQuAD 2.0's" in said.err
+
+
+@pytest.mark.heavy
+def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine_holds(tmp_path, capsys, monkeypatch):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from nextlong.evaluate import plan
+
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=1024,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    asked = [
+        "evaluate",
+        str(tmp_path / "model"),
+        "--suite",
+        "needle,dependency,short",
+        "--tasks",
+        "dependency,short,needle",
+    ]
+    (tmp_path / "needle").mkdir()
+    (tmp_path / "needle/haystack.txt").write_text("A long text.")
+    asked += ["--data", str(tmp_path), "--lengths", "1k,2k", "--out", str(tmp_path / "out"), "--dry-run"]
+    monkeypatch.setattr(plan, "memory_bytes", lambda: 2**20)
+    capsys.readouterr()
+    assert main(asked) == 2
+    said = capsys.readouterr()
+    rows = {" ".join(line.split()) for line in said.out.splitlines()}
+    assert rows >= {
+        "needle 1K 11 11,264 to do",
+        "needle 2K 11 22,528 too long: the model's context is 1,024",
+        "dependency – 20 – missing: --run RUN",
+        "short – all – to do",
+    }
+    assert "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16" in said.out
+    assert "dependency: say --run RUN" in said.err
+
+
+def test_a_dry_run_of_a_server_refuses_probes(tmp_path, capsys):
+    asked = ["m", "--url", "http://127.0.0.1:9/v1", "--tasks", "attention", "--lengths", "1k", "--dry-run"]
+    assert "attention: a server does not give away what is inside its model" in refused(capsys, *asked)
 
 
 @pytest.mark.heavy

@@ -152,7 +152,7 @@ def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
     assert message == (
         "3 of 100 records (3.00%) cannot be used, more than ingest.max_reject_share=0.02 allows: 2 × broken JSON, "
         "1 × empty; the first: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
-        "mend the files or raise the share"
+        "mend the files, or say --set ingest.max_reject_share=0.03"
     )
 
 

@@ -9,10 +9,11 @@ from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import judge, results
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.report import paper
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import all_tasks
 
 pytestmark = pytest.mark.heavy  # ROUGE is in the extra

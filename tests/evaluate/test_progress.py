@@ -13,7 +13,7 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     sink = io.StringIO()
     console = Console(file=sink, force_terminal=is_terminal, width=100, color_system=None, _environ={"TERM": "xterm"})
     progress = Progress(console)
-    progress.begin(1)
+    progress.begin([4 * 8192])
     progress.start("vt", 8192, 4, done=0)
     progress.advance(4)
     progress.done(50.0, samples=4, refused=0)
@@ -21,3 +21,49 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     assert bool(erased) is is_terminal
     assert "vt" in last
     assert "left" not in last
+
+
+def told(*, begin, steps):
+    """Return the lines told without a terminal, the clock put forward before each step."""
+    sink, now = io.StringIO(), [0.0]
+    progress = Progress(Console(file=sink, width=120), clock=lambda: now[0])
+    progress.begin(begin)
+    for seconds, step in steps:
+        now[0] += seconds
+        step(progress)
+    return sink.getvalue().splitlines()
+
+
+def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left():
+    lines = told(
+        begin=[10 * 1000, 0, 10 * 3000],
+        steps=[
+            (0, lambda progress: progress.start("vt", 1000, 10, done=0)),
+            (50, lambda progress: progress.advance(1)),
+            (50, lambda progress: progress.advance(1)),
+            (50, lambda progress: progress.advance(1)),
+            (350, lambda progress: progress.advance(7)),
+            (0, lambda progress: progress.done(50.0, samples=10, refused=0)),
+        ],
+    )
+    # 50 s a sample of 1,000 tokens; behind it are 30,000 tokens more, at 0.05 s each.
+    assert [line.split("1,000", 1)[1].strip() for line in lines] == [
+        "2/10  6:40 left, at least 31:40 for all",
+        "10/10  0:00 left, at least 25:00 for all",
+        "50.00  10 samples, 8:20",
+    ]
+    assert lines[0].startswith("[1/3] vt")
+
+
+def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace():
+    lines = told(
+        begin=[0, 10 * 1000],
+        steps=[
+            (0, lambda progress: progress.start("dependency", None, 4, done=2)),
+            (70, lambda progress: progress.advance(1)),
+        ],
+    )
+    assert [line.strip() for line in lines] == [
+        "[1/2] dependency         goes on after 2 of 4 samples",
+        "[1/2] dependency         3/4  1:10 left",
+    ]

@@ -9,9 +9,11 @@ from answering_models import Oracle
 from evaluation_data import word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import all_tasks
 
 
@@ -36,6 +38,10 @@ def test_answers_with_any_line_separator_are_kept(tmp_path):
     assert again.samples == odd
 
 
+class Local(Oracle, HuggingFaceModel):
+    """One that probes may look into."""
+
+
 def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     from nextlong.evaluate.probe import Probe
     from nextlong.runs import opened
@@ -50,12 +56,12 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(opened, "Run", run_at)
     probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "asked": 1}, lengths="none", samples=1)
     what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
-    run(Oracle(word_tokenizer()), what)
-    _, lines = run(Oracle(word_tokenizer()), replace(what, run=tmp_path / "two"))
+    run(Local(word_tokenizer()), what)
+    _, lines = run(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
     assert lines[0].endswith("kept")
     composed["value"] = "def"
     with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
-        run(Oracle(word_tokenizer()), what)
+        run(Local(word_tokenizer()), what)
 
 
 def test_what_is_no_results_directory_is_told(tmp_path):

@@ -17,9 +17,11 @@ from evaluation_data import word_tokenizer, write
 from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.probe import all_probes
 from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Sample, all_tasks
 
 TIMES = {"seconds"}
@@ -175,6 +177,56 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
         )
     with pytest.raises(EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_path):
+    tasks = {name: all_tasks()[name] for name in ("json_kv", "vt", "niah_single_1")}
+    tasks["vt"] = replace(tasks["vt"], make=lambda _: iter([None, None]))
+    what = replace(asked(tmp_path / "r", lengths=(512, 8192)), tasks=list(tasks.values()))
+    told = r"^2 of 6 not measured: .*vt fits 512 tokens .*, 2 were refused; .* \(and 1 more, told above\); the others: .*report"
+    model = Oracle(word_tokenizer())
+    with pytest.raises(EvaluateError, match=told):
+        run(model, replace(what, tasks=[tasks["json_kv"], tasks["vt"], tasks["json_kv"]]))
+    found = results.read_results(tmp_path / "r")
+    assert {(one.task, one.length) for one in found.finished} == {("json_kv", 512), ("json_kv", 8192)}
+    before = len(model.asked)
+    with pytest.raises(EvaluateError, match="2 of 4 not measured"):
+        run(model, replace(what, tasks=[tasks["json_kv"], tasks["vt"]]))
+    assert len(model.asked) == before
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "why"),
+    [
+        ("vt", 512, "vt needs at least 1024 tokens, not 512; leave"),
+        ("qa_1", 2048, r"squad\.json is not JSON .*download it"),
+    ],
+)
+def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(task, length, why, tmp_path):
+    write(tmp_path / "data/ruler/squad.json", "[")
+    what = asked(tmp_path / "r", task, "json_kv", lengths=(length,), data=tmp_path / "data")
+    with pytest.raises(EvaluateError, match=f"^1 of 2 not measured: .*{why}"):
+        run(Oracle(word_tokenizer()), what)
+    assert [one.task for one in results.read_results(tmp_path / "r").finished] == ["json_kv"]
+
+
+def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
+    probes = {
+        name: replace(asked(tmp_path / "r", "json_kv"), tasks=[all_tasks()["json_kv"], probe])
+        for name, probe in all_probes().items()
+    }
+    model = Oracle(word_tokenizer())
+    with pytest.raises(EvaluateError, match="dependency: say --run RUN, the run whose sequences are read"):
+        evaluate(lambda: pytest.fail("loaded"), probes["dependency"], progress=Progress(Console(file=io.StringIO())))
+    for name in ("attention", "copying", "key-values", "short"):
+        with pytest.raises(
+            EvaluateError, match=r"a server does not give away what is inside its model; name the model's folder"
+        ):
+            run(model, probes[name])
+    with pytest.raises(EvaluateError, match="dependency: a server"):
+        run(model, replace(probes["dependency"], run=tmp_path))
+    assert not model.asked
     assert not (tmp_path / "r").exists()
 
 

@@ -48,6 +48,7 @@ def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, pla
     numbers = [TEXTS.index(text.decode()) for text in sampled.texts]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert 0 < sampled.share <= 1
+    assert not sampled.rejects
     assert len(numbers) / len(TEXTS) == pytest.approx(sampled.share, abs=0.01)
     assert numbers[0] / len(TEXTS) == pytest.approx(min(place, 1 - sampled.share), abs=0.11)
 

@@ -93,7 +93,12 @@ def _add_how(sub: argparse.ArgumentParser) -> None:
         "--context", type=int, metavar="N", help="the most tokens (default: what the model's configuration says)"
     )
     how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
-    how.add_argument("--dtype", default="auto", help="auto (as saved), bfloat16, float16, float32")
+    how.add_argument(
+        "--dtype",
+        choices=("auto", "bfloat16", "float16", "float32"),
+        default="auto",
+        help="of weights and cache (default: auto, as saved)",
+    )
     how.add_argument("--attention", default="sdpa", help="transformers' name: sdpa, flash_attention_2 (default: sdpa)")
     how.add_argument("--chunk-tokens", type=int, default=2048, metavar="N", help="prefilled at a time (default: 2048)")
     how.add_argument(

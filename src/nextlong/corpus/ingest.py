@@ -10,6 +10,7 @@ in layout count as one.
 from __future__ import annotations
 
 import difflib
+import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,9 @@ import xxhash
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.formats import format_of
 from nextlong.inputs.head import head_columns
-from nextlong.inputs.record import Record, Reject, RejectKind
+from nextlong.inputs.record import Record, Reject, RejectKind, problem
 from nextlong.inputs.records import read_records
 from nextlong.inputs.where import LeftOut
 from nextlong.recipe import Source
@@ -63,8 +65,8 @@ def ingest_split(
                 left_out_count += 1
                 if len(left_out) < _EXAMPLES:
                     left_out.append((item.source_id, item.head))
-            elif problem := _problem(item.text, max_document_chars):
-                rejects.add(Reject(part.file.name, item.line, *problem))
+            elif wrong := problem(item.text, max_document_chars):
+                rejects.add(Reject(part.file.name, item.line, *wrong))
             else:
                 documents.add(item)
                 without_id += source.names_ids and _is_called_by_place(item, part)
@@ -107,11 +109,35 @@ def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[
     if not source.names_ids or not documents or sum(part.without_id for part in ingested) < documents:
         return
     known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
+    raise _no_ids(source, f"none of {documents:,} documents of {source.label} has a value there", known, key=key)
+
+
+def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
+    """Raise CorpusError, before anything is read whole, if tables of a source lack the column of ids that it names.
+
+    The first, middle and last file are looked at. JSON lines may have an id further down; those are judged once they are read.
+    """
+    for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
+        some = [source_files[at] for at in (0, len(source_files) // 2, -1)]
+        if not source.names_ids or not all(_is_table(file, source) for file in some):
+            continue
+        heads = [head_columns(file, source) for file in some]
+        if all(head and source.id not in head for head in heads):
+            lacks = f"{source_files[0].path} has no such column"
+            raise _no_ids(source, lacks, list(heads[0]), key=f"ingest.sources[{place}].id")
+
+
+def _is_table(file: InputFile, source: Source) -> bool:
+    kind = format_of(file.name, source)
+    return kind.has_columns and not kind.is_lines and kind.extractor is None
+
+
+def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
     near = difflib.get_close_matches(source.id, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else "name one of these."
-    raise CorpusError(
-        f"{key}={source.id!r}: none of {documents:,} documents of {source.label} has a value there; columns of its first records: "
-        f"{', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} Without id, documents are called file:line"
+    return CorpusError(
+        f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} "
+        "Without id, documents are called file:line"
     )
 
 
@@ -149,8 +175,13 @@ def check_rejects(
     if rejects > max_reject_share * records:
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) cannot be used, more than "
-            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files or raise the share"
+            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files, or say {allowing(rejects / records)}"
         )
+
+
+def allowing(share: float) -> str:
+    """Return what raises the share of rejects that a run puts up with to `share`, in whole hundredths."""
+    return f"--set ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
 def content_hash(utf8: bytes) -> int:
@@ -171,12 +202,6 @@ def _normalised(utf8: bytes) -> bytes:
     while len(words := blanked.split(b"  ")) > 1:
         blanked = b" ".join(filter(None, words))
     return blanked.strip(b" ")
-
-
-def _problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
-    if len(text) > max_document_chars:
-        return RejectKind.TOO_LONG, f"{len(text):,} characters"
-    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
 
 
 class _DocumentShards:

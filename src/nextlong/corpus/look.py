@@ -10,14 +10,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nextlong.corpus.ingest import content_hash
 from nextlong.inputs.files import InputFile, Part
-from nextlong.inputs.places import can_be_entered, sample_at, sample_through
-from nextlong.inputs.record import Record
+from nextlong.inputs.places import can_be_entered, rejected, sample_at, sample_through
+from nextlong.inputs.record import Record, RejectKind
 from nextlong.inputs.records import read_records
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import Recipe, Source
@@ -35,7 +36,10 @@ _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 
 @dataclass(frozen=True)
 class Look:
-    """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals."""
+    """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
+
+    `rejects` counts what was read and is no document.
+    """
 
     source: Source
     is_whole: bool  # everything was read, and every distinct text kept
@@ -45,11 +49,12 @@ class Look:
     distinct_documents: int
     distinct_chars: int
     texts: list[str]
+    rejects: Counter[RejectKind]
 
     @property
     def scale(self) -> float:
         """Of the whole source, per what was read."""
-        return self.text_bytes / self.read_bytes
+        return self.text_bytes / self.read_bytes if self.read_bytes else 1.0
 
     @property
     def text_scale(self) -> float:
@@ -58,7 +63,7 @@ class Look:
 
 
 def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
-    """Return a look at each source that has a document to show."""
+    """Return a look at each source that has a document to show, or a record that is none."""
     estimates = [
         estimate_text_bytes(source_files, source)
         for source_files, source in zip(files, recipe.ingest.sources, strict=True)
@@ -76,7 +81,7 @@ def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
             max_document_chars=recipe.ingest.max_document_chars,
             seen=seen,
         )
-        if look.documents:
+        if look.documents or look.rejects:
             looks.append(look)
     return looks
 
@@ -111,15 +116,16 @@ def _look_at_source(
     max_document_chars: int,
     seen: set[int],
 ) -> Look:
+    rejects = Counter[RejectKind]()
     is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
     if is_whole:
         texts: Iterable[bytes] = itertools.chain.from_iterable(
-            _texts(file, source, max_document_chars) for file in files
+            _texts(file, source, max_document_chars, rejects) for file in files
         )
         text_bytes = 0.0
     else:
         share = min(1.0, most_bytes / max(1, estimate))
-        texts, text_bytes = _sample(source, files, share, max_document_chars)
+        texts, text_bytes, rejects = _sample(source, files, share, max_document_chars)
     keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
     documents = read_bytes = distinct = distinct_chars = 0
     kept: list[str] = []
@@ -136,19 +142,22 @@ def _look_at_source(
         if digest % keep_every == 0 or not kept:
             kept.append(text)
     kept_all = is_whole and len(kept) == distinct
-    return Look(source, kept_all, text_bytes or read_bytes, documents, read_bytes, distinct, distinct_chars, kept)
+    return Look(
+        source, kept_all, text_bytes or read_bytes, documents, read_bytes, distinct, distinct_chars, kept, rejects
+    )
 
 
 def _sample(
     source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
-) -> tuple[list[bytes], float]:
-    """Return about a `share` of a source's texts, from random places, and about how many bytes of text it holds in all.
+) -> tuple[list[bytes], float, Counter[RejectKind]]:
+    """Return about a `share` of a source's texts, from random places, how many bytes of text it holds in all, and rejects.
 
     The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
     """
     draw = random.Random(0)
     ends = list(itertools.accumulate(file.bytes for file in files))
     texts: list[bytes] = []
+    rejects = Counter[RejectKind]()
     held = covered = 0.0  # bytes of text, and of files, at the places
     through: set[int] = set()
     for number in range(_PLACES):
@@ -167,12 +176,16 @@ def _sample(
             most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
             sampled = sample_through(file, source, share=share, most_through=most_through, draw=draw, **limits)
         texts += sampled.texts
+        rejects += sampled.rejects
         held += sum(map(len, sampled.texts))
         covered += sampled.share * file.bytes
-    return texts, held / covered * ends[-1] if covered else 0.0
+    return texts, held / covered * ends[-1] if covered else 0.0, rejects
 
 
-def _texts(file: InputFile, source: Source, max_document_chars: int) -> Iterator[bytes]:
-    for record in read_records(Part(file), source, max_document_chars=max_document_chars):
-        if isinstance(record, Record) and record.text.strip() and len(record.text) <= max_document_chars:
-            yield record.text.encode()
+def _texts(file: InputFile, source: Source, max_document_chars: int, rejects: Counter[RejectKind]) -> Iterator[bytes]:
+    for item in read_records(Part(file), source, max_document_chars=max_document_chars):
+        kind = rejected(item, max_document_chars)
+        if kind is not None:
+            rejects[kind] += 1
+        elif isinstance(item, Record):
+            yield item.text.encode()

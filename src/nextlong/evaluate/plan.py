@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from nextlong.engine.memory import memory_bytes
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import run
+from nextlong.evaluate.asked import Asked, behind_a_server, files_of, is_there, pairs
+from nextlong.evaluate.asked import check as check_asked
+from nextlong.evaluate.extra import required
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.models.huggingface import read_config
 from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.probes.short import EVERYTHING
 from nextlong.evaluate.results import place_of
-from nextlong.evaluate.run import Asked, files_of, is_there, pairs
 from nextlong.evaluate.task import Task
 from nextlong.plain_data import Json
 from nextlong.report import tables
@@ -27,22 +30,28 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class Planned:
-    """One task at one length: its samples, the tokens that they are at most, and "done", "to do" or what is missing."""
+    """One task at one length: its samples (None: all), the tokens that they are at most, and "done", "to do" or what is missing."""
 
     task: str
     length: int | None
-    samples: int
+    samples: int | None
     state: str
 
     @property
     def tokens(self) -> int:
         """At most so many are read for it."""
-        return 0 if self.state == "done" else self.samples * (self.length or 0)
+        return 0 if self.state == "done" else self.all_tokens
+
+    @property
+    def all_tokens(self) -> int:
+        """At most so many are read for it, done or not."""
+        return (self.samples or 0) * (self.length or 0)
 
 
 def planned(settings: Settings, asked: Asked) -> tuple[list[Planned], str]:
     """Return the tasks, and the memory at the greatest length in words; of a server ""."""
-    tasks = [_planned(asked, task, length) for task, length in pairs(asked)]
+    context = _context(settings)
+    tasks = [_planned(asked, task, length, context) for task, length in pairs(asked)]
     if settings.server is not None:
         return tasks, ""
     config = read_config(settings.model, revision=settings.load.revision)
@@ -53,16 +62,31 @@ def planned(settings: Settings, asked: Asked) -> tuple[list[Planned], str]:
 
 def check(settings: Settings, asked: Asked) -> None:
     """Raise EvaluateError for what would fail later: a length beyond the model, a missing file. The plan is shown first."""
-    context = settings.context
-    if context is None and settings.server is None:
-        context = getattr(read_config(settings.model, revision=settings.load.revision), "max_position_embeddings", None)
-    run.check(asked, context=context)
+    for task in asked.tasks if settings.server is not None else ():
+        if isinstance(task, Probe):
+            raise behind_a_server(task)
+    check_asked(asked, context=_context(settings))
 
 
-def _planned(asked: Asked, task: Task | Probe, length: int | None) -> Planned:
+def _context(settings: Settings) -> int | None:
+    if settings.context is not None or settings.server is not None:
+        return settings.context
+    return getattr(read_config(settings.model, revision=settings.load.revision), "max_position_embeddings", None)
+
+
+def _planned(asked: Asked, task: Task | Probe, length: int | None, context: int | None) -> Planned:
     is_done = place_of(asked.out, task.name, length).is_file()
-    state = "done" if is_done else _missing(asked, files_of(task, length)) or "to do"
-    return Planned(task.name, length, asked.samples or task.samples, state)
+    state = "done" if is_done else _trouble(asked, task, length, context) or "to do"
+    samples = asked.samples or task.samples
+    return Planned(task.name, length, None if samples == EVERYTHING else samples, state)
+
+
+def _trouble(asked: Asked, task: Task | Probe, length: int | None, context: int | None) -> str:
+    if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
+        return "missing: --run RUN"
+    if context is not None and (length or 0) > context:
+        return f"too long: the model's context is {context:,}"
+    return _missing(asked, files_of(task, length))
 
 
 def as_json(settings: Settings, asked: Asked) -> Json:
@@ -83,8 +107,9 @@ def show(settings: Settings, asked: Asked, console: Console) -> None:
     for heading in ("task", "length", "samples", "tokens read", "state"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", overflow="fold")
     for one in tasks:
-        tokens = f"{one.samples * one.length:,}" if one.length else "–"
-        table.add_row(one.task, short(one.length), f"{one.samples:,}", tokens, tables.cell(one.state))
+        tokens = f"{one.all_tokens:,}" if one.length else "–"
+        samples = "all" if one.samples is None else f"{one.samples:,}"
+        table.add_row(one.task, short(one.length), samples, tokens, tables.cell(one.state))
     tables.show(table, console)
     read = sum(one.tokens for one in tasks)
     tables.say(f"to read: {read:,} tokens at most; what prompts share is read once", console)
@@ -112,7 +137,20 @@ def memory(config: Any, settings: Settings, length: int) -> str:
         if weights is None
         else f", together {_gib(weights + cache)} and the activations of {settings.load.chunk_tokens:,} tokens"
     )
-    return f"memory at {short(length)} in {dtype}: {said}, key-value cache {_gib(cache)}{total}"
+    place, held = device_memory(settings.load.device)
+    beside = f"; {place} has {_gib(held)}"
+    if (weights or 0) + cache > held:
+        beside += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
+    return f"memory at {short(length)} in {dtype}: {said}, key-value cache {_gib(cache)}{total}{beside}"
+
+
+def device_memory(device: str) -> tuple[str, int]:
+    """Return what a model would be loaded onto, and its bytes of memory."""
+    torch = required("torch")
+    if torch.cuda.is_available() and device != "cpu":
+        place = "cuda" if device == "auto" else device
+        return place, int(torch.cuda.get_device_properties(place).total_memory)
+    return "this machine", memory_bytes()
 
 
 def cache_bytes(config: Any, length: int, *, bytes_per_value: int) -> int:

@@ -1,8 +1,13 @@
-"""Progress: which task and length is under way, how much of it, and the time left."""
+"""Progress: which task and length is under way, how much of it, and the time left: of it, and at least of all.
+
+The time of all goes by tokens at the pace so far. Longer prompts take longer a token, so it is the least that it takes.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from rich.console import Console
 from rich.control import Control
@@ -10,19 +15,23 @@ from rich.segment import ControlType
 
 from nextlong.report.tables import say
 
+_SILENCE_S: Final = 60.0  # at most, where there is no terminal
+
 
 class Progress:
-    """Tells a console: a line a task where it is no terminal, and a moving line where it is."""
+    """Tells a console: a moving line where it is a terminal; else a line a task, and one a minute of those that take longer."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._total = self._number = self._wanted = self._done = self._fresh = 0
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._number = self._wanted = self._done = self._fresh = self._read = 0
+        self._tokens: Sequence[int] = ()
         self._name = ""
-        self._began_s = 0.0
+        self._first_s: float | None = None
+        self._began_s = self._told_s = 0.0
 
-    def begin(self, total: int) -> None:
-        """Say how many there are."""
-        self._total = total
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Take what is to be read for each, in tokens; 0 for what is there already or has no length."""
+        self._tokens = tokens
 
     def kept(self, task: str, length: int | None, score: float) -> None:
         """Tell of one that was there already."""
@@ -33,7 +42,9 @@ class Progress:
         """Tell that one begins, `done` of its samples answered before."""
         self._number += 1
         self._wanted, self._done, self._fresh = wanted, done, 0
-        self._name, self._began_s = self._head(task, length), time.monotonic()
+        self._name, self._began_s = self._head(task, length), self._clock()
+        self._first_s = self._began_s if self._first_s is None else self._first_s
+        self._told_s = self._began_s
         if done:
             self._tell(f"{self._name} goes on after {done} of {wanted} samples")
 
@@ -41,22 +52,38 @@ class Progress:
         """Tell of more answered samples, and of the time that the rest will take."""
         self._done += samples
         self._fresh += samples
+        self._read += samples * self._tokens[self._number - 1] // max(self._wanted, 1)
         if self._console.is_terminal:
-            left_s = (self._wanted - self._done) * (time.monotonic() - self._began_s) / max(self._fresh, 1)
-            self._console.print(
-                f"{self._name} {self._done}/{self._wanted}  {_duration(left_s)} left ", end="\r", highlight=False
+            self._console.print(f"{self._state()} ", end="\r", highlight=False)
+        elif self._clock() - self._told_s >= _SILENCE_S:
+            self._told_s = self._clock()
+            self._tell(self._state())
+
+    def _state(self) -> str:
+        now = self._clock()
+        left_s = max(self._wanted - self._done, 0) * (now - self._began_s) / max(self._fresh, 1)
+        state = f"{self._name} {self._done}/{self._wanted}  {_duration(left_s)} left"
+        if self._read and sum(self._tokens[self._number :]):
+            spent_s = now - (self._first_s or 0.0)
+            state += (
+                f", at least {_duration(left_s + sum(self._tokens[self._number :]) * spent_s / self._read)} for all"
             )
+        return state
 
     def done(self, score: float, *, samples: int, refused: int) -> None:
         """Tell the score."""
         refusals = f"  {refused} refused: too long" if refused else ""
         self._tell(
-            f"{self._name} {score:6.2f}  {samples} samples, {_duration(time.monotonic() - self._began_s)}{refusals}"
+            f"{self._name} {score:6.2f}  {samples} samples, {_duration(self._clock() - self._began_s)}{refusals}"
         )
+
+    def unmade(self, why: str) -> None:
+        """Tell why the one that began could not be asked."""
+        self._tell(f"{self._name}   –    {why}")
 
     def _head(self, task: str, length: int | None) -> str:
         size = "" if length is None else f"{length:>9,}"
-        return f"[{self._number}/{self._total}] {task:<18}{size}"
+        return f"[{self._number}/{len(self._tokens)}] {task:<18}{size}"
 
     def _tell(self, line: str) -> None:
         if self._console.is_terminal:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
+from nextlong.evaluate.asked import STAND_INS, Asked, check, check_probes, files_of, local, pairs, request_of
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.probe import Probe
@@ -25,118 +25,60 @@ from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.plain_data import Json
 
-_STAND_INS: Final = {
-    "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
-    "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
-}
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked for.
-
-    `samples` is the most a task, None for what its benchmark defines. `label` and `negatives_cosine` (of the run that the model was
-    trained on) are for reports alone.
-    """
-
-    tasks: Sequence[Task | Probe]
-    lengths: Sequence[int]
-    out: Path
-    data: DataFiles
-    samples: int | None = None
-    seed: int = 42
-    label: str | None = None
-    run: Path | None = None
-    negatives_cosine: float | None = None
-
-
-def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
-    """Return what is to be done, short lengths first. Raises EvaluateError if a task knows none of the lengths."""
-    for task in asked.tasks:
-        if isinstance(task, Task) and task.lengths and not set(task.lengths) & set(asked.lengths):
-            known = ", ".join(map(str, task.lengths))
-            raise EvaluateError(
-                f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
-            )
-    once: list[tuple[Task | Probe, int | None]] = [(task, None) for task in asked.tasks if _is_lengthless(task)]
-    each = [(task, length) for length in sorted(asked.lengths) for task in asked.tasks if _is_defined(task, length)]
-    return [*each, *once]
-
-
-def _is_lengthless(task: Task | Probe) -> bool:
-    return isinstance(task, Probe) and task.lengths == "none"
-
-
-def _is_defined(task: Task | Probe, length: int) -> bool:
-    if isinstance(task, Probe):
-        return task.lengths == "each"
-    return not task.lengths or length in task.lengths
-
-
-def check(asked: Asked, *, context: int | None) -> None:
-    """Raise EvaluateError for what would fail later: a length beyond the model, a missing file."""
-    for task, length in pairs(asked):
-        if context is not None and length is not None and length > context:
-            raise EvaluateError(
-                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a "
-                f"model that is longer "
-                "(--context says otherwise, at your own risk)"
-            )
-        for name in files_of(task, length):
-            if not is_there(name, asked.data):
-                asked.data.path(name)
-
-
-def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:
-    """Return the user's files without which there is no measuring; probes read what is there."""
-    return task.needs(length or 0) if isinstance(task, Task) else ()
-
-
-def is_there(name: str, data: DataFiles) -> bool:
-    """Say whether a file, or what is read in its place, is there."""
-    return data.has(name) or (name in _STAND_INS and data.has(_STAND_INS[name]))
+class _UnmadeError(EvaluateError):
+    """A task's data, or a length without room for it, give no samples to ask; other tasks are not touched."""
 
 
 def _hashes(task: Task | Probe, length: int | None, data: DataFiles) -> dict[str, str]:
     """Return the hash of every file that is read, by its name: those needed, those read where they are there, and stand-ins."""
     optional = task.optional(length or 0) if isinstance(task, Task) else task.optional
     named = [*files_of(task, length), *optional]
-    read = [name if data.has(name) else _STAND_INS.get(name, name) for name in named]
+    read = [name if data.has(name) else STAND_INS.get(name, name) for name in named]
     return {name: store.hash_file(data.path(name)) for name in sorted({*read}) if data.has(name)}
 
 
 def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
-    """Answer what is missing and return all results. Files are looked for before the model is loaded."""
+    """Answer what is missing and return all results. Files are looked for before the model is loaded.
+
+    Raises EvaluateError at the end for tasks that no sample could be made for; the others are measured.
+    """
     check(asked, context=None)
     model = open_model()
     check(asked, context=model.context)
+    todo = pairs(asked)
+    check_probes(todo, asked, model)
     with store.explained(asked.out):
         asked.out.mkdir(parents=True, exist_ok=True)
     with store.locked(asked.out):
         _claim(asked, model.identity())
-        todo = pairs(asked)
-        _check_probes(todo, asked, model)
-        progress.begin(len(todo))
-        for task, length in todo:
-            with _memory_explained(task, length):
-                _one(model, task, length, asked, progress)
+        progress.begin([_tokens(task, length, asked) for task, length in todo])
+        unmade = [unmade for task, length in todo if (unmade := _tried(model, task, length, asked, progress))]
+    if unmade:
+        raise EvaluateError(_told(unmade, len(todo), asked.out))
     return results.read_results(asked.out)
 
 
-def _check_probes(todo: Sequence[tuple[Task | Probe, int | None]], asked: Asked, model: Model) -> None:
-    """Raise EvaluateError for a probe that cannot be measured at its length, before the first task is begun."""
-    for task, length in todo:
-        if (
-            isinstance(task, Probe)
-            and length is not None
-            and not results.place_of(asked.out, task.name, length).exists()
-        ):
-            task.check(_request(task, length, asked, model))
+def _tokens(task: Task | Probe, length: int | None, asked: Asked) -> int:
+    is_done = results.place_of(asked.out, task.name, length).is_file()
+    return 0 if is_done else (asked.samples or task.samples) * (length or 0)
 
 
-def _request(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
-    samples = asked.samples or task.samples
-    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead)
+def _tried(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> str:
+    """Measure a task at a length; return why it could not be asked, else ""."""
+    try:
+        with _memory_explained(task, length):
+            _one(model, task, length, asked, progress)
+    except _UnmadeError as error:
+        progress.unmade(str(error))
+        return str(error)
+    return ""
+
+
+def _told(unmade: Sequence[str], total: int, out: Path) -> str:
+    rest = f"; the others: nextlong evaluate report {out}" if len(unmade) < total else ""
+    more = f" (and {len(unmade) - 1} more, told above)" if len(unmade) > 1 else ""
+    return f"{len(unmade)} of {total} not measured: {unmade[0]}{more}{rest}"
 
 
 @contextmanager
@@ -182,18 +124,18 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         progress.kept(task.name, length, done.score)
         return
     wanted = asked.samples or task.samples
-    request = _request(task, length, asked, model)
+    request = request_of(task, length, asked, model)
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
         progress.start(task.name, length, wanted, done=len(partial.samples))
         if isinstance(task, Probe):
-            values = _probed(model, task, request, asked.run)
+            values = _probed(model, task, replace(request, advance=progress.advance), asked.run)
         else:
             for answered in _answered(model, task, request, wanted, skip=len(partial.samples)):
                 partial.append(answered)
                 progress.advance(len(answered))
-            values = _summary(task, partial.samples)
+            values = _summary(task, partial.samples, request.length)
         seconds = round(time.monotonic() - began, 3)
         about = {
             "nextlong": nextlong.__version__,
@@ -209,7 +151,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
 
 
 def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> Json:
-    values = probe.measure(model, request, run)
+    values = probe.measure(local(model, probe), request, run)
     return {"score": values["scores"][probe.metric], "refused": 0, **values}
 
 
@@ -234,7 +176,7 @@ def _composed(run_dir: Path) -> str:
 
 
 def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: int) -> Iterator[list[dict[str, JSON]]]:
-    made = islice(task.make(request), skip, wanted)
+    made = _made(task, request, skip, wanted)
     while group := list(islice(made, model.batch(request.length))):
         fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
         answers = iter(model.answers(fitting)) if fitting else iter(())
@@ -243,6 +185,13 @@ def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: 
             is_asked = sample is not None and any(sample is one for one in fitting)
             lines.append(_line(task, sample, next(answers)) if is_asked and sample is not None else {"refused": True})
         yield lines
+
+
+def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Sample | None]:
+    try:
+        yield from islice(task.make(request), skip, wanted)
+    except EvaluateError as error:
+        raise _UnmadeError(str(error).removeprefix("--lengths: ")) from None
 
 
 def fits(model: Model, sample: Sample, request: Request) -> bool:
@@ -264,10 +213,13 @@ def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     }
 
 
-def _summary(task: Task, lines: Sequence[Json]) -> Json:
+def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
     asked = [line for line in lines if not line.get("refused")]
     if not asked:
-        raise EvaluateError(f"{task.name}: no sample fits the length, {len(lines)} were refused; give a greater length")
+        raise _UnmadeError(
+            f"no sample of {task.name} fits {length:,} tokens of this tokenizer, {len(lines)} were refused; "
+            "give a greater length, or leave the task out"
+        )
     names = asked[0]["scores"]
     means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(asked) for name in names}
     return {

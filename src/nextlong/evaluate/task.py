@@ -51,11 +51,15 @@ class Sample:
         return self.prompt + self.answer_prefix
 
 
+def _untold(_: int) -> None:
+    return
+
+
 @dataclass(frozen=True)
 class Request:
     """What a task is asked for: `samples` questions of at most `length` tokens, answer included.
 
-    `overhead` is what a chat template adds to each.
+    `overhead` is what a chat template adds to each. A probe tells `advance` how many samples more it has measured.
     """
 
     length: int
@@ -64,6 +68,7 @@ class Request:
     samples: int | None = None
     seed: int = 42
     overhead: int = 0
+    advance: Callable[[int], None] = _untold
 
     @property
     def room(self) -> int:

@@ -10,6 +10,7 @@ entered: they are read through from their beginning, so far as a bound allows, a
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final, NamedTuple
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from nextlong.inputs.files import InputFile, Part, compression_of, open_file
 from nextlong.inputs.formats import format_of
-from nextlong.inputs.record import Record, Reject, explained
+from nextlong.inputs.record import Record, Reject, RejectKind, explained, problem
 from nextlong.inputs.records import read_records
 from nextlong.inputs.retries import open_binary
 from nextlong.inputs.sizes import estimate_text_bytes
@@ -29,10 +30,11 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class Sampled(NamedTuple):
-    """Texts of a file, UTF-8, and which share of the file they stand for."""
+    """Texts of a file, UTF-8, which share of the file they stand for, and why records among them are no documents."""
 
     texts: list[bytes]
     share: float
+    rejects: Counter[RejectKind]
 
 
 def can_be_entered(file: InputFile, source: Source) -> bool:
@@ -51,7 +53,8 @@ def sample_at(file: InputFile, source: Source, *, place: float, stretch: int, ma
         items, share = kind.read_at(
             stream, file, source, _wanted(source), place=place, stretch=stretch, max_document_chars=max_document_chars
         )
-        return Sampled(_texts(_holding(items, file, source), max_document_chars), share)
+        texts, rejects = _sorted(_holding(items, file, source), max_document_chars)
+        return Sampled(texts, share, rejects)
 
 
 def sample_through(
@@ -64,15 +67,18 @@ def sample_through(
     if format_of(file.name, source).is_lines:
         return _from_lines(file, source, share, most_through, max_document_chars, draw)
     whole = max(1, estimate_text_bytes([file], source))
-    texts, read = [], 0
+    texts, read, rejects = [], 0, Counter[RejectKind]()
     for item in read_records(Part(file), source, max_document_chars=max_document_chars):
-        if isinstance(item, Record) and _counts(item.text, max_document_chars):
+        kind = rejected(item, max_document_chars)
+        if kind is not None:
+            rejects[kind] += draw.random() < share
+        elif isinstance(item, Record):
             read += len(item.text)
             if draw.random() < share:
                 texts.append(item.text.encode())
         if read > most_through:
-            return Sampled(texts, sum(map(len, texts)) / whole)
-    return Sampled(texts, sum(map(len, texts)) / max(1, read))
+            return Sampled(texts, sum(map(len, texts)) / whole, +rejects)
+    return Sampled(texts, sum(map(len, texts)) / max(1, read), +rejects)
 
 
 def _from_lines(
@@ -87,8 +93,8 @@ def _from_lines(
                 kept.append(line)
     stream = pa.BufferReader(b"\n".join(kept))
     items = format_of(file.name, source).read(stream, Part(file), source, max_document_chars, _wanted(source))
-    texts = _texts(_holding(items, file, source), max_document_chars)
-    return Sampled(texts, through * sum(map(len, kept)) / max(1, seen))
+    texts, rejects = _sorted(_holding(items, file, source), max_document_chars)
+    return Sampled(texts, through * sum(map(len, kept)) / max(1, seen), rejects)
 
 
 def _lines(file: InputFile, most_through: int) -> Iterator[tuple[bytes, float]]:
@@ -116,9 +122,20 @@ def _holding(items: Iterator[Record | Reject], file: InputFile, source: Source) 
     return items if where is None else where.sorted_out(items, beside=len(source.keep), file=file)
 
 
-def _texts(items: Iterator[Any], max_document_chars: int) -> list[bytes]:
-    return [item.text.encode() for item in items if isinstance(item, Record) and _counts(item.text, max_document_chars)]
+def _sorted(items: Iterator[Any], max_document_chars: int) -> tuple[list[bytes], Counter[RejectKind]]:
+    texts, rejects = [], Counter[RejectKind]()
+    for item in items:
+        kind = rejected(item, max_document_chars)
+        if kind is not None:
+            rejects[kind] += 1
+        elif isinstance(item, Record):
+            texts.append(item.text.encode())
+    return texts, rejects
 
 
-def _counts(text: str, max_document_chars: int) -> bool:
-    return bool(text.strip()) and len(text) <= max_document_chars
+def rejected(item: Any, max_document_chars: int) -> RejectKind | None:
+    """Return why what a reader yields is no document; None of a document, and of one for which `where` does not hold."""
+    if isinstance(item, Reject):
+        return item.kind
+    wrong = problem(item.text, max_document_chars) if isinstance(item, Record) else None
+    return wrong and wrong[0]

@@ -45,6 +45,13 @@ class RejectKind(StrEnum):
     TOO_LONG = "too long"
 
 
+def problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
+    """Return why a text is no document, and what there is to say of it; None of one that is."""
+    if len(text) > max_document_chars:
+        return RejectKind.TOO_LONG, f"{len(text):,} characters"
+    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
+
+
 class Reject(NamedTuple):
     """One line or row that holds no document."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from nextlong.errors import EvaluateError, RecipeError
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.command import chosen
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
@@ -22,7 +23,7 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.results import Results, read_results
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Request, Task
 from nextlong.replicate.data import Arm
 from nextlong.replicate.models import Trained

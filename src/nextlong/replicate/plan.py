@@ -150,7 +150,7 @@ def _commands(recipe: Replication) -> Iterator[str]:
     yield "    --model meta-llama/Meta-Llama-3-8B --set seed=SEED"
     yield f"  torchrun --nnodes {nodes} --nproc-per-node 8 … -m nextlong train t.yaml"
     yield "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency \\"
-    yield "    --lengths 8k..128k --data FOLDER --out results/STATE-SEED"
+    yield "    --lengths 8k..128k --data FOLDER --run RUN@STATE --out results/STATE-SEED"
     yield "  nextlong evaluate report results/* -o table.html"
 
 

@@ -9,10 +9,11 @@ from rich.console import Console
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import plan
+from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import Asked, evaluate
+from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
@@ -138,6 +139,17 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
         HuggingFaceModel(str(tmp_path), LoadOptions())
+
+
+def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
+    import torch
+
+    def to(*_):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.nn.Module, "to", to)
+    with pytest.raises(EvaluateError, match="cannot be loaded with --device cuda --dtype auto: Torch not compiled"):
+        HuggingFaceModel(str(tiny_model), LoadOptions(device="cuda"))
 
 
 def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):

@@ -86,9 +86,10 @@ def test_a_whole_run_over_a_server(served, tmp_path):
     from rich.console import Console
 
     from evaluation_data import word_tokenizer
+    from nextlong.evaluate.asked import Asked
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.progress import Progress
-    from nextlong.evaluate.run import Asked, evaluate
+    from nextlong.evaluate.run import evaluate
     from nextlong.evaluate.task import all_tasks
 
     oracle = Oracle(word_tokenizer())

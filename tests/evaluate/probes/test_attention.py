@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.probes import attention
-from nextlong.evaluate.task import Request
 
 pytestmark = pytest.mark.heavy
 
@@ -51,4 +49,4 @@ def test_a_chat_prompt_is_refused(tiny_model, tmp_path):
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
     with pytest.raises(EvaluateError, match="leave --prompt-format chat out"):
-        attention.measure(model, Request(512, model.tokenizer, DataFiles(None)), None)
+        attention.check_model(model, None)

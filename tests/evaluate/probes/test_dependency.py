@@ -78,10 +78,11 @@ def test_gains_are_binned_by_distance():
 
 def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
     import nextlong
+    from nextlong.evaluate.asked import Asked
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.probe import all_probes
     from nextlong.evaluate.progress import Progress
-    from nextlong.evaluate.run import Asked, evaluate
+    from nextlong.evaluate.run import evaluate
 
     run = nextlong.open(shared_run)
     folder = save_model(tmp_path / "model", run.tokenizer)
@@ -98,11 +99,8 @@ def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
 
 
 def test_another_tokenizer_is_refused(shared_run, model):
-    from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.task import Request
-
     with pytest.raises(EvaluateError, match="the model's tokenizer is not that of"):
-        dependency.measure(model, Request(0, model.tokenizer, DataFiles(None)), shared_run)
+        dependency.check_model(model, shared_run)
 
 
 def save_model(folder, tokenizer):

@@ -25,6 +25,8 @@ from nextlong.report.plan import cluster, page, sample, warnings
 from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.earlier import earlier_rates, shares_to_do
 from nextlong.runs import warnings as run_warnings
+from nextlong.tokens.enough import count_tokens
+from nextlong.tokens.tokenizer import train_bpe
 
 STEPS = [
     "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "shingles", "weights",
@@ -98,7 +100,55 @@ def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
 
 def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
     warning = "no sequence can be made: compose.target_tokens=1,000,000, but all documents together are"
-    assert warning in written(recipe_in(tmp_path, "compose.target_tokens=1000000"))
+    too_long = recipe_in(tmp_path, "compose.target_tokens=1000000")
+    with pytest.raises(CorpusError, match=warning):  # as a run does
+        shown(too_long)
+    file = io.StringIO()
+    page.show(too_long, Console(file=file, width=400), Asked(chunks=100))
+    assert warning in file.getvalue()
+
+
+def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(recipe, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(train_bpe(TEXTS, vocab_size=300).to_str())
+    sets = (f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
+    files = input_files(recipe)
+    looks = plan_look.look_at(recipe, files)
+    tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
+    for share, is_enough in ((0.97, True), (1.03, False)):
+        asked = recipe_in(tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}")
+        if is_enough:
+            assert "no sequence can be made" not in written(asked)
+            continue
+        with pytest.raises(CorpusError, match="no sequence can be made"):
+            shown(asked)
+        with pytest.raises(CorpusError, match="no sequence can be made"):
+            pipeline.run(asked)
+
+
+@pytest.mark.parametrize("kind", ["whole", "sampled", "compressed"])
+def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind):
+    lines = [json.dumps({"text": text}) + "\n" for text in TEXTS * 40]
+    lines[::20] = ["{broken\n"] * len(lines[::20])
+    if kind != "whole":
+        monkeypatch.setattr(plan_look, "_READ_BYTES", 100_000)
+        monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    path = tmp_path / ("c.jsonl.zst" if kind == "compressed" else "c.jsonl")
+    path.write_bytes(zstandard.compress("".join(lines).encode()) if kind == "compressed" else "".join(lines).encode())
+    recipe = recipe_in(tmp_path, f"ingest.sources.0.path={path}")
+    said = written(recipe)
+    assert "ingest would stop the run: about " in said
+    share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
+    assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
+    cure = re.search(r"say --set (ingest\.max_reject_share=[\d.]+)", said)[1]
+    assert "would stop" not in written(recipe_in(tmp_path, f"ingest.sources.0.path={path}", cure))
+
+
+def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"text": " "}\n' * 20)
+    sources = json.dumps([{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")])
+    said = written(recipe_in(tmp_path, f"ingest.sources={sources}"))
+    assert "about 20.00% of the records cannot be used (empty)" in said
+    assert "--set ingest.max_reject_share=0.2" in said
 
 
 def test_a_plan_writes_nothing(recipe, tmp_path):

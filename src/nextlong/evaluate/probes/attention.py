@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request, Sample, all_tasks
@@ -47,16 +46,16 @@ def check(request: Request) -> None:
         raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
 
 
-def measure(model: Model, request: Request, _: Path | None) -> Values:
-    """Measure the shares over the samples, in percent."""
-    if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError(
-            "attention: a server does not give away its attention; name the model's folder or hub name, without --url"
-        )
+def check_model(model: HuggingFaceModel, _: Path | None) -> None:
+    """Raise EvaluateError for a model that is asked as a chat model."""
     if model.prompt_format == "chat":
         raise EvaluateError(
             "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
+
+
+def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values:
+    """Measure the shares over the samples, in percent."""
     check(request)
     rows = []
     for sample in islice(_prompts(request), request.samples):
@@ -64,6 +63,7 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
             continue
         weights = last_token_attention(model, sample)
         rows.append(shares(weights, *context_bounds(model, sample)))
+        request.advance(1)
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
     scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
     by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
@@ -174,4 +174,5 @@ PROBE: Final = Probe(
     version=2,
     optional=(_QA, needle.HAYSTACK),
     check=check,
+    check_model=check_model,
 )

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.probes.dependency import token_losses
@@ -37,12 +36,8 @@ def check(request: Request) -> None:
     haystack_ids(request, request.length + PASSAGE_TOKENS, part=0)
 
 
-def measure(model: Model, request: Request, _: Path | None) -> Values:
+def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values:
     """Measure the samples, each a passage, `length` − 2 passages of other text, and the passage again."""
-    if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError(
-            "copying: a server does not give away its losses; name the model's folder or hub name, without --url"
-        )
     check(request)
     first: list[float] = []
     second: list[float] = []
@@ -51,6 +46,7 @@ def measure(model: Model, request: Request, _: Path | None) -> Values:
         for losses, head in ((second, passage), (first, other)):
             ids = model.tokenizer.with_prefix([*head, *between, *passage])
             losses.append(float(token_losses(model, ids)[-PASSAGE_TOKENS:].mean()))
+        request.advance(1)
     gains = np.array(first) - np.array(second)
     scores = {
         "gain_nats": float(gains.mean()),

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request
@@ -54,20 +53,25 @@ class ChunkLoss:
         return self.without_earlier - self.with_earlier
 
 
-def measure(model: Model, request: Request, run_dir: Path | None) -> Values:
+def check_model(model: HuggingFaceModel, run_dir: Path | None) -> None:
+    """Raise EvaluateError for a model with another tokenizer than the run's, RunError for a run that is none."""
+    from nextlong.runs import opened
+
+    assert run_dir is not None, "it is asked for before a model is loaded"
+    _check_same_ids(model, opened.Run(run_dir))
+
+
+def measure(model: HuggingFaceModel, request: Request, run_dir: Path | None) -> Values:
     """Measure the sequences of a run, as many as there are samples."""
     from nextlong.methods.base import described
     from nextlong.runs import opened
 
-    if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError(
-            "dependency: a server does not give away its losses; name the model's folder or hub name, without --url"
-        )
-    if run_dir is None:
-        raise EvaluateError("dependency: say --run RUN, the run whose sequences are read")
+    assert run_dir is not None, "it is asked for before a model is loaded"
     run = opened.Run(run_dir)
-    _check_same_ids(model, run)
-    losses = [loss for sequence in islice(run.sequences(), request.samples) for loss in chunk_losses(model, sequence)]
+    losses: list[ChunkLoss] = []
+    for sequence in islice(run.sequences(), request.samples):
+        losses += chunk_losses(model, sequence)
+        request.advance(1)
     if not losses:
         raise EvaluateError(
             f"dependency: {run_dir} holds no sequence with two meta-chunks (its method is {described(run.recipe)})"
@@ -181,4 +185,13 @@ def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, float]]:
             yield {"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_means(inside)}
 
 
-PROBE: Final = Probe("dependency", "dependency", "gain_nats", measure, lengths="none", samples=20)
+PROBE: Final = Probe(
+    "dependency",
+    "dependency",
+    "gain_nats",
+    measure,
+    lengths="none",
+    samples=20,
+    reads="run",
+    check_model=check_model,
+)

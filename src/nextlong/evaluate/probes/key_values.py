@@ -17,7 +17,7 @@ import numpy as np
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import Model, TextTokenizer
+from nextlong.evaluate.models.base import TextTokenizer
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.probes.copying import haystack_ids
@@ -41,12 +41,8 @@ def check(request: Request) -> None:
     haystack_ids(request, request.length, part=0)
 
 
-def measure(model: Model, request: Request, _: Path | None) -> Values:
+def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values:
     """Ask for every pair of every sample."""
-    if not isinstance(model, HuggingFaceModel):
-        raise EvaluateError(
-            "key_values: a server does not give away its logits; name the model's folder or hub name, without --url"
-        )
     check(request)
     words = _words(model.tokenizer)
     right = np.array(
@@ -93,6 +89,7 @@ def _asked(model: HuggingFaceModel, request: Request, words: list[int], number: 
         logits = model.forward(question, cache)[0]
         right.append(int(logits[values].argmax()) == place)
         model.forget(len(ids))
+    request.advance(1)
     return right
 
 

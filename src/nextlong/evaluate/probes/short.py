@@ -11,7 +11,6 @@ from typing import Final
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request
@@ -30,12 +29,17 @@ TASKS: Final = {
 EVERYTHING: Final = 10**9
 
 
-def measure(model: Model, request: Request, _: Path | None) -> Values:
-    """Measure the seven tasks, in percent; the score is their mean, each by the paper's metric."""
-    if not isinstance(model, HuggingFaceModel):
+def check_model(model: HuggingFaceModel, _: Path | None) -> None:
+    """Raise EvaluateError for a model without BOS and EOS, and where lm-eval is not installed."""
+    required("lm_eval")
+    if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
         raise EvaluateError(
-            "short: lm-eval needs log-probabilities; name the model's folder or hub name, without --url"
+            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
         )
+
+
+def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values:
+    """Measure the seven tasks, in percent; the score is their mean, each by the paper's metric."""
     limit = None if request.samples in (None, EVERYTHING) else request.samples
     measured = harness_results(model, list(TASKS), limit=limit)
     scores = {f"{task} {metric}": 100 * value for task, values in measured.items() for metric, value in values.items()}
@@ -52,10 +56,6 @@ def harness_results(
     model: HuggingFaceModel, tasks: list[str], *, limit: int | None, include: Path | None = None
 ) -> dict[str, dict[str, float]]:
     """Return lm-eval's acc and acc_norm of each task, as shares; `include` is a folder of further task definitions."""
-    if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
-        raise EvaluateError(
-            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
-        )
     lm_eval = required("lm_eval")
     harness = required("lm_eval.models.huggingface").HFLM(
         pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
@@ -78,4 +78,4 @@ def harness_results(
     }
 
 
-PROBE: Final = Probe("short", "short", "average", measure, lengths="none", samples=EVERYTHING)
+PROBE: Final = Probe("short", "short", "average", measure, lengths="none", samples=EVERYTHING, check_model=check_model)

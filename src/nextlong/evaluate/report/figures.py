@@ -101,7 +101,7 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
         bars = axes.bar(places, heights, width * 0.94, label=name, color=COLOURS[number % len(COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
     axes.set_xticks(range(len(kept)), [paper.title_of(paper.CATEGORIES[n], tasks[n]).replace(", ", "\n") for n in kept])
-    axes.set_ylabel("percent")
+    axes.set(ylabel="percent", ylim=(0, 102))
     _legend(figure, axes, results)
     return True
 
@@ -123,7 +123,8 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
         for number, one in enumerate(results):
             draw_line(axes, _shots_and_scores(one, task.name), one.name, number)
         axes.set(title=task.name, xlabel="shots", xscale="log", ylim=(-2, 102))
-        ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})[::2]
+        ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})
+        ticks = ticks if len(ticks) < 4 else ticks[::2]
         axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
         axes.minorticks_off()
     panels[0].set_ylabel("accuracy, percent")

@@ -17,8 +17,10 @@ from typing import NamedTuple
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.record import run_dir_of, store_of
+from nextlong.artefacts.names import name_for
+from nextlong.artefacts.record import run_dir_of, state_names, store_of
 from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.parts import whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Step
@@ -40,6 +42,7 @@ from nextlong.report.plan.earlier import earlier_rates, shares_to_do
 from nextlong.report.plan.sample import Measured, measure
 from nextlong.report.plan.trial import Trial, try_route
 from nextlong.tokens import lost
+from nextlong.tokens.enough import check_enough
 
 _MB = 1_000_000
 
@@ -121,6 +124,9 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
     _check_writable(run_dir)
     if asked.chunks is not None:
         states = ["" for _ in steps]  # of another corpus
+    elif name_for(recipe, run_dir) not in state_names(run_dir):  # as a run does
+        check_named_ids(recipe.ingest.sources, files)
+        check_enough(recipe, files)
     plan = make(recipe, files, steps, asked)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
     columns = [
@@ -136,7 +142,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         columns,
         [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
         [
-            *warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, is_here=not asked.is_elsewhere),
+            *warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, asked=asked),
             *whole_files(recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)),
         ],
         f"the tokenizer {loses}" if loses else "",

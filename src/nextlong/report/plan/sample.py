@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
+from nextlong.inputs.record import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
@@ -66,13 +67,15 @@ class Measured:
     dimensions: int | None  # of the vectors; None: those of LSA, which the trial tells
     encode_s: float | None  # a chunk; None: LSA, or not known
     encode_unknown: str  # why it is not known
+    rejects: Mapping[RejectKind, float]  # of the whole corpus, and by kind
     product_s: float  # a multiplication and addition of exact search
     start_s: float  # Python and its libraries, before the first task
 
 
 def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
     """Read a sample of every source. Raises CorpusError if it holds no document."""
-    looks = look_at(recipe, files)
+    every = look_at(recipe, files)
+    looks = [look for look in every if look.documents]
     if not looks:
         raise CorpusError(
             f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources: they are empty "
@@ -96,9 +99,19 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         dimensions=encoding.dimensions,
         encode_s=encoding.chunk_s,
         encode_unknown=encoding.unknown,
+        rejects=_rejects(every),
         product_s=_measure_search(encoding.dimensions or recipe.encoder.lsa.dimensions),
         start_s=_measure_start(recipe),
     )
+
+
+def _rejects(looks: Sequence[Look]) -> dict[RejectKind, float]:
+    """Return about how many records of the corpus are no documents, by kind."""
+    counts: dict[RejectKind, float] = {}
+    for look in looks:
+        for kind, count in look.rejects.items():
+            counts[kind] = counts.get(kind, 0.0) + look.scale * count
+    return counts
 
 
 def _mixed(looks: Sequence[Look]) -> list[str]:

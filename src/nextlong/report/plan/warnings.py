@@ -8,11 +8,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from nextlong.corpus.ingest import allowing
 from nextlong.engine.memory import memory_bytes
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import Amounts
 from nextlong.recipe.search import EXACT
+from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.costs import Total
 from nextlong.report.plan.sample import Measured
 from nextlong.runs import warnings
@@ -24,12 +26,13 @@ from nextlong.tokens.enough import too_short, uses_a_chunk_once
 
 
 def lines(
-    recipe: Recipe, amounts: Amounts, measured: Measured, total: Total, run_dir: Path, *, is_here: bool
+    recipe: Recipe, amounts: Amounts, measured: Measured, total: Total, run_dir: Path, *, asked: Asked
 ) -> list[str]:
-    """Return the warnings of a plan, none if there is nothing to warn of; `is_here`: it is for this machine."""
-    too_long = _too_long(recipe, amounts, measured)
-    said = [too_long, _index(recipe, amounts)]
-    if is_here:
+    """Return the warnings of a plan, none if there is nothing to warn of."""
+    is_checked = asked.chunks is None and measured.corpus.is_whole  # as a run does, before this
+    too_long = "" if is_checked else _too_long(recipe, amounts, measured)
+    said = [rejects(recipe, measured), too_long, _index(recipe, amounts)]
+    if not asked.is_elsewhere:
         said += [_disk(total, run_dir), _memory(recipe, total)]
     foreseen = [] if too_long else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
     return [*(line for line in said if line), *map(str, foreseen)]
@@ -64,6 +67,19 @@ def _too_long(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
     if tokens >= asked or not uses_a_chunk_once(recipe):
         return ""
     return too_short(recipe, tokens)
+
+
+def rejects(recipe: Recipe, measured: Measured) -> str:
+    """Say so where the share of records that are no documents will end the run, as far as a sample tells."""
+    count = sum(measured.rejects.values())
+    share = count / max(1.0, count + measured.corpus.documents)
+    if share <= recipe.ingest.max_reject_share:
+        return ""
+    kinds = ", ".join(sorted(measured.rejects, key=lambda kind: (-measured.rejects[kind], kind))[:3])
+    return (
+        f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
+        f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; mend the files, or say {allowing(share)}"
+    )
 
 
 def _disk(total: Total, run_dir: Path) -> str:
