@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -138,10 +139,16 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     path = _as(suffix, rows, tmp_path)
     code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
     assert code == 2
-    assert (
-        "ingest.sources[0].id='docid': none of 260 documents of t has a value there; columns of its first records: doc_id, "
+    why = "none of 260 documents of t has a value there" if suffix == ".jsonl" else f"{path} has no such column"
+    told = (
+        f"ingest.sources[0].id='docid': {why}; columns of its first records: doc_id, "
         "content; did you mean 'doc_id'? Without id, documents are called file:line"
-    ) in " ".join(err.split())
+    )
+    assert told in " ".join(err.split())
+    # A table's columns are known before it is read, and so is the mistake; plan says it, too.
+    assert bool(list((tmp_path / "run").glob("*-ingest-*"))) is (suffix == ".jsonl")
+    code, _, err = call(capfd, "plan", recipe_of(path, id="docid"))
+    assert (code == 2 and told in " ".join(err.split())) is (suffix != ".jsonl")
     assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     (told,) = [one for one in warnings if one["name"] == "missing-ids"]
@@ -151,6 +158,42 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     assert call(capfd, "run", recipe_of(path, id="id"))[0] == 0  # the default: nobody named it, so nothing is amiss
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     assert "missing-ids" not in [one["name"] for one in warnings]
+
+
+def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(tmp_path, capfd):
+    write_corpus(tmp_path / "corpus")
+    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    (tmp_path / "many").mkdir()
+    for number in range(3):
+        rows = [
+            {**({"doc_id": f"{number}-{n}"} if number == 1 else {}), "content": row["text"]}
+            for n, row in enumerate(lines)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows[number::3]), tmp_path / f"many/{number}.parquet")
+    recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="doc_id")
+    assert call(capfd, "run", recipe)[0] == 0
+    assert call(capfd, "plan", recipe)[0] == 0
+
+
+def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
+    write_corpus(tmp_path / "corpus")
+    lines = [
+        json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
+    ]
+    rows = [{"doc_id": f"d{n % 100 if n % 13 else n}", "content": row["text"]} for n, row in enumerate(lines)]
+    path = _as(".jsonl", [*rows, rows[0]], tmp_path)  # an equal document under the same id stands for itself no more
+    assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
+    ids = [row["doc_id"] for row in rows]
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    (told,) = [one["message"] for one in warnings if one["name"] == "same-ids"]
+    assert told.startswith(f"{len(ids) - len(set(ids))} of 260 documents have the id of an earlier one of their source")
+    shared = re.search(r"in source t, '(d\d+)' is the id of “(.*) …” and of “(.*) …”", told)
+    one, other = [row["content"] for row in rows if row["doc_id"] == shared[1]][:2]
+    assert [shared[2], shared[3]] == [" ".join(text[:60].split()) for text in (one, other)]
+    unique = _as(".csv", [{"doc_id": f"d{n}", "content": row["text"]} for n, row in enumerate(lines)], tmp_path)
+    assert call(capfd, "run", recipe_of(unique, id="doc_id", path=str(unique)))[0] == 0
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    assert "same-ids" not in [one["name"] for one in warnings]
 
 
 def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):

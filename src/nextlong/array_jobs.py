@@ -10,6 +10,7 @@ from typing import Literal
 
 from nextlong import pipeline
 from nextlong.artefacts.record import run_dir_of, store_of
+from nextlong.corpus.ingest import check_named_ids
 from nextlong.engine import share, shared, store
 from nextlong.engine.local import refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
@@ -34,6 +35,7 @@ def run_before(
     files = remembered.input_files(recipe)
     with store.locked(run_dir), shared.opened(store_of(recipe), run_dir) as stored:
         files = remembered.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        check_named_ids(recipe.ingest.sources, files)
         check_enough(recipe, files)
         remember = partial(
             remembered.remember,

@@ -22,6 +22,7 @@ from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refus
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.decontaminate_steps import cleaning_steps
 from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.left_out_step import left_out_step
 from nextlong.corpus.parts import whole_files
 from nextlong.embed.base import kind_of
@@ -46,10 +47,7 @@ from nextlong.search.choose import has_driver
 from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import named_chunks_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
-
-# What every worker needs, imported once by the server that workers are forked from.
-_PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
-_PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas")
+from nextlong.workers import EXPORT_STEPS, preloaded
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -81,6 +79,7 @@ def run(
         name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
         if name not in record.state_names(run_dir):
+            check_named_ids(recipe.ingest.sources, files)
             check_enough(recipe, files)
             for note in whole_files(
                 recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)
@@ -152,14 +151,8 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
 
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
-        return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
+        return LocalExecutor(capacity_here(recipe), preload=EXPORT_STEPS)
     return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
-
-
-def preloaded(recipe: Recipe) -> list[str]:
-    """Return the modules that workers of this machine have imported before their first task."""
-    # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
-    return [*_PRELOAD, *kind_of(recipe.encoder).preload, "pandas"]
 
 
 def capacity_here(recipe: Recipe) -> Capacity:

@@ -108,9 +108,14 @@ class ContaminatedResult(Result):
 
 
 class LeftOutResult(Result):
-    """How many records, documents or chunks filters of the corpus left out, by reason."""
+    """How many records, documents or chunks filters of the corpus left out, by reason.
+
+    Of those that stay, `same_ids` have the user's id of an earlier one; `same_id_example` is source, id and heads of the first two.
+    """
 
     left_out: dict[str, int]
+    same_ids: int = 0
+    same_id_example: tuple[str, ...] = ()
 
 
 class ShinglesResult(Result):
@@ -276,9 +281,9 @@ class NamedChunksResult(Result):
 class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
-    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `lost_share` is the share of the text
-    that the tokenizer cannot give back, `fastokens` the version that gave the same ids, None where there is none or the corpus
-    is too small to ask.
+    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `special_texts` what joint, bos and eos
+    decode to; `lost_share` is the share of the text
+    that the tokenizer cannot give back, and `byte_level` says whether its tokens are known to stand for bytes of the text.
     """
 
     chars_per_token: float
@@ -287,8 +292,9 @@ class TokenizerResult(Result):
     bos_id: int | None
     eos_id: int | None
     joint_ids: tuple[int, ...]
+    special_texts: tuple[str, str, str]
     lost_share: float = 0.0
-    fastokens: str | None = None
+    byte_level: bool
 
 
 class TokensResult(Result):

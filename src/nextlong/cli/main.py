@@ -194,13 +194,16 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    from nextlong.cli.run import run_and_tell
-
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
     if share.is_asked(asked):
         share.run(recipe, asked, Console(stderr=asked.json))
         return
+    from nextlong import workers
+
+    workers.start_server(recipe)  # imports beside this process, which has half a second of imports before it
+    from nextlong.cli.run import run_and_tell
+
     form: Literal["text", "json"] = "json" if asked.json else "text"
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse", form=form)
 

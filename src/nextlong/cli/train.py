@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nextlong.cli.asked import add_json, print_json
 from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.model_names import why_no_model
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
@@ -133,6 +134,8 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     if files := [run for run in asked.data or () if Path(run).is_file()]:
         raise NextlongError(f"--data {files[0]} is a file, not a run; conversations are given as --chat {files[0]}")
     data = {"chat": _absolute(asked.chat)} if asked.chat else {"runs": [_absolute(run) for run in asked.data]}
+    if asked.model and (why := why_no_model(asked.model)):
+        raise NextlongError(f"--model {asked.model} {why}")
     sources = presets.preset(asked.preset) if asked.preset else {}
     recipe = presets.recipe_from(
         asked.preset,
@@ -149,6 +152,10 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     if asked.json:
         print_json({"recipe": str(path), "out": recipe.out})
         return
+    if asked.model and not Path(asked.model).expanduser().exists():
+        tables.say(
+            f"model.path: {asked.model} is no folder here, so it is looked for on the Hugging Face hub", Console()
+        )
     tables.say(f"wrote {path}; next: nextlong train {path} --dry-run", Console())
 
 

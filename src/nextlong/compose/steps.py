@@ -103,7 +103,7 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(recipe, attempt + 1) or eligible, eligible)
-    goes_on = f"drawing {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
+    goes_on = f"drawing up to {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
     asked = recipe.compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (

@@ -24,6 +24,7 @@ import xxhash
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile, Part
+from nextlong.inputs.formats import format_of
 from nextlong.inputs.head import head_columns
 from nextlong.inputs.record import Record, Reject, RejectKind, problem
 from nextlong.inputs.records import read_records
@@ -108,11 +109,35 @@ def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[
     if not source.names_ids or not documents or sum(part.without_id for part in ingested) < documents:
         return
     known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
+    raise _no_ids(source, f"none of {documents:,} documents of {source.label} has a value there", known, key=key)
+
+
+def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
+    """Raise CorpusError, before anything is read whole, if tables of a source lack the column of ids that it names.
+
+    The first, middle and last file are looked at. JSON lines may have an id further down; those are judged once they are read.
+    """
+    for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
+        some = [source_files[at] for at in (0, len(source_files) // 2, -1)]
+        if not source.names_ids or not all(_is_table(file, source) for file in some):
+            continue
+        heads = [head_columns(file, source) for file in some]
+        if all(head and source.id not in head for head in heads):
+            lacks = f"{source_files[0].path} has no such column"
+            raise _no_ids(source, lacks, list(heads[0]), key=f"ingest.sources[{place}].id")
+
+
+def _is_table(file: InputFile, source: Source) -> bool:
+    kind = format_of(file.name, source)
+    return kind.has_columns and not kind.is_lines and kind.extractor is None
+
+
+def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
     near = difflib.get_close_matches(source.id, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else "name one of these."
-    raise CorpusError(
-        f"{key}={source.id!r}: none of {documents:,} documents of {source.label} has a value there; columns of its first records: "
-        f"{', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} Without id, documents are called file:line"
+    return CorpusError(
+        f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} "
+        "Without id, documents are called file:line"
     )
 
 

@@ -1,7 +1,7 @@
 """Left out: for each reason for which a record or document is none of the corpus, how many there are, and a few of them.
 
 In:  what ingest, select, near_duplicates and decontaminating counted, and the files in which they say which.
-Out: one JSON file, for people to look at; nothing is made from it.
+Out: one JSON file, for people to look at; nothing is made from it. Those that stay are looked at for ids that two have.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from nextlong.artefacts.left_out import (
     LeftOut,
     write,
 )
+from nextlong.corpus.same_ids import same_ids
 from nextlong.results import ContaminatedResult, IngestResult, LeftOutResult, NearDuplicatesResult, SelectResult
 
 _EXAMPLES: Final = 5
@@ -53,10 +54,12 @@ class Looks:
 
 
 def gather_left_out(out: Path, *, looks: Looks) -> LeftOutResult:
-    """Write `{out}.left_out.json`; return how many were left out for each reason."""
+    """Write `{out}.left_out.json`; return how many were left out for each reason, and how many that stay share ids."""
     reasons = [*_rejects(looks), *_by_where(looks), *_by_select(looks), *_near(looks), *_contaminated(looks)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    return LeftOutResult(left_out={one.reason: one.count for one in reasons if one.count})
+    count, example = same_ids(looks.documents, looks.keep)
+    left_out = {one.reason: one.count for one in reasons if one.count}
+    return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 
 
 def _rejects(looks: Looks) -> list[LeftOut]:

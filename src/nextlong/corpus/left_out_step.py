@@ -33,5 +33,7 @@ def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, ot
         )
         return [partial(gather_left_out, looks=looks)]
 
-    estimate = Estimate(work=lambda amounts: amounts.documents, seconds=1e-8)
-    return Step("left_out", 1, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 8 * amounts.documents
+    )
+    return Step("left_out", 2, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)

@@ -230,9 +230,10 @@ class _Running:
         self._parts = parts
         self._count = len(tasks)
         self._total = len(tasks) + (step.close is not None)
-        self._left = deque(
-            _Numbered(task, folder, index) for index, task in enumerate(tasks) if index not in self._parts
-        )
+        order: Sequence[int] = range(len(tasks))
+        if step.sizes is not None:
+            order = sorted(order, key=step.sizes.__getitem__, reverse=True)
+        self._left = deque(_Numbered(tasks[index], folder, index) for index in order if index not in self._parts)
         self._is_closing = len(parts) == self._total
 
     @property

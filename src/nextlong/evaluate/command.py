@@ -20,6 +20,7 @@ from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Task, all_tasks
+from nextlong.model_names import why_no_model
 from nextlong.report import tables
 
 Form = Literal["text", "json"]
@@ -52,6 +53,8 @@ def measure(settings: Settings, *, console: Console, form: Form = "text") -> Non
     from nextlong.evaluate import plan
     from nextlong.evaluate.report import show
 
+    if settings.server is None and (why := why_no_model(settings.model)):
+        raise EvaluateError(f"{settings.model} {why}, or the --url of a server")
     if settings.data is not None and not settings.data.is_dir():
         raise EvaluateError(f"--data {settings.data} is not a folder; docs/evaluate/data.md says what goes into it")
     asked = Asked(

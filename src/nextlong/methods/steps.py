@@ -34,7 +34,6 @@ from nextlong.search.steps import (
     wanted_neighbours,
 )
 from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
-from nextlong.tokens.steps import agreed_of
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -56,7 +55,8 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     mine = mine_step(recipe, embed, meta_documents, index)
     near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
     draft = draft_step(recipe, ingest, chunk, embed, meta_documents, mine, tokenizer, near_copy_steps)
-    return [meta_documents, encoder, embed, *index, mine, *near_copy_steps, draft]
+    # Near-copies before vectors: their weights are one task, which then runs beside those that embed.
+    return [meta_documents, encoder, *near_copy_steps, embed, *index, mine, draft]
 
 
 def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -164,7 +164,6 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
             "engine": recipe.tokenizer.engine,
-            "agreed": agreed_of(done),
             "joint_tokens": len(special_ids(done).joint),
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]

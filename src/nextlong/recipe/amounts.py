@@ -19,7 +19,7 @@ MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours 
 
 
 def draws(recipe: Recipe, attempt: int = 0) -> int | None:
-    """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
+    """Return how many documents to draw at most: a quarter more than sequences at first, for those that turn out not to fit."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 4 + 8) << attempt
 
@@ -40,6 +40,17 @@ def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
     """Return how many drafts to make: a few to spare for those that do not fit T after all; None for as many as there are."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 16 + 4) << attempt
+
+
+def sure_chars_of(recipe: Recipe) -> int:
+    """Return of how many characters a document most likely has fewer tokens than T.
+
+    By `fetch`, so that lengths which fetch alike draw the same documents; T/2 to T of them where it is not the least. Short
+    lengths, for which that would be too many, draw documents of their own.
+    """
+    compose = recipe.compose
+    by_fetch = fetch_of(recipe) * recipe.chunk.max_chars / (4 * TYPICAL_CHARS_PER_TOKEN * compose.draft_factor)
+    return round(min(by_fetch, compose.target_tokens * TYPICAL_CHARS_PER_TOKEN))
 
 
 def blocks(documents: float, queries: float) -> float:

@@ -14,7 +14,7 @@ from nextlong.export.card import public_name
 from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.results import IngestResult, SplitResult, TokenizerResult
+from nextlong.results import IngestResult, LeftOutResult, SelectResult, SplitResult, TokenizerResult
 from nextlong.schemas import Layout
 from nextlong.tokens import lost
 
@@ -232,6 +232,21 @@ def _missing_ids(seen: Seen) -> str:
     )
 
 
+def _same_ids(seen: Seen) -> str:
+    if "left_out" not in seen.run.steps:
+        return ""
+    result = seen.run.steps["left_out"].result(LeftOutResult)
+    if not result.same_ids:
+        return ""
+    source, name, one, other = result.same_id_example
+    kept = seen.run.steps["select"].result(SelectResult).kept
+    return (
+        f"{result.same_ids:,} of {kept:,} documents have the id of an earlier one of their source, so spans do not tell which of "
+        f"them a token comes from; in source {source}, {name!r} is the id of “{one} …” and of “{other} …”; make ids unique, or "
+        "name another column as ingest.sources[].id"
+    )
+
+
 def _many_dropped(seen: Seen) -> str:
     yields = seen.stats.yields
     lost_drafts, composed = sum(yields.dropped.values()), yields.drafts - yields.untried
@@ -287,4 +302,5 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "lossy-tokenizer": _lossy_tokenizer,
     "small-tokens": _small_tokens,
     "missing-ids": _missing_ids,
+    "same-ids": _same_ids,
 }

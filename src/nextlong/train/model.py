@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nextlong.errors import RecipeError, TokenizerError
+from nextlong.model_names import first_sentence, why_no_model
 from nextlong.train import attention, fused_loss, loss, rope
 from nextlong.train.recipe import TrainRecipe
 
@@ -32,12 +33,13 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
     scratch, path = recipe.model.scratch, recipe.model.path
     if scratch is None:
         assert path is not None, "the recipe names one of them"
+        if why := why_no_model(path):
+            raise RecipeError(f"model.path={path!r} {why}")
         try:
             return AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
             raise RecipeError(
-                f"model.path={path!r} is not a model that transformers can load ({reason}); name a folder "
+                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); name a folder "
                 f"with config.json and weights"
             ) from None
     if scratch.vocabulary is None and vocabulary is None:
@@ -98,9 +100,8 @@ def _weights(recipe: TrainRecipe, config: Any) -> Any:
             recipe.model.path, config=config, attn_implementation=name, dtype=dtype
         )
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise RecipeError(
-            f"model.path={recipe.model.path!r} cannot be loaded: {reason}; name a folder with weights"
+            f"model.path={recipe.model.path!r} cannot be loaded: {first_sentence(error)}; name a folder with weights"
         ) from None
 
 

@@ -19,6 +19,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
 from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
 from nextlong.evaluate.task import JSON, Sample
+from nextlong.model_names import first_sentence, why_no_model
 
 if TYPE_CHECKING:
     import torch
@@ -243,14 +244,15 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
     transformers = required("transformers")
     place = Path(name).expanduser()
     source = str(place) if place.is_dir() else name
-    if place.exists() and not (place / "config.json").is_file():
-        raise EvaluateError(
-            f"{name} is not a model: it has no config.json; give a folder that `save_pretrained` wrote, a hub name, or --url"
-        )
+    if why := why_no_model(name):
+        raise EvaluateError(f"{name} {why}, or the --url of a server")
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError) as error:
-        raise EvaluateError(f"{name} is not a model that transformers can read: {_first_line(error)}") from None
+        raise EvaluateError(
+            f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "
+            "weights, or one of the Hugging Face hub, or the --url of a server"
+        ) from None
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
         raise EvaluateError(
             f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
@@ -271,7 +273,7 @@ def _load_tokenizer(name: str, options: LoadOptions) -> Any:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(Path(name).expanduser()), revision=options.revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EvaluateError(
-            f"{name} has no tokenizer that transformers can read: {_first_line(error)}; save it beside the model"
+            f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"
         ) from None
     if not getattr(tokenizer, "is_fast", False):
         raise EvaluateError(
@@ -305,12 +307,8 @@ def _load_model(name: str, options: LoadOptions) -> Any:
         AssertionError,
     ) as error:  # torch asserts for CUDA
         raise EvaluateError(
-            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {_first_line(error)}"
+            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
         ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _common(one: list[int], other: list[int]) -> int:

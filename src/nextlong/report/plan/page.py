@@ -20,6 +20,7 @@ from nextlong import pipeline
 from nextlong.artefacts.names import name_for
 from nextlong.artefacts.record import run_dir_of, state_names, store_of
 from nextlong.corpus import steps as corpus_steps
+from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.parts import whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Step
@@ -124,6 +125,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
     if asked.chunks is not None:
         states = ["" for _ in steps]  # of another corpus
     elif name_for(recipe, run_dir) not in state_names(run_dir):  # as a run does
+        check_named_ids(recipe.ingest.sources, files)
         check_enough(recipe, files)
     plan = make(recipe, files, steps, asked)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
