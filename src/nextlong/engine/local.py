@@ -153,7 +153,7 @@ class LocalExecutor:
 def start_server(preload: Sequence[str]) -> None:
     """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
     forkserver.set_forkserver_preload(list(preload))
-    with environment(ONE_THREAD):
+    with interrupts.held_back(), environment(ONE_THREAD):
         forkserver.ensure_running()
 
 
