@@ -136,7 +136,7 @@ class GatedHub(BaseHTTPRequestHandler):
 
 def test_hub_gated(tmp_path):
     server = HTTPServer(("127.0.0.1", 0), GatedHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         message = load_from_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", no_proxy="127.0.0.1")
     finally:

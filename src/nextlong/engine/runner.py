@@ -15,7 +15,8 @@ import uuid
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.results import Result
+
+version = cache(metadata.version)  # takes 3 ms a package
 
 _LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
@@ -77,7 +80,7 @@ class _Route:
         self._reporter = reporter
         self._shared = shared
         self._waited_for: set[str] = set()  # steps that another run makes
-        self._versions = _versions()  # looked up once: a few milliseconds
+        self._versions = _versions()
 
     def carry_out(self) -> dict[str, Done]:
         """Finish every step."""
@@ -328,6 +331,6 @@ def _versions() -> dict[str, str]:
     for package in _RECORDED_PACKAGES:
         try:
             versions[package] = version(package)
-        except PackageNotFoundError:
+        except metadata.PackageNotFoundError:
             continue
     return versions

@@ -44,6 +44,7 @@ def recipe(tmp_path):
 def recipe_in(folder, *overrides):
     plain = {
         "run_dir": str(folder / "runs/x"),
+        "executor": "serial",
         "workers": 1,
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
