@@ -85,16 +85,3 @@ def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
     counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
     assert counts.documents == 3
     assert sorted(metas["content_hash"].tolist()) == [11, 13]
-
-
-@given(enough=st.integers(1, 50), sure_chars=st.integers(0, 60), draws=st.integers(1, 50))
-def test_no_more_are_drawn_than_are_surely_enough(tmp_path_factory, enough, sure_chars, draws):
-    folder = tmp_path_factory.mktemp("draw")
-    shards = [([count for count, _ in DOCUMENTS], [hash_ for _, hash_ in DOCUMENTS])]
-    _, most = draw(folder, shards, draws=draws)
-    counts, metas = draw(folder, shards, draws=draws, enough=enough, sure_chars=sure_chars)
-    assert counts.drawn == len(metas)
-    assert metas.tolist() == most[: len(metas)].tolist()
-    is_sure = most["chars"] <= sure_chars
-    assert is_sure[: len(metas)].sum() <= enough
-    assert len(metas) == len(most) or is_sure[: len(metas) + 1].sum() == enough + 1

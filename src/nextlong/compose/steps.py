@@ -79,6 +79,7 @@ def _may_give_more(done: Finished) -> bool:
     draw, drafted = draw_of(done), done["draft"].results(DraftResult)
     return (
         draw.drawn < draw.eligible
+        or ("meta_documents" in done and sum(part.drafts + sum(part.dropped.values()) for part in drafted) < draw.drawn)
         or done["named_chunks"].result(NamedChunksResult).drafts < sum(part.drafts for part in drafted)
         or any(part.limited or part.starved for part in drafted)
     )
@@ -103,7 +104,7 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(recipe, attempt + 1) or eligible, eligible)
-    goes_on = f"drawing up to {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
+    goes_on = f"drawing {more:,} of {eligible:,}" if more > drawn else "trying more of those drawn"
     asked = recipe.compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (

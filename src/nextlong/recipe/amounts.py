@@ -13,13 +13,14 @@ _LEAST_FETCH = (
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
+SURE_SHARE = 0.8  # of T·E: a document of so many characters hardly turns out to be too long
 TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
 BLOCKS = 16  # tasks, enough that small data sets parallelise …
 MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
 
 
 def draws(recipe: Recipe, attempt: int = 0) -> int | None:
-    """Return how many documents to draw at most: a quarter more than sequences at first, for those that turn out not to fit."""
+    """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 4 + 8) << attempt
 
@@ -40,17 +41,6 @@ def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
     """Return how many drafts to make: a few to spare for those that do not fit T after all; None for as many as there are."""
     count = recipe.compose.sequences
     return None if count == "all" else (count + count // 16 + 4) << attempt
-
-
-def sure_chars_of(recipe: Recipe) -> int:
-    """Return of how many characters a document most likely has fewer tokens than T.
-
-    By `fetch`, so that lengths which fetch alike draw the same documents; T/2 to T of them where it is not the least. Short
-    lengths, for which that would be too many, draw documents of their own.
-    """
-    compose = recipe.compose
-    by_fetch = fetch_of(recipe) * recipe.chunk.max_chars / (4 * TYPICAL_CHARS_PER_TOKEN * compose.draft_factor)
-    return round(min(by_fetch, compose.target_tokens * TYPICAL_CHARS_PER_TOKEN))
 
 
 def blocks(documents: float, queries: float) -> float:

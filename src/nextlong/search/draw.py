@@ -23,14 +23,10 @@ def draw_meta_documents(
     hashes: Sequence[Path],
     chars: Sequence[Path],
     draws: int | None,
-    enough: int | None = None,
-    sure_chars: int = 0,
     min_meta_chunks: int,
     seed: int,
 ) -> MetaDocumentsResult:
     """Draw documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
-
-    Fewer where `enough` of them have at most `sure_chars` characters, and so will hardly turn out to be too long.
 
     A document that lost a chunk to `decontaminate` is not drawn: the dependency that it would teach has a hole. Its chunks
     then have fewer characters than `chars`, by document row, says.
@@ -46,8 +42,6 @@ def draw_meta_documents(
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
-    if enough is not None and len(sure := np.flatnonzero(drawn["chars"] <= sure_chars)) > enough:
-        drawn = drawn[: sure[enough]]
     np.save(f"{out}.meta_documents.npy", drawn)
     return MetaDocumentsResult(
         documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum())

@@ -23,8 +23,6 @@ from nextlong.recipe.amounts import (
     document_chars,
     draws,
     fetch_of,
-    sequence_limit,
-    sure_chars_of,
 )
 from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
 from nextlong.search import choose
@@ -62,8 +60,6 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
     """CHUNKS → the drawn meta-documents."""
     config: Config = {
         "draws": draws(recipe, attempt),
-        "enough": sequence_limit(recipe, attempt),
-        "sure_chars": sure_chars_of(recipe),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
     }
@@ -86,7 +82,7 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
     )
     return Step(
-        "meta_documents", 2, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
+        "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
     )
 
 

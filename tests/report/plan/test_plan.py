@@ -248,8 +248,6 @@ def test_times_of_steps_whose_manifests_count_no_work_are_not_carried_over(recip
 
 
 def test_chunks_that_another_length_has_tokenized_are_not_counted_again(recipe, tmp_path):
-    fetches_alike = "mine.fetch=32"
-    recipe = recipe_in(tmp_path, fetches_alike)
     pipeline.run(recipe)
     manifest = next((tmp_path / "runs/x").glob("*-tokens-*/manifest.json"))
     known = sum(part["counts"]["chunks"] for part in json.loads(manifest.read_text())["parts"])
@@ -259,7 +257,7 @@ def test_chunks_that_another_length_has_tokenized_are_not_counted_again(recipe, 
         (["compose.seed=3"], 0.9),  # other documents are drawn
         (["tokenizer.train=301"], 1.0),
     ):
-        other = recipe_in(tmp_path, fetches_alike, *overrides)
+        other = recipe_in(tmp_path, *overrides)
         steps = pipeline.route(other, input_files(other))
         assert shares_to_do(steps, amounts, tmp_path / "runs/x") == {"tokens": pytest.approx(left)}
 
