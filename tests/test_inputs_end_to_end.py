@@ -13,20 +13,17 @@ from conftest import write_corpus
 from nextlong.cli import main as cli_main
 
 
-DOCUMENTS = 132
-
-
 @pytest.fixture
 def table(tmp_path):
-    """A CSV of documents, half of them English."""
-    write_corpus(tmp_path / "corpus", documents=DOCUMENTS)
+    """A CSV of 260 documents, half of them English."""
+    write_corpus(tmp_path / "corpus")
     lines = [
         json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
     ]
     with (tmp_path / "docs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["doc_id", "content", "lang", "score"])
-        writer.writerows((row["id"], row["text"], "de" if n % 2 else "en", n / DOCUMENTS) for n, row in enumerate(lines))
+        writer.writerows((row["id"], row["text"], "de" if n % 2 else "en", n / 260) for n, row in enumerate(lines))
     return tmp_path / "docs.csv"
 
 
@@ -93,7 +90,7 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"where": "lang = 'fr'"}, f"where holds for none of {DOCUMENTS} documents of ingest.sources"),
+        ({"where": "lang = 'fr'"}, "where holds for none of 260 documents of ingest.sources"),
         ({"where": "lang ="}, "ingest.sources (t): where='lang =' is not an SQL condition"),
         (
             {"keep": ["lan"]},
@@ -134,7 +131,7 @@ def _as(suffix, rows, folder):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow", ".csv"])
 def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tmp_path, capfd, suffix):
-    write_corpus(tmp_path / "corpus", documents=DOCUMENTS)
+    write_corpus(tmp_path / "corpus")
     lines = [
         json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
     ]
@@ -142,7 +139,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     path = _as(suffix, rows, tmp_path)
     code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
     assert code == 2
-    why = f"none of {DOCUMENTS} documents of t has a value there" if suffix == ".jsonl" else f"{path} has no such column"
+    why = "none of 260 documents of t has a value there" if suffix == ".jsonl" else f"{path} has no such column"
     told = (
         f"ingest.sources[0].id='docid': {why}; columns of its first records: doc_id, "
         "content; did you mean 'doc_id'? Without id, documents are called file:line"
@@ -156,7 +153,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     (told,) = [one for one in warnings if one["name"] == "missing-ids"]
     assert told["message"].startswith(
-        f"{DOCUMENTS // 4} of {DOCUMENTS} documents that were read have no value in the column that ingest.sources names as id (doc_id)"
+        "65 of 260 documents that were read have no value in the column that ingest.sources names as id (doc_id)"
     )
     assert call(capfd, "run", recipe_of(path, id="id"))[0] == 0  # the default: nobody named it, so nothing is amiss
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
@@ -164,7 +161,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
 
 
 def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(tmp_path, capfd):
-    write_corpus(tmp_path / "corpus", documents=DOCUMENTS)
+    write_corpus(tmp_path / "corpus")
     lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
     (tmp_path / "many").mkdir()
     for number in range(3):
@@ -179,7 +176,7 @@ def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(tmp_path
 
 
 def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
-    write_corpus(tmp_path / "corpus", documents=DOCUMENTS)
+    write_corpus(tmp_path / "corpus")
     lines = [
         json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
     ]
@@ -189,7 +186,7 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
     ids = [row["doc_id"] for row in rows]
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     (told,) = [one["message"] for one in warnings if one["name"] == "same-ids"]
-    assert told.startswith(f"{len(ids) - len(set(ids))} of {DOCUMENTS} documents have the id of an earlier one of their source")
+    assert told.startswith(f"{len(ids) - len(set(ids))} of 260 documents have the id of an earlier one of their source")
     shared = re.search(r"in source t, '(d\d+)' is the id of “(.*) …” and of “(.*) …”", told)
     one, other = [row["content"] for row in rows if row["doc_id"] == shared[1]][:2]
     assert [shared[2], shared[3]] == [" ".join(text[:60].split()) for text in (one, other)]
@@ -200,9 +197,9 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
 
 
 def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):
-    write_corpus(tmp_path / "corpus", documents=DOCUMENTS)
+    write_corpus(tmp_path / "corpus")
     table = tmp_path / "corpus/*.jsonl"
     recipe = recipe_of(tmp_path / "x.csv", path=str(table), text="text", id="id", keep=["lang"])
     code, _, err = call(capfd, "run", recipe)
     assert code == 2
-    assert f"ingest.sources[0].keep: none of {DOCUMENTS} documents of t has a value in 'lang'" in err
+    assert "ingest.sources[0].keep: none of 260 documents of t has a value in 'lang'" in err
