@@ -37,8 +37,8 @@ SEARCH = ["index", "lists", "tune", "mine"]
 
 
 @pytest.fixture(scope="session")
-def recipe_for(recipe_for):
-    """As elsewhere, but by workers: they are what is killed and counted here."""
+def by_workers(recipe_for):
+    """As `recipe_for`, but by workers, where they are what is killed and counted."""
     return lambda run_dir, *overrides: recipe_for(run_dir, "executor=local", *overrides)
 
 
@@ -103,8 +103,8 @@ def parts_of(run_dir):
 # killed
 
 
-def test_killed_again_and_again_and_resumed_gives_the_same_bytes(recipe_for, shared_run, hashes_of, tmp_path):
-    recipe = recipe_for(tmp_path / "run")
+def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, shared_run, hashes_of, tmp_path):
+    recipe = by_workers(tmp_path / "run")
     path, parts = written(recipe, tmp_path), parts_of(tmp_path / "run")
     kill_at(["run", path], parts, 5)  # its workers find out by themselves
     process = stop_at(["run", path], parts, 60)
@@ -144,9 +144,9 @@ def alive_in_group(process):
     ],
 )
 def test_interrupted_says_how_to_go_on_and_goes_on(
-    recipe_for, shared_run, hashes_of, tmp_path, moment, send, number, code, line
+    by_workers, shared_run, hashes_of, tmp_path, moment, send, number, code, line
 ):
-    recipe = recipe_for(tmp_path / "run")
+    recipe = by_workers(tmp_path / "run")
     if moment == "at work":
         process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"), 30)
         send(process.pid, number)
@@ -171,8 +171,8 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_number_of_workers_leaves_the_bytes_alone(recipe_for, shared_run, hashes_of, tmp_path, workers):
-    pipeline.run(recipe_for(tmp_path / "run", f"workers={workers}"))
+def test_number_of_workers_leaves_the_bytes_alone(by_workers, shared_run, hashes_of, tmp_path, workers):
+    pipeline.run(by_workers(tmp_path / "run", f"workers={workers}"))
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 
 
@@ -290,8 +290,8 @@ def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_
     assert hashes_of(shared_run).items() <= hashes_of(tmp_path / "run").items()
 
 
-def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(recipe_for, shared_run, hashes_of, tmp_path):
-    recipe = recipe_for(tmp_path / "run")
+def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(by_workers, shared_run, hashes_of, tmp_path):
+    recipe = by_workers(tmp_path / "run")
     process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     for pid in workers_of(process):
         os.kill(pid, signal.SIGKILL)
@@ -331,7 +331,7 @@ def flip(path):
 @pytest.mark.parametrize(
     ("harm", "pattern", "state"),
     [
-        (cut, "*-ingest-*/part-00001.0001.documents.arrow", "was altered or truncated"),
+        (cut, "*-ingest-*/part-00000.0001.documents.arrow", "was altered or truncated"),
         (flip, "*-embed-*/part-00003.vectors.npy", "was altered or truncated"),
         (Path.unlink, "*-tokens-*/part-00000.00002.ids.npy", "is missing"),
         (flip, "*-parquet-*/part-00000.parquet", "was altered or truncated"),
@@ -383,9 +383,9 @@ def small_disk(tmp_path):
 
 
 def test_run_that_fills_the_disk_says_so_and_goes_on_when_there_is_room(
-    recipe_for, shared_run, hashes_of, tmp_path, small_disk
+    by_workers, shared_run, hashes_of, tmp_path, small_disk
 ):
-    recipe = recipe_for(small_disk.folder / "run")
+    recipe = by_workers(small_disk.folder / "run")
     process = start(recipe, tmp_path, **small_disk.options)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2

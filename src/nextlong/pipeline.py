@@ -47,10 +47,7 @@ from nextlong.search.choose import has_driver
 from nextlong.tokens.enough import check_enough
 from nextlong.tokens.steps import named_chunks_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
-
-# What every worker needs, imported once by the server that workers are forked from.
-_PRELOAD = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
-_PRELOAD_EXPORT = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas")
+from nextlong.workers import EXPORT_STEPS, preloaded
 
 # Takes steps, and those that are known to be finished; returns the finished ones by name.
 CarryOut = Callable[..., dict[str, Done]]
@@ -154,14 +151,8 @@ def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> E
 
         return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
     if work == "export":
-        return LocalExecutor(capacity_here(recipe), preload=_PRELOAD_EXPORT)
+        return LocalExecutor(capacity_here(recipe), preload=EXPORT_STEPS)
     return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
-
-
-def preloaded(recipe: Recipe) -> list[str]:
-    """Return the modules that workers of this machine have imported before their first task."""
-    # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
-    return [*_PRELOAD, *kind_of(recipe.encoder).preload, "pandas"]
 
 
 def capacity_here(recipe: Recipe) -> Capacity:

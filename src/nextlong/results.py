@@ -281,9 +281,9 @@ class NamedChunksResult(Result):
 class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
-    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `lost_share` is the share of the text
-    that the tokenizer cannot give back, `fastokens` the version that gave the same ids, None where there is none or the corpus
-    is too small to ask.
+    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `special_texts` what joint, bos and eos
+    decode to; `lost_share` is the share of the text
+    that the tokenizer cannot give back, and `byte_level` says whether its tokens are known to stand for bytes of the text.
     """
 
     chars_per_token: float
@@ -292,8 +292,9 @@ class TokenizerResult(Result):
     bos_id: int | None
     eos_id: int | None
     joint_ids: tuple[int, ...]
+    special_texts: tuple[str, str, str]
     lost_share: float = 0.0
-    fastokens: str | None = None
+    byte_level: bool
 
 
 class TokensResult(Result):

@@ -107,7 +107,8 @@ def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert call("init", "my.yaml", "tides.jsonl")[0] == 0
     monkeypatch.chdir(tmp_path / "sub")
-    code, out, err = call("plan", "../my.yaml", "--set", "tokenizer.train=300", "--set", "compose.target_tokens=512")
+    sets = ("tokenizer.train=300", "compose.target_tokens=1024")
+    code, out, err = call("plan", "../my.yaml", *(part for one in sets for part in ("--set", one)))
     assert (code, err) == (0, "")
     assert out.startswith("80 documents, ")
     code, _, err = call("init", "other.yaml", "tides.jsonl")

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -187,6 +188,13 @@ def test_finished_step_gives_files_and_counts_in_task_order(log, run_dir):
     assert total(done, "number") == 78
     assert done.stem().with_suffix(".txt") == done.files(".txt")[0]
     assert runner.open_done("numbers", done.folder) == done
+
+
+def test_the_largest_tasks_begin_first_and_keep_their_numbers(log, run_dir):
+    step = replace(numbers_step(log, count=4), sizes=(1, 9, 4, 9))
+    done = run([step], run_dir)["numbers"]
+    assert ran(log) == ["numbers 1", "numbers 3", "numbers 2", "numbers 0"]
+    assert [path.read_text() for path in done.files(".txt")] == ["1", "2", "3", "4"]
 
 
 def test_step_without_tasks_is_finished_at_once(log, run_dir):

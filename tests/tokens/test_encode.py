@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from larger_cases import thorough
-from nextlong.tokens.encode import TextEncoder, read_tokenizer, trial_texts
+from nextlong.tokens.encode import TextEncoder, chars_before_loading, read_tokenizer, trial_texts
 from nextlong.tokens.tokenizer import LLAMA3_PATTERN
 
 TRAINING_TEXT = [
@@ -253,6 +253,18 @@ def test_other_byte_level_tokenizers_are_encoded_alike(tokenizer):
     texts = ["The first DAY of 1234", "", "Zoë's  café\n", *(f"{left}{left}a" for left in SNIPPETS)]
     assert encoder.settle() == "fastokens"
     assert encoded(encoder, texts) == reference_ids(tokenizer, texts)
+
+
+def test_fastokens_is_loaded_once_enough_text_is_known_to_come():
+    tokenizer = TOKENIZERS["special"]
+    encoder, enough = TextEncoder(tokenizer), chars_before_loading(tokenizer)
+    encoder.expect(enough - 1)
+    assert encoder._fast is None
+    encoder.expect(enough)
+    assert encoder._fast is not None
+    asked = TextEncoder(tokenizer, engine="reference")
+    asked.expect(enough)
+    assert asked.settle() == "reference"
 
 
 def test_the_trial_spells_added_tokens_and_holds_awkward_texts():

@@ -134,7 +134,7 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
     recipe = nextlong.Recipe.from_dict(
         {
             "run_dir": str(tmp_path / "run"),
-            "workers": 2,
+            "executor": "serial",
             "ingest": {"sources": [{"path": str(tmp_path / "c.jsonl")}]},
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 16}},

@@ -1,7 +1,6 @@
 """TOKENS of a shard: the wanted chunks, in order, with the ids that the tokenizer itself gives."""
 
 import shutil
-from importlib.metadata import version
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -56,11 +55,11 @@ def chunk_texts(shard):
     return [text for batch in iter_chunk_texts(shard["documents"], shard["chunks"]) for text in batch.texts]
 
 
-def run(shard, out, rows, *, engine="auto", agreed=None, known=()):
+def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
     tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
     wanted = [Wanted(0, *paths, known=known)]
-    counts = tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine, agreed=agreed)
+    counts = tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine)
     return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
 
 
@@ -112,20 +111,19 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     np.save(rows[1], np.array([4, 11, 17]))
     paths = shard["documents"], shard["chunks"]
     wanted = [Wanted(7, *paths, rows[0]), Wanted(8, *paths, rows[1])]
-    together = tokenize_shards(
-        tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto", agreed=None
-    )
+    together = tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
     whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
     assert together == whole
     assert np.array_equal(np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]), ids)
     assert np.array_equal(np.load(tmp_path / "two.00008.offsets.npy") + offsets[2], offsets[2:])
 
 
-@pytest.mark.parametrize("options", [{}, {"agreed": version("fastokens")}, {"agreed": "0.0"}])
-def test_every_engine_writes_the_same_bytes(shard, tmp_path, options):
+@pytest.mark.parametrize("worth_an_entry", [0, encode._CHARS_WORTH_AN_ENTRY])
+def test_every_engine_writes_the_same_bytes(shard, tmp_path, monkeypatch, worth_an_entry):
+    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", worth_an_entry)
     rows = range(len(chunk_texts(shard)))
-    for name, asked in (("reference", {"engine": "reference"}), ("other", options)):
-        counts, *_ = run(shard, tmp_path / name, rows, **asked)
+    for name, engine in (("reference", "reference"), ("other", "auto")):
+        counts, *_ = run(shard, tmp_path / name, rows, engine=engine)
         assert counts.mismatches == 0
     for kind in ("ids", "offsets"):
         made, right = (tmp_path / f"{name}.00000.{kind}.npy" for name in ("other", "reference"))
@@ -136,15 +134,21 @@ def test_differences_are_counted(shard, tmp_path, monkeypatch):
     other = train_bpe(TEXTS[:2], vocab_size=300)
     wrong = fastokens.Tokenizer.from_json_str(other.to_str())
     monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
-    monkeypatch.setattr(encode, "_verdicts", {})
+    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
     checked = chunk_texts(shard)[:16]  # of 18
     expected = sum(reference.encode(text).ids != other.encode(text).ids for text in checked)
     assert expected > 0
     rows = range(len(chunk_texts(shard)))
-    assert run(shard, tmp_path / "fast", rows, agreed=version("fastokens"))[0].mismatches == expected
-    assert run(shard, tmp_path / "other", rows, agreed="0.0")[0].mismatches == 0  # tried anew, and found wrong
+    monkeypatch.setattr(encode, "_agrees", lambda *_: True)
+    monkeypatch.setattr(encode, "_verdicts", {})
+    assert run(shard, tmp_path / "fast", rows)[0].mismatches == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
+    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
+    monkeypatch.setattr(encode, "_verdicts", {})
+    assert run(shard, tmp_path / "other", rows)[0].mismatches == 0  # tried, and found wrong
 
 
 def known_rows(shard, folder, rows):

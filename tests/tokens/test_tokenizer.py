@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -137,7 +136,7 @@ class GatedHub(BaseHTTPRequestHandler):
 
 def test_hub_gated(tmp_path):
     server = HTTPServer(("127.0.0.1", 0), GatedHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         message = load_from_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", no_proxy="127.0.0.1")
     finally:
@@ -204,21 +203,14 @@ def test_prepare_counts_characters_per_token(tmp_path):
         bos_id=256,
         eos_id=None,
         joint_ids=(alphabet.index("Ġ"), alphabet.index("Ċ")),
+        special_texts=("Ġ Ċ", "<|begin_of_text|>", ""),
+        byte_level=True,
         measured_chunks=4,
         lost_share=0.0,
     )
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert written.to_str() == byte_tokenizer().to_str()
     assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
-
-
-@pytest.mark.parametrize(("documents", "agrees"), [(4, None), (400, version("fastokens"))])
-def test_fastokens_is_taken_where_the_corpus_is_worth_loading_it(tmp_path, documents, agrees):
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    shards = write_shards(tmp_path / "corpus", [[(number, "some words\n" * 9) for number in range(documents)]])
-    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).fastokens == agrees
-    asked = prepare(tmp_path / "asked", shards=shards, source=str(tmp_path), engine="reference")
-    assert asked.fastokens is None
 
 
 def test_prepare_takes_a_given_number(tmp_path):

@@ -31,9 +31,9 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
     docs_of_wanted = doc_row_of[wanted]
     first_doc = 0
     # Counting a batch's rows by one narrow column leaves the text of batches that nobody wants compressed.
-    narrow = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")])
     source = pa.memory_map(str(documents))
-    with pa.ipc.open_file(source) as reader, pa.ipc.open_file(source, options=narrow) as counter:
+    wide, narrow = _only("content_hash", "text"), _only("content_hash")
+    with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
@@ -57,6 +57,17 @@ def _texts_of(
     texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
     hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
     return ChunkTexts(rows, doc_rows.astype(np.int64), numbers, hashes, texts)
+
+
+def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
+    """Return the content hash of each document of a DOCUMENTS shard, shape (documents,); its texts stay compressed."""
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_only("content_hash")) as reader:
+        batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
+    return np.concatenate([np.empty(0, np.uint64), *batches])
+
+
+def _only(*columns: str) -> pa.ipc.IpcReadOptions:
+    return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
 
 
 def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, NDArray[Any]]:

@@ -42,6 +42,12 @@ def special_ids(done: Finished) -> SpecialIds:
     return SpecialIds(joint=tokenizer.joint_ids, bos=bos, eos=eos)
 
 
+def special_texts(done: Finished) -> dict[int, str]:
+    """Return what stands between chunks of a finished run as text, by role."""
+    joint, bos, eos = done["tokenizer"].result(TokenizerResult).special_texts
+    return {schemas.JOINT: joint, schemas.BOS: bos, schemas.EOS: eos}
+
+
 def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]

@@ -27,7 +27,7 @@ from nextlong.cli import train as cli_train
 from nextlong.cli import verify as cli_verify
 from nextlong.cli import view as cli_view
 from nextlong.cli.asked import add_json, add_recipe, print_json, write
-from nextlong.engine.interrupts import Terminated, sigterm_raises
+from nextlong.engine.interrupts import Terminated, held_back, sigterm_raises
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.report import tables
@@ -210,13 +210,17 @@ def _init(asked: argparse.Namespace) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    from nextlong.cli.run import run_and_tell
-
     name = [f"name={json.dumps(asked.name)}"] if asked.name else []
     recipe = Recipe.load(asked.recipe, overrides=[*asked.overrides, *name])
     if share.is_asked(asked):
         share.run(recipe, asked, Console(stderr=asked.json))
         return
+    from nextlong import workers
+
+    with held_back():  # Python may report a Ctrl-C that cuts an import short as one that nobody handled
+        workers.start_server(recipe)  # imports beside this process, which has half a second of imports before it
+        from nextlong.cli.run import run_and_tell
+
     form: Literal["text", "json"] = "json" if asked.json else "text"
     run_and_tell(recipe, Console(), changed_inputs="accept" if asked.accept_changed_inputs else "refuse", form=form)
 

@@ -79,6 +79,7 @@ def _may_give_more(done: Finished) -> bool:
     draw, drafted = draw_of(done), done["draft"].results(DraftResult)
     return (
         draw.drawn < draw.eligible
+        or ("meta_documents" in done and sum(part.drafts + sum(part.dropped.values()) for part in drafted) < draw.drawn)
         or done["named_chunks"].result(NamedChunksResult).drafts < sum(part.drafts for part in drafted)
         or any(part.limited or part.starved for part in drafted)
     )

@@ -153,7 +153,15 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    return Step("ingest", 3, config, tuple(line_counts), tasks, IngestResult, check=check, estimate=estimate)
+    sizes = [sum(map(_bytes_of, parts)) for of_source in splits for parts in of_source]
+    inputs = tuple(line_counts)
+    return Step("ingest", 3, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
+
+
+def _bytes_of(part: Part) -> float:
+    """Return about how much of its file a part is."""
+    whole = part.file.bytes
+    return min(whole, (whole if part.stop is None else part.stop) - part.start)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import recipe
-from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
+from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.embed.base import Encoder, kind_of, load_encoder
 from nextlong.errors import EncoderError
 from nextlong.results import EmbedResult
@@ -130,11 +130,7 @@ def _name_chunk(documents: Path, chunks: Path, *, shard: int, row: int) -> str:
 def _sample_keys(documents: Path, chunks: Path, *, seed: int) -> NDArray[np.uint64]:
     """Return one key a chunk, shape (rows,), from its document's content and its number there, never from its shard."""
     doc_rows = read_chunks(chunks)["doc_row"]
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
-        batches = [
-            reader.get_batch(number).column("content_hash").to_numpy() for number in range(reader.num_record_batches)
-        ]
-    content_hashes = np.concatenate([np.empty(0, np.uint64), *batches])[doc_rows]
+    content_hashes = read_content_hashes(documents)[doc_rows]
     numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
     mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
     return keyed_hash(mixed, seed=seed, stage="embed.fit")

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -154,8 +155,8 @@ class LocalExecutor:
         return self._pool
 
     def _start(self, processes: int) -> ProcessPoolExecutor:
+        start_server(self._preload)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(self._preload)
         with environment(ONE_THREAD):
             pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
             try:
@@ -163,6 +164,13 @@ class LocalExecutor:
             except BrokenProcessPool:
                 raise RunError(f"a worker process ended while it started; {_GUARD}") from None
         return pool
+
+
+def start_server(preload: Sequence[str]) -> None:
+    """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
+    forkserver.set_forkserver_preload(list(preload))
+    with interrupts.held_back(), environment(ONE_THREAD):
+        forkserver.ensure_running()
 
 
 def _kills_for_memory() -> int:

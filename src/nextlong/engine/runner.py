@@ -15,7 +15,8 @@ import uuid
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.results import Result
+
+version = cache(metadata.version)  # takes 3 ms a package
 
 _LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
@@ -78,7 +81,7 @@ class _Route:
         self._shared = shared
         self._waited_for: set[str] = set()  # steps that another run makes
         self._kept: list[str] = []  # and not yet told
-        self._versions = _versions()  # looked up once: a few milliseconds
+        self._versions = _versions()
 
     def carry_out(self) -> dict[str, Done]:
         """Finish every step."""
@@ -235,9 +238,10 @@ class _Running:
         self._parts = parts
         self._count = len(tasks)
         self._total = len(tasks) + (step.close is not None)
-        self._left = deque(
-            _Numbered(task, folder, index) for index, task in enumerate(tasks) if index not in self._parts
-        )
+        order: Sequence[int] = range(len(tasks))
+        if step.sizes is not None:
+            order = sorted(order, key=step.sizes.__getitem__, reverse=True)
+        self._left = deque(_Numbered(tasks[index], folder, index) for index in order if index not in self._parts)
         self._is_closing = len(parts) == self._total
 
     @property
@@ -335,6 +339,6 @@ def _versions() -> dict[str, str]:
     for package in _RECORDED_PACKAGES:
         try:
             versions[package] = version(package)
-        except PackageNotFoundError:
+        except metadata.PackageNotFoundError:
             continue
     return versions

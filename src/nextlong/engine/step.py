@@ -48,6 +48,8 @@ class Step:
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     close: Closer | None = field(default=None, compare=False)
+    # Of its tasks, where they differ: the largest begin first, so that none is left alone at the end.
+    sizes: Sequence[float] | None = field(default=None, compare=False)
     # How its time, disk and memory grow, for plans.
     estimate: Estimate = field(default=BY_CHUNKS, compare=False)
     known_fingerprint: str | None = None

@@ -34,25 +34,27 @@ _ROWS_PER_FILE = 64
 
 
 def count_tokens(
-    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, agreed: str | None, joint_tokens: int
+    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, joint_tokens: int
 ) -> LengthsResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it.
 
     One follows where the text neither ends in a newline nor goes on in the next chunk.
     """
-    table, encoder = read_chunks(chunks), _encoder(tokenizer, engine, agreed)
+    table, encoder = read_chunks(chunks), _encoder(tokenizer, engine)
+    chars = int((table["end"] - table["start"]).sum())
+    encoder.expect(chars)
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
     goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
     lengths += joint_tokens * (table["joint"] & ~np.append(goes_on, False))
     np.save(f"{out}.lengths.npy", lengths)
-    return LengthsResult(chars=int((table["end"] - table["start"]).sum()), tokens=int(lengths.sum()))
+    return LengthsResult(chars=chars, tokens=int(lengths.sum()))
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, engine: Engine, agreed: str | None) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer, engine=engine, agreed=agreed)
+def _encoder(tokenizer: Path, engine: Engine) -> TextEncoder:
+    return TextEncoder.from_file(tokenizer, engine=engine)
 
 
 def draft_documents(

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nextlong.artefacts.finished import chunks_of, special_ids
 from nextlong.embed.steps import document_vectors_step
 from nextlong.engine import store
@@ -20,7 +23,7 @@ from nextlong.methods.nextlong.draft import DraftRules, draft_block
 from nextlong.methods.quest.keywords import Keywords, extract_keywords
 from nextlong.methods.quest.quest import query_resources
 from nextlong.recipe import METHODS, Recipe
-from nextlong.recipe.amounts import TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.search.index_steps import index_steps
@@ -34,7 +37,6 @@ from nextlong.search.steps import (
     wanted_neighbours,
 )
 from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
-from nextlong.tokens.steps import agreed_of
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -55,8 +57,9 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     index = index_steps(recipe, embed, meta_documents, k_of=lambda _: fetch, wanted={"fetch": fetch})
     mine = mine_step(recipe, embed, meta_documents, index)
     near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
-    draft = draft_step(recipe, ingest, chunk, embed, meta_documents, mine, tokenizer, near_copy_steps)
-    return [meta_documents, encoder, embed, *index, mine, *near_copy_steps, draft]
+    draft = draft_step(recipe, ingest, chunk, embed, meta_documents, mine, tokenizer, near_copy_steps, attempt=attempt)
+    # Near-copies before vectors: their weights are one task, which then runs beside those that embed.
+    return [meta_documents, encoder, *near_copy_steps, embed, *index, mine, draft]
 
 
 def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -76,6 +79,8 @@ def draft_step(
     mine: Step,
     tokenizer: Step,
     near_copy_steps: Sequence[Step],
+    *,
+    attempt: int,
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
     compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
@@ -91,20 +96,22 @@ def draft_step(
         "max_chars": recipe.chunk.max_chars,
     }
 
+    enough = sequence_limit(recipe, attempt)
+
     def tasks(done: Finished) -> list[Task]:
-        ranges = zip(
-            meta_blocks(done["meta_documents"].file(".meta_documents.npy")),
-            done["mine"].files(".candidates.arrow"),
-            strict=True,
-        )
-        rules = DraftRules(chars_per_token=done["tokenizer"].result(TokenizerResult).chars_per_token, **config)
+        meta_documents = done["meta_documents"].file(".meta_documents.npy")
+        ranges = zip(meta_blocks(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
+        chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+        rules = DraftRules(chars_per_token=chars_per_token, **config)
+        sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
+        drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_copy_steps else None
         return [
             partial(
                 draft_block,
-                meta_documents=done["meta_documents"].file(".meta_documents.npy"),
+                meta_documents=meta_documents,
                 first=first,
-                last=last,
+                last=min(last, drafted),
                 candidates=candidates,
                 documents=done["ingest"].files(".documents.arrow"),
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
@@ -115,12 +122,19 @@ def draft_step(
                 rules=rules,
             )
             for (first, last), candidates in ranges
+            if first < drafted
         ]
 
     inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_copy_steps)
     promises = _promises(method_of(recipe), recipe)
-    whole = {**promises, **config, "engine": recipe.tokenizer.engine}
+    whole = {**promises, **config, "engine": recipe.tokenizer.engine, "enough": enough}
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
+
+
+def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: float) -> int:
+    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
+    sure = np.flatnonzero(chars <= sure_chars)
+    return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
 def _promises(method: Method[Any], recipe: Recipe) -> Config:
@@ -164,7 +178,6 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
             "engine": recipe.tokenizer.engine,
-            "agreed": agreed_of(done),
             "joint_tokens": len(special_ids(done).joint),
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]

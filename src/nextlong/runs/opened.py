@@ -176,8 +176,7 @@ class Run:
     @cached_property
     def special_texts(self) -> dict[int, str]:
         """The text of joints and special tokens, by role."""
-        ids = finished.special_ids(self.steps).by_role()
-        return {role: self.tokenizer.decode(value.tolist(), skip_special_tokens=False) for role, value in ids.items()}
+        return finished.special_texts(self.steps)
 
     def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
         blocks = resolve(

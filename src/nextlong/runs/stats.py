@@ -50,7 +50,7 @@ class Yield:
     """From documents to sequences: `drafts` = `kept` + `spare` + `untried` + all of `dropped` (reason → count).
 
     Where documents are extended, each that is drawn gives one draft. `spare` were composed beyond what was asked,
-    `untried` were never composed, because there were enough; `short` is the part of `dropped` that fell short of T.
+    `untried` were never drafted or composed, because there were enough; `short` is the part of `dropped` that fell short of T.
     """
 
     documents: int
@@ -249,17 +249,20 @@ def _stats(run: Run, counting: _Counting) -> Stats:
 
 
 def _yield(run: Run) -> Yield:
-    drafts = sum(part.drafts for part in run.steps["draft"].results(DraftResult))
+    drafted = run.steps["draft"].results(DraftResult)
+    drafts = sum(part.drafts for part in drafted)
     lost, draw = dropped(run.steps), draw_of(run.steps)
+    documents = drafts + sum(sum(part.dropped.values()) for part in drafted)
+    begun = draw.drawn if "meta_documents" in run.steps else documents
     return Yield(
         documents=sum(shard.documents for shard in run.steps["chunk"].results(ChunkResult)),
         eligible=draw.eligible,
         drawn=draw.drawn,
         asked=run.recipe.compose.sequences,
-        drafts=drafts + sum(sum(part.dropped.values()) for part in run.steps["draft"].results(DraftResult)),
+        drafts=begun,
         kept=len(run),
         spare=composed_sequences(run.steps) - len(run),
-        untried=drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
+        untried=begun - documents + drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
     )

@@ -4,9 +4,9 @@ In:  a `tokenizers.Tokenizer` (the reference) and texts.
 Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
 `encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
-fastokens is some forty times as fast, but takes the longer to load the larger the vocabulary is: a process that does not know
-how much text will come turns to it once the reference has spent as much time on its texts. A wrong id is silent damage in a
-training set, hence:
+fastokens is some forty times as fast, but takes the longer to load the larger the vocabulary is: a process turns to it once
+enough text is known to come, or the reference has spent as much time on its texts. A wrong id is silent damage in a training
+set, hence:
 
 1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
 
@@ -82,27 +81,28 @@ def chars_before_loading(tokenizer: Tokenizer) -> int:
 class TextEncoder:
     """Encodes texts as the reference does.
 
-    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it, and `agreed`, the version of
-    fastokens of which `settle` has said so of this tokenizer, from the first text on. `mismatches` counts the checked texts on
-    which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
+    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the checked
+    texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto", agreed: str | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
         self._reference = tokenizer
         self._fast: fastokens.Tokenizer | None = None
         self._is_settled = engine == "reference"
-        if not self._is_settled and agreed == version("fastokens"):
-            self._fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
-            self._is_settled = True
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0
         self._checkable_texts = 0
 
     @classmethod
-    def from_file(cls, path: Path, *, engine: Engine = "auto", agreed: str | None = None) -> TextEncoder:
+    def from_file(cls, path: Path, *, engine: Engine = "auto") -> TextEncoder:
         """Read a tokenizer.json as `read_tokenizer` does."""
-        return cls(read_tokenizer(path), engine=engine, agreed=agreed)
+        return cls(read_tokenizer(path), engine=engine)
+
+    def expect(self, chars: int) -> None:
+        """Load fastokens now where texts of so many characters are worth it."""
+        if chars >= self._chars_before_loading:
+            self.settle()
 
     def settle(self) -> Settled:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
@@ -113,8 +113,7 @@ class TextEncoder:
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return all ids, flat, and the number of ids of each text, shape (len(texts),)."""
-        if not self._is_settled and self._chars_before_loading <= 0:
-            self.settle()
+        self.expect(0)
         if self._fast is None:
             self._chars_before_loading -= sum(map(len, texts))
             return _joined(_reference_ids(self._reference, text) for text in texts)

@@ -59,7 +59,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         memory=lambda _: TOKENIZER_BYTES,
         rate=TRIED if source is None else "tokenizer",
     )
-    return Step("tokenizer", 4, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+    return Step("tokenizer", 5, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
 
 
 def _measured_chars(amounts: Amounts) -> float:
@@ -85,11 +85,6 @@ def named_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int)
     return Step("named_chunks", 1, {"limit": limit}, (chunk, draft), tasks, NamedChunksResult, estimate=estimate)
 
 
-def agreed_of(done: Finished) -> str | None:
-    """Return the version of fastokens that the tokenizer step found to give the reference's ids."""
-    return done["tokenizer"].result(TokenizerResult).fastokens
-
-
 def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
     """Named chunks → TOKENS; what earlier drafts of the run directory named is copied."""
     version = 3
@@ -109,12 +104,11 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
-        agreed = agreed_of(done)
-        is_fast = agreed is not None and recipe.tokenizer.engine == "auto"
+        is_fast = done["tokenizer"].result(TokenizerResult).byte_level and recipe.tokenizer.engine == "auto"
         together = (_CHARS_OF_A_FAST_TASK if is_fast else _CHARS_OF_A_SLOW_TASK) * chunks // max(1, chars)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine, agreed=agreed)
+            partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine)
             for group in _groups(wanted, chunks=together)
         ]
 

@@ -36,15 +36,13 @@ class Wanted(NamedTuple):
     known: Sequence[Known] = ()
 
 
-def tokenize_shards(
-    out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine, agreed: str | None
-) -> TokensResult:
+def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
     """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
 
-    `agreed` is the version of fastokens that gave the reference's ids. What is known is copied from there; the bytes are the
-    same without. The files are wrong if there is a mismatch.
+    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
     """
-    encoder = TextEncoder.from_file(tokenizer, engine=engine, agreed=agreed)
+    encoder = TextEncoder.from_file(tokenizer, engine=engine)
+    encoder.expect(sum(map(_new_chars, wanted)))
     shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
     return TokensResult(
         chunks=sum(shard.chunks for shard in shards),
@@ -55,11 +53,23 @@ def tokenize_shards(
     )
 
 
-def _tokenize_shard(out: Path, shard: Wanted, encoder: TextEncoder) -> TokensResult:
-    rows = np.load(shard.rows)
+def _new_chars(shard: Wanted) -> int:
+    """Return how many characters there are to encode."""
+    table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
+    new = rows[~_are_known(rows, shard)]
+    return int((table["end"][new] - table["start"][new]).sum())
+
+
+def _are_known(rows: NDArray[np.int64], shard: Wanted) -> NDArray[np.bool_]:
     is_known = np.zeros(len(rows), bool)
     for known_rows, _, _ in shard.known:
         is_known |= np.isin(rows, np.load(known_rows), assume_unique=True)
+    return is_known
+
+
+def _tokenize_shard(out: Path, shard: Wanted, encoder: TextEncoder) -> TokensResult:
+    rows = np.load(shard.rows)
+    is_known = _are_known(rows, shard)
     if is_known.any():
         _write_merged(out, rows, is_known, shard=shard, encoder=encoder)
     else:

@@ -15,22 +15,20 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from nextlong import recipe
-from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
+from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.results import TokenizerResult
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.tokens.encode import TextEncoder, chars_before_loading, for_corpus
+from nextlong.tokens.encode import TextEncoder, for_corpus
 from nextlong.tokens.lost import lost_share
 from nextlong.tokens.token_chars import token_chars
 
@@ -160,25 +158,26 @@ def prepare_tokenizer(
     # `joint` was encoded before: the encoder makes a special token's name text, and a joint may be such a token.
     # Not `save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
-    np.save(f"{out}.tokenchars.npy", token_chars(loaded))
-    encoder = TextEncoder(loaded, engine=tokenizer.engine)
-    # Once for all steps that tokenize. A corpus that is not worth it is encoded by the reference before fastokens had loaded.
-    is_worth_it = sum(_total_chars(path) for path in chunks) >= chars_before_loading(loaded)
-    agrees = is_worth_it and encoder.settle() == "fastokens"
+    characters = token_chars(loaded)
+    np.save(f"{out}.tokenchars.npy", characters)
+    encoder = TextEncoder(loaded, engine="reference")
     texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
         chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
+    specials = (joint_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
+    joint_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
     lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
     return TokenizerResult(
         chars_per_token=chars_per_token,
         measured_chunks=measured_chunks,
-        vocab_size=max(loaded.get_vocab().values()) + 1,
+        vocab_size=len(characters),
         bos_id=bos_id,
         eos_id=eos_id,
         joint_ids=joint_ids,
+        special_texts=(joint_text, bos_text, eos_text),
         lost_share=lost,
-        fastokens=version("fastokens") if agrees else None,
+        byte_level=bool(characters["readable"].any()),
     )
 
 
@@ -252,10 +251,7 @@ def _total_chars(chunks: Path) -> int:
 def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
     """Return a random key per chunk, shape (rows,), from its document's content and its start alone."""
     table = read_chunks(chunks)
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
-        batches = (reader.get_batch(number).column("content_hash") for number in range(reader.num_record_batches))
-        hashes = np.concatenate([np.empty(0, np.uint64), *(batch.to_numpy() for batch in batches)])
-    of_document = keyed_hash(hashes, seed=seed, stage=stage)[table["doc_row"]]
+    of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
 
 

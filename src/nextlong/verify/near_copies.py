@@ -158,7 +158,8 @@ def check_weights(run: Artefacts) -> list[Outcome]:
     for shard, rows in run.by_shard(counted):
         _count(run, shard, rows, counts)
     limit = max(_COMMON_LEAST * _COMMON_SHARE, len(counted))
-    weights = np.clip(_FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(counts, 1)), 1, _FULL_WEIGHT)
+    by_count = _FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(np.arange(counts.max() + 1), 1))
+    weights = np.clip(by_count, 1, _FULL_WEIGHT)[counts]
     if stored.shape != weights.shape:
         outcome.breach(f"the table of weights has the shape {stored.shape}, should have {weights.shape}")
         return [outcome]

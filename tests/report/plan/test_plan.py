@@ -29,8 +29,8 @@ from nextlong.tokens.enough import count_tokens
 from nextlong.tokens.tokenizer import train_bpe
 
 STEPS = [
-    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed",
-    "index", "lists", "tune", "mine", "shingles", "weights", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
+    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "shingles", "weights",
+    "embed", "index", "lists", "tune", "mine", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
 
@@ -44,6 +44,7 @@ def recipe(tmp_path):
 def recipe_in(folder, *overrides):
     plain = {
         "run_dir": str(folder / "runs/x"),
+        "executor": "serial",
         "workers": 1,
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},

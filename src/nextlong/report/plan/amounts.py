@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import Amounts, document_chars, fetch_of
+from nextlong.recipe.amounts import SURE_SHARE, Amounts, document_chars, fetch_of
 from nextlong.recipe.search import AUTO
 from nextlong.report.plan.trial import Trial
 from nextlong.schemas import Layout
@@ -19,7 +19,8 @@ from nextlong.search import choose
 from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
 
-# A quarter more documents are drawn than asked for, a sixteenth more drafts named, and some.
+# A quarter more documents are drawn than asked for, a sixteenth more drafts named, and some; of meta-documents no more are drafted
+# than have as many among them that are surely short enough.
 _DRAWN_SHARE, _DRAWN_MORE = 1.25, 8
 _NAMED_SHARE, _NAMED_MORE = 1.0625, 4
 
@@ -114,7 +115,12 @@ def _with_drafts(recipe: Recipe, corpus: Corpus, amounts: Amounts, chars_per_tok
     drawn = min(most, asked * _DRAWN_SHARE + _DRAWN_MORE)
     named_drafts = min(drawn, asked * _NAMED_SHARE + _NAMED_MORE)
     if is_extended:
+        a_meta_document = amounts.chunk_chars * corpus.meta_chunks / max(1.0, corpus.eligible)
         queries = drawn * corpus.meta_chunks / max(1.0, corpus.eligible)
+        sure = -math.expm1(
+            -SURE_SHARE * sequence_chars / max(1.0, a_meta_document)
+        )  # as if lengths fell off exponentially
+        drawn = min(drawn, named_drafts / max(1e-9, sure))
     else:
         limit = _search_of(recipe).queries
         queries = min(math.inf if limit is None else limit, corpus.kept_documents)

@@ -28,10 +28,10 @@ from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.record import RejectKind
-from nextlong.pipeline import preloaded
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
+from nextlong.workers import preloaded
 
 _TOKENIZED_CHUNKS = 512
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
