@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="nextlong", description="Short documents in, token-exact long sequences out (NExtLong, arXiv 2501.12766)."
     )
     parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
