@@ -27,7 +27,9 @@ _ALIKE = 256  # words that stand for one another
 def write_parts(files: Sequence[Path], *, copies: int, out: Path) -> list[Path]:
     """Write PARTS * copies files to `out` and return them; the first PARTS hold the documents unchanged."""
     parts = [out / f"part-{number:03d}.jsonl" for number in range(PARTS * copies)]
-    frequencies = Counter(word for document in _documents(files) for word in _WORD.findall(document)) if copies > 1 else {}
+    frequencies = (
+        Counter(word for document in _documents(files) for word in _WORD.findall(document)) if copies > 1 else {}
+    )
     for copy in range(copies):
         exchange = exchanged_words(frequencies, copy=copy) if copy else {}
         with ExitStack() as stack:
