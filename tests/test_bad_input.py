@@ -238,7 +238,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.endswith("; mend the files, or say --set ingest.max_reject_share=0.02")
 
 
-@pytest.mark.parametrize("megabytes", [5, *thorough(50)])
+@pytest.mark.parametrize("megabytes", [2, *thorough(50)])
 def test_a_line_of_many_mb(bench, megabytes):
     line = "the tide is at nine and the gull sat on a rope " * (megabytes * 1_000_000 // 47 + 1)
     assert len(line) > megabytes * 1_000_000
