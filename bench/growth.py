@@ -2,41 +2,60 @@
 
 In:  JSONL(.zst) files.
 Out: eight part files of the same mix (document i goes to part i mod 8); size n is the first n parts. Sizes over 8 need
-     copies: in each copy every document opens with the copy's number and has its paragraphs in another order, so that
-     hardly a chunk is the twin of another while lengths and vocabulary stay those of real text.
+     copies: in each copy every word stands for another one of about its frequency, throughout. Lengths, repetitions and
+     the frequencies of words stay those of real text, while copies have nothing in common that makes them near-copies.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import zstandard
 
 PARTS = 8
+_WORD = re.compile(r"\w+")
+_PIECES = re.compile(r"\w+|\W+")
+_ALIKE = 256  # words that stand for one another
 
 
 def write_parts(files: Sequence[Path], *, copies: int, out: Path) -> list[Path]:
     """Write PARTS * copies files to `out` and return them; the first PARTS hold the documents unchanged."""
     parts = [out / f"part-{number:03d}.jsonl" for number in range(PARTS * copies)]
-    with ExitStack() as stack:
-        opened = [stack.enter_context(part.open("w", encoding="utf-8")) for part in parts]
-        for row, document in enumerate(_documents(files)):
-            for copy in range(copies):
-                text = perturb(document, copy=copy, row=row) if copy else document
+    frequencies = (
+        Counter(word for document in _documents(files) for word in _WORD.findall(document)) if copies > 1 else {}
+    )
+    for copy in range(copies):
+        exchange = exchanged_words(frequencies, copy=copy) if copy else {}
+        with ExitStack() as stack:
+            opened = [stack.enter_context(parts[copy * PARTS + n].open("w", encoding="utf-8")) for n in range(PARTS)]
+            for row, document in enumerate(_documents(files)):
+                text = rewritten(document, exchange) if copy else document
                 line = json.dumps({"id": f"{copy}-{row}", "text": text}, ensure_ascii=False)
-                opened[copy * PARTS + row % PARTS].write(line + "\n")
+                opened[row % PARTS].write(line + "\n")
     return parts
 
 
-def perturb(document: str, *, copy: int, row: int) -> str:
-    """Return the document with a first line that names the copy and its paragraphs in an order of their own."""
-    paragraphs = document.split("\n")
-    random.Random(f"{copy}:{row}").shuffle(paragraphs)
-    return "\n".join([f"Copy {copy}.", *paragraphs])
+def exchanged_words(frequencies: Mapping[str, int], *, copy: int) -> dict[str, str]:
+    """Return word → the word that stands for it in a copy: about as frequent, and about as long."""
+    ranked = sorted(frequencies, key=lambda word: (-frequencies[word], word))
+    exchange: dict[str, str] = {}
+    for first in range(0, len(ranked), _ALIKE):
+        band = ranked[first : first + _ALIKE]
+        others = band.copy()
+        random.Random(f"{copy}:{first}").shuffle(others)
+        exchange.update(zip(sorted(band, key=len), sorted(others, key=len), strict=True))
+    return exchange
+
+
+def rewritten(document: str, exchange: Mapping[str, str]) -> str:
+    """Return the document with every word exchanged; all else stays."""
+    return "".join(exchange.get(piece, piece) for piece in _PIECES.findall(document))
 
 
 def _documents(files: Sequence[Path]) -> Iterator[str]:

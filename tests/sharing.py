@@ -13,8 +13,8 @@ class Told:
         self.ran.append(name)
         return nullcontext(lambda seconds: None)
 
-    def kept(self, name):
-        self.there.append(name)
+    def kept(self, names):
+        self.there += names
 
     def tell(self, text):
         self.said.append(text)

@@ -12,6 +12,8 @@ import pytest
 import nextlong
 from killed import kill_at
 from nextlong import pipeline
+from nextlong.artefacts import record
+from nextlong.cli import states
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
@@ -164,7 +166,9 @@ def test_prune_keeps_every_state_and_removes_what_none_needs(own, call):
     assert code == 2
     assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong prune {own} --yes\n"
     assert call("prune", own, "--keep", "base")[2].endswith(f"say nextlong prune {own} --keep base --yes\n")
-    assert [line.split()[1:3] for line in out.splitlines()[1:4]] == [["0.0", "MB"], ["0.1", "MB"], ["1.5", "MB"]]
+    sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
+    assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
+    assert sizes[2] == ["1.5", "MB"]
     assert out.splitlines()[3].split()[1:] == ["1.5", "MB", "not", "finished"]
     assert call("prune", own, "--yes")[0] == 0
     assert folders(own) == before
@@ -285,3 +289,34 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
 def test_a_run_under_pipeline_alone_records_its_state(recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
     assert nextlong.open(f"{tmp_path}/run@mine").state.name == "mine"
+
+
+def test_the_pages_of_a_state_go_with_it(own, call):
+    names = [state.name for state in record.states(own)]
+    current = record.current(own)
+    other = next(name for name in names if name != current)
+    for page in (
+        "report.html",
+        f"report-{other}.html",
+        f"report-{other}@{current}.html",
+        "report-2@states@0123abcd.html",
+        "sweep.html",
+    ):
+        (own / page).write_text(page)
+    assert call("prune", own, "--drop", other, "--yes")[0] == 0
+    assert sorted(path.name for path in own.glob("*.html")) == ["report.html", "sweep.html"]
+
+
+def test_the_page_of_a_state_that_the_directory_stood_for_goes_with_it(own, call):
+    current = record.current(own)
+    stays = next(state.name for state in record.states(own) if state.name != current)
+    for page in ("report.html", f"report-{stays}.html"):
+        (own / page).write_text(page)
+    assert call("prune", own, "--keep", stays, "--yes")[0] == 0
+    assert record.current(own) == stays
+    assert not list(own.glob("*.html"))  # `nextlong report` draws it anew
+
+
+def test_of_many_states_the_first_are_named():
+    assert states._first([f"s{n}" for n in range(6)]) == "s0, s1, s2, s3, s4, s5"
+    assert states._first([f"s{n}" for n in range(20)]) == "s0, s1, s2, s3, s4 and 15 more"

@@ -1,5 +1,6 @@
 """Local executor: results, how many tasks at once, and that no worker survives an error, a kill or its parent."""
 
+import importlib
 import multiprocessing
 import os
 import re
@@ -166,6 +167,21 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
         LocalExecutor(Capacity(cpus=workers)) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))
+
+
+class Unreadable:
+    """What only the process that made it can read, as where a package is missing in the worker."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("no_such_package",)
+
+
+def test_a_worker_that_fails_before_its_task_begins_is_not_told_as_killed():
+    told = r"ended by an error of its own, which it wrote above, while these ran: embed task 7; mend that \(nextlong doctor"
+    with LocalExecutor(Capacity(cpus=1)) as executor:
+        executor.submit(0, len, Unreadable(), resources=Resources(), label="embed task 7")
+        with pytest.raises(RunError, match=told):
+            list(executor.ended())
 
 
 @pytest.mark.parametrize(

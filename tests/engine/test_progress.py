@@ -18,8 +18,8 @@ def console_to(sink, *, terminal):
 def told(reporter_class, *, done, total, terminal, kept=()):
     sink = io.StringIO()
     reporter = reporter_class(console_to(sink, terminal=terminal))
-    for label in kept:
-        reporter.kept(label)
+    if kept:
+        reporter.kept(kept)
     with reporter.step("embed", done=done, total=total) as advance:
         for _ in range(total - done):
             advance(0.0)
@@ -27,8 +27,8 @@ def told(reporter_class, *, done, total, terminal, kept=()):
 
 
 def test_log_gets_one_line_a_step():
-    text = told(Lines, done=0, total=3, terminal=False, kept=["ingest"])
-    assert re.fullmatch(r"ingest: kept\nembed: done in \d+\.\d s\n", text)
+    text = told(Lines, done=0, total=3, terminal=False, kept=["ingest", "select"])
+    assert re.fullmatch(r"kept: ingest, select\nembed: done in \d+\.\d s\n", text)
 
 
 def test_log_says_what_an_earlier_run_had_done():
@@ -83,8 +83,8 @@ def test_terminal_shows_the_time_spent_on_a_single_task():
 
 
 def test_terminal_shows_a_bar_and_leaves_one_line_a_step():
-    text = told(Bars, done=1, total=3, terminal=True, kept=["ingest"])
-    assert re.match(r"✓ ingest +kept\n", text)
+    text = told(Bars, done=1, total=3, terminal=True, kept=["ingest", "select"])
+    assert re.match(r"✓ kept: ingest, select\n", text)
     assert "1/3" in text
     assert re.search(r"✓ embed +\d+\.\d s\n$", text)
 
@@ -121,7 +121,7 @@ def test_terminal_gets_bars_and_a_file_gets_lines():
 
 def test_quiet_says_nothing(capsys):
     quiet = Quiet()
-    quiet.kept("ingest")
+    quiet.kept(["ingest"])
     quiet.tell("too few")
     with quiet.step("embed", done=0, total=1) as advance:
         advance(0.0)

@@ -11,6 +11,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.inputs.remembered import input_files
+from nextlong.methods import steps
 from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
@@ -193,3 +194,12 @@ def test_steps_of_a_method_are_its_own():
 
     assert "embed" not in names("standard") + names("quest")
     assert {"document_vectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))
+
+
+@pytest.mark.parametrize(
+    ("enough", "drafted"),
+    [(None, 6), (1, 2), (2, 3), (3, 6), (9, 6)],  # up to the document before the next that is surely short enough
+)
+def test_documents_are_drafted_until_enough_are_most_likely_shorter_than_a_sequence(enough, drafted):
+    chars = np.array([10, 900, 20, 30, 901, 900])
+    assert steps._surely_enough(chars, enough=enough, sure_chars=30) == drafted

@@ -6,13 +6,15 @@ Every mistake of the user ends with one message that names the place, the value 
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import nextlong
 from nextlong.cli import completion, doctor, reports, share, states, sweep
@@ -78,8 +80,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code or 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that asks whether a nearly right command was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the message, and exit code 2."""
+        mistyped = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if mistyped:
+            near = difflib.get_close_matches(mistyped[1], re.findall(r"[\w-]+", mistyped[2]), n=1)
+            message = f"{mistyped[1]!r} is no command; " + (
+                f"did you mean {near[0]!r}?" if near else "nextlong --help lists them"
+            )
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="nextlong", description="Short documents in, token-exact long sequences out (NExtLong, arXiv 2501.12766)."
     )
     parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")

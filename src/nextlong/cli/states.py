@@ -26,6 +26,7 @@ from nextlong.runs import prune
 from nextlong.runs.listed import Listed, bytes_of, list_states
 
 _MB = 1_000_000
+_SHOWN_NAMES = 5
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -145,7 +146,7 @@ def _show(listed: Sequence[Listed], console: Console) -> None:
 
 
 def _size(count: int) -> str:
-    return f"{count / _MB:,.1f} MB"
+    return f"{count / _MB:,.1f} MB" if count >= _MB / 10 else f"{count / 1000:,.0f} kB"
 
 
 def _age(since: timedelta) -> str:
@@ -206,14 +207,19 @@ def _prune(asked: argparse.Namespace) -> None:
         _show_waste(waste, console)
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if dropped:
-            line += f", and the state{'s' if len(dropped) > 1 else ''} {', '.join(state.name for state in dropped)}"
-        line += f"; what stays: {', '.join(state.name for state in kept)}"
+            line += f", and the state{'s' if len(dropped) > 1 else ''} {_first([state.name for state in dropped])}"
+        line += f"; what stays: {_first([state.name for state in kept])}"
         tables.say(line, console)
         if not (asked.yes or _agrees(run_dir, *_options(asked))):
             console.print("nothing was removed")
             return
         prune.remove(run_dir, kept, dropped, waste)
     console.print("removed")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
 
 
 def _as_json(kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool) -> Json:

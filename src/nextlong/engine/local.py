@@ -35,6 +35,7 @@ from nextlong.errors import RunError
 _CARRIED_MB = 50
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of getrusage
 
+_AFTER_AN_EXCEPTION = 1  # the exit code
 _LIKELY = "most likely because memory ran out"
 _VMSTAT = Path("/proc/vmstat")
 
@@ -64,9 +65,8 @@ class LocalExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            for pool in self._pools():
-                for process in list(pool._processes.values()):
-                    process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
+            for process in self._processes():
+                process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
         self._close()
 
     def _pools(self) -> list[ProcessPoolExecutor]:
@@ -120,13 +120,29 @@ class LocalExecutor:
         try:
             yield
         except BrokenProcessPool:
-            cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
-            cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             labels = ", ".join(sorted({under.label for under in self._running.values()}))
             at_work = f", while these ran: {labels}" if labels else ""
+            if self._failed_by_itself():
+                raise RunError(
+                    f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
+                    "says which package is missing) and run again: what is finished is kept"
+                ) from None
+            cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
+            cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             raise RunError(
                 f"a worker process was killed, {cause}{at_work}; run again with {cure}: what is finished is kept"
             ) from None
+
+    def _failed_by_itself(self) -> bool:
+        """Say whether a worker ended as Python does after an exception: it could not read its task, say. Ends the others."""
+        processes = self._processes()
+        for pool in self._pools():
+            pool.shutdown(wait=True, cancel_futures=True)  # until then, another thread asks for the exit codes
+        codes = {process.exitcode for process in processes}
+        return _AFTER_AN_EXCEPTION in codes and -signal.SIGKILL not in codes
+
+    def _processes(self) -> list[Any]:
+        return [process for pool in self._pools() for process in list((pool._processes or {}).values())]
 
     def _started(self, gpus: tuple[int, ...] = ()) -> ProcessPoolExecutor:
         """Return the processes for a task that has these GPUs, started if need be."""

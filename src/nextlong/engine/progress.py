@@ -1,6 +1,6 @@
 """Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
 
-A reporter has three methods: `kept(label)` for a step that was there already, `step(label, done=…, total=…)`, a context
+A reporter has three methods: `kept(labels)` for steps that were there already, `step(label, done=…, total=…)`, a context
 that yields a function to call once per finished task with the seconds that it took, and `tell(text)` for why a run does
 more than its steps.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -43,8 +43,8 @@ class Clock:
 class Quiet:
     """Shows nothing: for use from Python."""
 
-    def kept(self, label: str) -> None:
-        """Pass over a step that was there already."""
+    def kept(self, labels: Sequence[str]) -> None:
+        """Pass over steps that were there already."""
 
     def tell(self, text: str) -> None:
         """Pass over what is told."""
@@ -61,9 +61,9 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def kept(self, label: str) -> None:
-        """Print that a step was there already."""
-        self._console.print(f"{label}: kept", highlight=False)
+    def kept(self, labels: Sequence[str]) -> None:
+        """Print which steps were there already, in one line."""
+        self.tell(f"kept: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Print a line."""
@@ -115,9 +115,9 @@ class Bars:
             transient=True,
         )
 
-    def kept(self, label: str) -> None:
-        """Print that a step was there already."""
-        self._console.print(f"[green]✓[/] {label:<16} [dim]kept[/]", highlight=False)
+    def kept(self, labels: Sequence[str]) -> None:
+        """Print which steps were there already, in one paragraph."""
+        self.tell(f"✓ kept: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Print a line."""

@@ -80,6 +80,7 @@ class _Route:
         self._reporter = reporter
         self._shared = shared
         self._waited_for: set[str] = set()  # steps that another run makes
+        self._kept: list[str] = []  # and not yet told
         self._versions = _versions()
 
     def carry_out(self) -> dict[str, Done]:
@@ -98,7 +99,13 @@ class _Route:
                         self._end(place)
                 if not self._running:  # workers in the middle of a step keep what they loaded for it
                     self._executor.release_memory()
+            self._tell_kept()
         return self._finished
+
+    def _tell_kept(self) -> None:
+        if self._kept:
+            self._reporter.kept(self._kept)
+            self._kept = []
 
     def _open_ready(self, endings: ExitStack) -> None:
         """Begin the steps whose inputs are done, or take them as they are there."""
@@ -120,6 +127,7 @@ class _Route:
                 running = _open_step(step, self._run_dir, place, self._finished, self._executor.capacity)
                 self._running[place] = running
                 running.claim = claim
+                self._tell_kept()
                 running.start(self._reporter)
                 endings.push(running.ending)
                 if running.is_done:
@@ -147,7 +155,7 @@ class _Route:
     def _keep(self, step: Step, there: Done) -> None:
         store.check_files(there.folder, there.manifest)
         store.remove_leftovers(there.folder)
-        self._reporter.kept(step.name)
+        self._kept.append(step.name)
         _accept(step, there, self._finished)
 
     def _hand_over(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.artefacts import record
+from nextlong.artefacts.pages import CURRENT, page_name, pages_of
 from nextlong.artefacts.record import State
 from nextlong.engine import shared, store
 from nextlong.errors import RunError
@@ -85,12 +86,15 @@ def _why(folder: Path, dropped: Sequence[State]) -> str:
 
 
 def remove(run_dir: Path, kept: Sequence[State], dropped: Sequence[State], waste: Sequence[Waste]) -> None:
-    """Remove states, then folders; the caller holds the run directory's lock."""
+    """Remove states with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
-        if record.current(run_dir) in {state.name for state in dropped}:
+        gone = {state.name for state in dropped}
+        pages = pages_of(run_dir, gone) if gone else []
+        if record.current(run_dir) in gone:
             record.stand_for(kept[-1])
-        for state in dropped:
-            store.remove_file(state.record)
+            pages += [run_dir / CURRENT, run_dir / page_name([kept[-1].name])]  # drawn anew by the next run or report
+        for path in (*(state.record for state in dropped), *(page for page in pages if page.exists())):
+            store.remove_file(path)
         for path in _set_aside(run_dir, waste):
             shutil.rmtree(path)
 

@@ -137,14 +137,19 @@ class ShingleStore:
         return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
-        """Return the hashes and offsets of a shard."""
+        """Return the hashes and offsets of a shard, which stay mapped for the next time."""
         shard = self._open.get(number)
         if shard is None:
-            hashes, offsets = map(opened, self._paths[number])
+            shard = self.opened(number)
             if len(self._open) >= SHARDS_KEPT:
                 self._open.clear()
-            shard = self._open[number] = (hashes, offsets)
+            self._open[number] = shard
         return shard
+
+    def opened(self, number: int) -> tuple[U64, Offsets]:
+        """Return the hashes and offsets of a shard, mapped as long as they are held."""
+        hashes, offsets = map(opened, self._paths[number])
+        return hashes, offsets
 
 
 def weigh_shingles(
@@ -163,7 +168,7 @@ def weigh_shingles(
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
         keys = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles")
         chosen = keys <= threshold_for(share)
-        _count_documents(counts, store.shard(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
+        _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
         counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
     sampled = sum(map(len, counted))
     weights = weights_from(counts, sampled)

@@ -1,6 +1,6 @@
 """At the end: the page that a run leaves in its run directory, and `nextlong report` writes anew.
 
-In:  what has just been made. Out: `report.html`, or `sweep.html` of several states; as it was, if it shows just that.
+In:  what has just been made. Out: `report.html`, or `sweep.html` of a sweep's states; as it was, if it shows just that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nextlong.artefacts import record
+from nextlong.artefacts.pages import CURRENT, page_name
 from nextlong.engine import store
 from nextlong.report.page import pictures, write
 from nextlong.runs.opened import Run
@@ -23,7 +24,7 @@ def leave(runs: Sequence[Run]) -> str:
     if find_spec("matplotlib") is None:
         return HOW
     shown = runs[: pictures.MAX_RUNS]
-    path = place_of(shown)
+    path = place_of(shown) if len(shown) == 1 else shown[0].path / "sweep.html"
     if not _shows(path, write.identity(shown)):
         with store.explained(path):
             store.write_text(path, write.page(shown))
@@ -35,10 +36,8 @@ def place_of(runs: Sequence[Run]) -> Path:
     run_dir = runs[0].path
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
-    if len(runs) > 1:
-        return run_dir / "sweep.html"
-    name = runs[0].state.name
-    return run_dir / ("report.html" if name == record.current(run_dir) else f"report-{name}.html")
+    names = [run.state.name for run in runs]
+    return run_dir / (CURRENT if names == [record.current(run_dir)] else page_name(names))
 
 
 def _shows(path: Path, identity: str) -> bool:

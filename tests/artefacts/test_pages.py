@@ -1,0 +1,18 @@
+"""Names of pages: one a state or several, told apart, no longer than a file name may be."""
+
+from nextlong.artefacts.pages import page_name, pages_of
+
+
+def test_pages_are_found_by_the_states_that_they_show(tmp_path):
+    for names in (["a"], ["a", "b"], ["b=1,c=x+y"], [f"s{n}" * 50 for n in range(6)]):
+        (tmp_path / page_name(names)).touch()
+    (tmp_path / "report.html").touch()
+    many = page_name([f"s{n}" * 50 for n in range(6)])
+    assert len(many) < 255
+    assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", many}
+    assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html", many}
+
+
+def test_a_state_called_states_is_one_like_any_other(tmp_path):
+    (tmp_path / page_name(["states"])).touch()
+    assert pages_of(tmp_path, {"other"}) == []
