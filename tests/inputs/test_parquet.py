@@ -1,12 +1,18 @@
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nextlong
+from files_read import ITEMS, TABLE, read, summary
 from nextlong import pipeline
+from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
 from nextlong.inputs.listing import list_files
+from nextlong.inputs.record import Record
 from nextlong.inputs.records import read_records
 from nextlong.inputs.split import split_inputs
 from nextlong.recipe import Recipe, Source
@@ -67,3 +73,41 @@ def test_a_run_names_documents_by_their_rows(tmp_path):
                 name, _, row = span.source_id.partition(":")
                 assert name == "a.parquet"
                 assert texts[int(row) - 1][span.char_start : span.char_end] == text
+
+
+def test_parquet(tmp_path):
+    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=3)
+    items = read(tmp_path / "a.parquet")
+    assert summary(items) == ITEMS
+    assert [item.line for item in items] == [1, 2, 3, 4]
+
+
+def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(tmp_path):
+    columns = [pa.array(column) for column in (["one"], ["two"], ["x"], ["y"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["text", "body", "body", "id"]), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
+    assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
+    for key, wanted in (("text", {"text": "body"}), ("keep", {"keep": ["body"]})):
+        with pytest.raises(CorpusError, match=rf"a.parquet has 2 columns 'body', .* meant by .*{key}.*; rename one"):
+            read(tmp_path / "a.parquet", **wanted)
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.9])
+def test_cut_parquet_file_stops(tmp_path, fraction):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
+    with pytest.raises(CorpusError, match="ends early or is damaged"):
+        read(path)
+
+
+def test_parquet_damaged_in_its_middle_stops(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"text": [os.urandom(50).hex() for _ in range(5000)]}), path, compression="zstd", use_dictionary=False
+    )
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(content)
+    with pytest.raises(CorpusError, match="ends early or is damaged"):
+        read(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from nextlong.embed.base import kind_of
 from nextlong.recipe import Recipe
@@ -23,14 +22,13 @@ def rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) ->
     on_gpu = None
     if shape is not None:
         on_gpu = shape.operations(_tokens(amounts)) / (asked.gpu_tflops * 1e12)
-    start = partial(measured.tokenizing.start_s, corpus_chars=amounts.kept_chars)
-    tokenizing = Rate(measured.tokenizing.fast_s, start_s=start)
+    tokenizing = measured.tokenizing
     encoder = Rate(measured.encode_s, measured.encode_unknown, measured.encode_s if not asked.gpus else on_gpu)
     return {
         "encoder": encoder,
         "queries": Rate(None),
-        "tokens": tokenizing,
-        "tokenizer": tokenizing,
+        "tokens": Rate(tokenizing.fast_s, start_s=tokenizing.start_s),
+        "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
         "products": Rate(measured.product_s, on_gpu=choose.GPU_PRODUCT_S),
     }
 

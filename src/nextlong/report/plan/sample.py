@@ -41,7 +41,7 @@ _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 
 
 class Tokenizing(NamedTuple):
-    """What tokenizing takes: a corpus of fewer than `worth_chars` goes slowly, any other fast, after loading."""
+    """What tokenizing takes: a task of fewer than `worth_chars` goes slowly, any other fast, after loading."""
 
     chars_per_token: float
     lost_share: float  # of the characters, by the tokenizer
@@ -51,9 +51,9 @@ class Tokenizing(NamedTuple):
     load_s: float
     fast_s: float  # a character
 
-    def start_s(self, chars: float, *, corpus_chars: float) -> float:
+    def start_s(self, chars: float) -> float:
         """Return what a worker that tokenizes so much takes beyond `fast_s`."""
-        is_fast = corpus_chars >= self.worth_chars
+        is_fast = chars >= self.worth_chars
         return self.read_s + (self.load_s if is_fast else chars * (self.slow_s - self.fast_s))
 
 
