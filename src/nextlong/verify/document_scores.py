@@ -83,7 +83,8 @@ def _cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], scored_to:
     if scored_to == _EARLIER:
         cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
         nearest = np.abs(cosines - said[:, None]).argmin(axis=1)
-        return cosines[np.arange(len(said)), nearest]
+        nearest_cosines: NDArray[np.float32] = cosines[np.arange(len(said)), nearest]
+        return nearest_cosines
     others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
     true: NDArray[np.float32] = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
     return true
