@@ -27,3 +27,14 @@ def test_a_broken_core_is_no_success(monkeypatch):
     file = io.StringIO()
     installation.show(found, Console(file=file, width=80))
     assert "broken: numpy>=1.26 (1.20.0); say pip install --upgrade nextlong" in file.getvalue()
+
+
+def test_what_is_missing_stands_once_with_its_cure(monkeypatch):
+    installed(monkeypatch, {"numpy": "2.0.0", "ray": "2.50.0"}, REQUIRES)
+    file = io.StringIO()
+    installation.show(installation.examine(), Console(file=file, width=120))
+    rows = [" ".join(line.split()) for line in file.getvalue().splitlines()]
+    assert [row for row in rows if "s3" in row] == [
+        "s3 s3:// inputs and exports missing s3fs: pip install 'nextlong[s3]'"
+    ]
+    assert "ray executor: ray ready" in rows

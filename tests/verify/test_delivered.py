@@ -133,8 +133,27 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
 
 def test_another_run_is_refused(there, recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "other", "compose.sequences=2", "compose.target_tokens=512", "workers=1"))
-    with pytest.raises(RunError, match="this export is of the sequences compose-"):
+    with pytest.raises(RunError, match=r"this export is of the sequences compose-.*leave --run out: files and counts"):
         list(verify_delivered(there / "mds", tmp_path / "other"))
+
+
+def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_says_so(delivered, there, tmp_path):
+    run = Path(shutil.copytree(delivered[0], tmp_path / "run"))
+    rows = json.loads((there / "jsonl/manifest.json").read_text())["rows"]
+    shutil.rmtree(next(run.glob(f"*-rows-{rows}")))
+    outcomes = {outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)}
+    assert {outcome.result for outcome in outcomes.values()} == {"pass"}
+    assert "no more (pruned?), so their order is not known: counted, not compared" in outcomes["jsonl train rows"].note
+    assert sum(outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
+    lines = (
+        (there / "jsonl/train").glob("*.jsonl")
+        if (there / "jsonl/train").is_dir()
+        else (there / "jsonl").glob("*.jsonl")
+    )
+    path = next(iter(sorted(lines)))
+    path.write_text(path.read_text().partition("\n")[2])
+    rehash(there / "jsonl", str(path.relative_to(there / "jsonl")))
+    assert "the record says" in breaches(there / "jsonl", run)["jsonl train rows"][0]
 
 
 def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):

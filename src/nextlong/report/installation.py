@@ -175,17 +175,11 @@ def show(installation: Installation, console: Console) -> None:
     for heading in ("feature", "for", "state"):
         table.add_column(heading, overflow="fold")
     for feature in installation.features:
-        state = (
-            "[green]ready[/]"
-            if not feature.missing
-            else f"[yellow]missing[/] {tables.cell(', '.join(feature.missing))}"
-        )
+        missing = tables.cell(f"{', '.join(feature.missing)}: {feature.cure}")
+        state = f"[yellow]missing[/] {missing}" if feature.missing else "[green]ready[/]"
         table.add_row(feature.extra, tables.cell(feature.purpose), state)
     if installation.features:
         tables.show(table, console)
-    for feature in installation.features:
-        if feature.cure:
-            tables.say(f"for {feature.purpose}:  {feature.cure}", console)
 
 
 def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:

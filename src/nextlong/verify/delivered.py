@@ -143,7 +143,8 @@ def _check_split(folder: Path, record: Record, split: str, run: Artefacts | None
         return outcome
     rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
     if rows.damage:
-        outcome.skipped = f"{run.path} holds the rows {record['rows']} no more, so the order is not known: hashes only"
+        gone = f"{run.path} holds the rows {record['rows']} no more (pruned?), so their order is not known"
+        _count(step, recorded, reader, outcome, instead=f"{gone}: counted, not compared")
         return outcome
     walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
     check_side_by_side(run, rows, split, [walk])
@@ -165,8 +166,11 @@ def _as_step(folder: Path, record: Record, split: str) -> Step:
     return Step(f"{record['format']} {split}", folder / below, manifest)
 
 
-def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome) -> None:
-    """Read every row, and compare how many there are, and how many tokens, with the record."""
+_COUNTED = "counted; --run RUN compares each with what it should hold"
+
+
+def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome, *, instead: str = _COUNTED) -> None:
+    """Read every row, and compare how many there are, and how many tokens, with the record; `instead` says why no more."""
     tokens = 0
     try:
         for row in reader.rows(step):
@@ -179,7 +183,7 @@ def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome
     for what, counted, true in ((reader.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
         if counted != true:
             outcome.breach(f"{counted:,} {what}, the record says {true:,}")
-    outcome.note = "; ".join(filter(None, (outcome.note, "counted; --run RUN compares each with what it should hold")))
+    outcome.note = "; ".join(filter(None, (outcome.note, instead)))
 
 
 def _run_of(record: Record, run_dir: Path) -> Artefacts:
@@ -195,6 +199,7 @@ def _run_of(record: Record, run_dir: Path) -> Artefacts:
     if exported != composed:
         raise RunError(
             f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
-            "name that run, or the state of it that was exported"
+            "name that run, or the state of it that was exported; where it was pruned, leave --run out: files "
+            "and counts are checked"
         )
     return run

@@ -1,7 +1,8 @@
 """Document scores: of sequences of whole documents, each score against the cosine of the two documents' vectors.
 
 In:  SEQUENCES, and VECTORS of the documents' chunks, from which the documents' are made again. To which other document a score
-is the cosine is what the method says of itself; where only its drafts tell, nothing is judged.
+is the cosine is what the method says of itself; where only its drafts tell, nothing is judged. SPLiCe's are those of a document
+earlier in the sequence, the one before where each finds one (k = 1), unless trees are put in another order than they were found in.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nextlong.verify.outcome import Outcome
 _TOLERANCE = 1e-3
 _LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
 _FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
+_FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
 
 
 def check_document_scores(run: Artefacts) -> Outcome:
@@ -28,8 +30,8 @@ def check_document_scores(run: Artefacts) -> Outcome:
     if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
         return outcome
-    scored_to = str(METHODS.load(run.method).scores)
-    if scored_to not in ("", _FIRST, _BEFORE):
+    scored_to = _scored_to(run)
+    if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
         outcome.skipped = f"only its drafts say which is {scored_to}"
         return outcome
     for block in run.blocks():
@@ -40,6 +42,13 @@ def check_document_scores(run: Artefacts) -> Outcome:
             for problem in _problems(run, sequence, spans, np.sort(begins), scored_to):
                 outcome.breach(problem)
     return outcome
+
+
+def _scored_to(run: Artefacts) -> str:
+    said = str(METHODS.load(run.method).scores)
+    if said != _FOUND_FOR or run.setting(run.method, "order", "identity") != "identity":
+        return said
+    return _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
 
 
 def _problems(run: Artefacts, sequence: Composed, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
@@ -56,11 +65,10 @@ def _problems(run: Artefacts, sequence: Composed, spans: Ids, begins: Ids, score
             yield f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, {run.method} gives none"
         return
     vectors = _vectors(run, sequence, spans[begins])
-    others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
-    true = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
+    true = _cosines(vectors, said, scored_to)
     wrong = ~(np.abs(true - said) <= _TOLERANCE)
     wrong &= (
-        ~np.isnan(said) if scored_to == _BEFORE else np.arange(len(said)) > 0
+        np.arange(len(said)) > 0 if scored_to == _FIRST else ~np.isnan(said)
     )  # a walk may jump, and a first has none
     wrong[:1] = ~np.isnan(said[:1])
     for place in np.flatnonzero(wrong).tolist():
@@ -68,6 +76,18 @@ def _problems(run: Artefacts, sequence: Composed, spans: Ids, begins: Ids, score
             f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, the cosine to {scored_to} is "
             f"{true[place]:.4f}"
         )
+
+
+def _cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], scored_to: str) -> NDArray[np.float32]:
+    """Return the cosine of each document to the other that its score is of; of several that it may be, the nearest to it, (n,)."""
+    if scored_to == _EARLIER:
+        cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
+        nearest = np.abs(cosines - said[:, None]).argmin(axis=1)
+        nearest_cosines: NDArray[np.float32] = cosines[np.arange(len(said)), nearest]
+        return nearest_cosines
+    others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
+    true: NDArray[np.float32] = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
+    return true
 
 
 def _vectors(run: Artefacts, sequence: Composed, spans: Ids) -> NDArray[np.float32]:
