@@ -41,7 +41,7 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.bench
 	@test -n "$(CORPUS)" -a -n "$(TOKENIZER)" || { echo 'say: make bench CORPUS="FILES" TOKENIZER=tokenizer.json'; exit 2; }
-	$(BIN)/python bench/pipeline.py --corpus $(CORPUS) --tokenizer $(TOKENIZER) --out .bench $(BENCH)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python bench/pipeline.py --corpus $(CORPUS) --tokenizer $(TOKENIZER) --out .bench $(BENCH)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nextlong needs Python 3.11 or newer; say: make PYTHON=python3.12 …"; exit 2; }

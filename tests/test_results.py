@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nextlong import results
-from nextlong.results import DraftResult, IngestResult, Result, RowsResult, SplitResult, TokenizerResult
+from nextlong.results import DraftResult, IngestResult, Result, RowsResult, SplitResult
 
 KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, Result)]
 NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
@@ -32,8 +32,6 @@ def test_results_cannot_be_changed():
 
 
 def test_counts_of_earlier_versions_are_read():
-    tokenizer = {"chars_per_token": 4.5, "measured_chunks": 0, "vocab_size": 300, "bos_id": None, "eos_id": 0}
-    assert TokenizerResult.model_validate(tokenizer | {"joint_ids": [7]}).lost_share == 0
     drafted = DraftResult.model_validate({"drafts": 3, "dropped": {}})
     assert (drafted.starved, drafted.near_copies, drafted.dropped_examples) == (0, None, {})
     ingested = {

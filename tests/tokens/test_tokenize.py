@@ -143,11 +143,13 @@ def test_differences_are_counted(shard, tmp_path, monkeypatch):
     rows = range(len(chunk_texts(shard)))
     monkeypatch.setattr(encode, "_agrees", lambda *_: True)
     monkeypatch.setattr(encode, "_verdicts", {})
+    encode.kept_encoder.cache_clear()
     assert run(shard, tmp_path / "fast", rows)[0].mismatches == expected
     monkeypatch.undo()
     monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
     monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
     monkeypatch.setattr(encode, "_verdicts", {})
+    encode.kept_encoder.cache_clear()
     assert run(shard, tmp_path / "other", rows)[0].mismatches == 0  # tried, and found wrong
 
 

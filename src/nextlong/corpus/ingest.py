@@ -198,10 +198,8 @@ def _normalised(utf8: bytes) -> bytes:
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
             return " ".join(utf8.decode("utf-8").lower().split()).encode("utf-8")
-    blanked = utf8.translate(_LOWER_AND_BLANK)
-    while len(words := blanked.split(b"  ")) > 1:
-        blanked = b" ".join(filter(None, words))
-    return blanked.strip(b" ")
+    # Split where there are two blanks, which are few: an odd one of a longer run is stripped off the part behind it.
+    return b" ".join(filter(None, map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))))
 
 
 class _DocumentShards:

@@ -13,7 +13,6 @@ follow to within 20 % of a document.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, 
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
 from nextlong.results import DraftResult, LengthsResult
-from nextlong.tokens.encode import Engine, TextEncoder
+from nextlong.tokens.encode import Engine, kept_encoder
 
 _ROWS_PER_FILE = 64
 
@@ -40,7 +39,7 @@ def count_tokens(
 
     One follows where the text neither ends in a newline nor goes on in the next chunk.
     """
-    table, encoder = read_chunks(chunks), _encoder(tokenizer, engine)
+    table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
     chars = int((table["end"] - table["start"]).sum())
     encoder.expect(chars)
     lengths = np.zeros(len(table["start"]), np.int32)
@@ -50,11 +49,6 @@ def count_tokens(
     lengths += joint_tokens * (table["joint"] & ~np.append(goes_on, False))
     np.save(f"{out}.lengths.npy", lengths)
     return LengthsResult(chars=chars, tokens=int(lengths.sum()))
-
-
-@lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, engine: Engine) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer, engine=engine)
 
 
 def draft_documents(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -133,6 +134,12 @@ class TextEncoder:
                 text_ids = ids[stops[place] - lengths[place] : stops[place]]
                 self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
         self._checkable_texts += len(texts)
+
+
+@lru_cache(maxsize=1)
+def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
+    """Return the encoder of a tokenizer.json, which a worker keeps from task to task: fastokens takes a second to load."""
+    return TextEncoder.from_file(path, engine=engine)
 
 
 def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:

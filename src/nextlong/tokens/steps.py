@@ -22,8 +22,9 @@ from nextlong.tokens.named import list_named_chunks
 from nextlong.tokens.tokenize import Known, Wanted, tokenize_shards
 from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 
-# fastokens loads in the time that it takes to encode as much again, and takes 160 MB with a vocabulary of 128,000.
-_CHARS_OF_A_FAST_TASK: Final = 200_000_000
+# A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
+# workers are done sooner than one.
+_CHARS_OF_A_FAST_TASK: Final = 40_000_000
 _CHARS_OF_A_SLOW_TASK: Final = 16_000_000
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
 from nextlong.artefacts.flat_npy import write_header
 from nextlong.results import TokensResult
-from nextlong.tokens.encode import Engine, TextEncoder
+from nextlong.tokens.encode import Engine, TextEncoder, kept_encoder
 
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
 
@@ -41,7 +41,8 @@ def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, eng
 
     What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
     """
-    encoder = TextEncoder.from_file(tokenizer, engine=engine)
+    encoder = kept_encoder(tokenizer, engine)
+    mismatches_before = encoder.mismatches
     encoder.expect(sum(map(_new_chars, wanted)))
     shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
     return TokensResult(
@@ -49,7 +50,7 @@ def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, eng
         tokens=sum(shard.tokens for shard in shards),
         chars=sum(shard.chars for shard in shards),
         copied_chunks=sum(shard.copied_chunks for shard in shards),
-        mismatches=encoder.mismatches,
+        mismatches=encoder.mismatches - mismatches_before,
     )
 
 

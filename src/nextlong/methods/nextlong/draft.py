@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,7 +32,7 @@ from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.search.draw import chunk_ids_of
 from nextlong.similarity.shingles import Document, ShingleStore, Weights, documents_of
-from nextlong.tokens.encode import TextEncoder
+from nextlong.tokens.encode import kept_encoder
 
 _EXAMPLES = 8  # of near-copies that a task remembers
 _DROPPED_EXAMPLES = 100  # of documents that became no draft
@@ -205,14 +205,9 @@ def _count_tokens(
     """Return how many tokens each drawn document has; `texts` are those of all their chunks."""
     if not len(drawn):
         return []
-    counts = _encoder(tokenizer, engine).encode_batch(texts)[1]
+    counts = kept_encoder(tokenizer, engine).encode_batch(texts)[1]
     of_document: list[int] = np.add.reduceat(counts, np.cumsum(drawn["chunks"]) - drawn["chunks"]).tolist()
     return of_document
-
-
-@lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, engine: Literal["auto", "reference"]) -> TextEncoder:
-    return TextEncoder.from_file(tokenizer, engine=engine)
 
 
 def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:

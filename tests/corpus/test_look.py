@@ -1,0 +1,60 @@
+"""A look into files: how many documents there are, however they are sorted."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from nextlong.corpus import look as plan_look
+from nextlong.inputs.remembered import input_files
+from planned import sources_in
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "arrow"])
+@pytest.mark.parametrize("order", ["short first", "long first"])
+def test_files_sorted_by_length_are_seen_in_all_places(tmp_path, monkeypatch, kind, order):
+    """4,000 short documents and 400 long ones, one kind after the other in a single file."""
+    texts = [f"s{n} " + "word " * 20 for n in range(4000)] + [f"l{n} " + "word " * 400 for n in range(400)]
+    if order == "long first":
+        texts.reverse()
+    write_texts(tmp_path / f"c.{kind}", texts)
+    source = sources_in(tmp_path, (f"c.{kind}", {}))
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 300_000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    (look,) = plan_look.look_at(source, input_files(source))
+    assert not look.is_whole
+    assert look.read_bytes < sum(map(len, texts)) * 0.7  # less than half, and once more at places that meet
+    assert look.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.2)
+    assert look.documents * look.scale == pytest.approx(4400, rel=0.25)
+
+
+def write_texts(path, texts):
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    if path.name.endswith(".jsonl"):
+        path.write_text(rows)
+    elif path.name.endswith(".zst"):
+        path.write_bytes(zstandard.compress(rows.encode()))
+    elif path.name.endswith(".parquet"):
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="none", use_dictionary=False)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, pa.schema([("text", pa.string())])) as writer:
+            for first in range(0, len(texts), 100):
+                writer.write_batch(pa.record_batch({"text": texts[first : first + 100]}))
+
+
+def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
+    """Twenty files of two long documents, twenty of twenty short ones, a tenth as large."""
+    (tmp_path / "c").mkdir()
+    for number in range(20):
+        for kind, count, words in (("a", 2, 4000), ("b", 20, 40)):
+            rows = [json.dumps({"text": f"{kind}{number}.{n} " + "word " * words}) + "\n" for n in range(count)]
+            (tmp_path / "c" / f"{kind}{number:02d}.jsonl").write_text("".join(rows))
+    source = sources_in(tmp_path, ("c", {}))
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    (look,) = plan_look.look_at(source, input_files(source))
+    assert not look.is_whole
+    assert look.read_bytes < 1_000_000
+    assert look.documents * look.scale == pytest.approx(440, rel=0.25)

@@ -1,0 +1,220 @@
+"""What `plan` says before and after a run; and that it writes nothing."""
+
+import io
+import json
+import re
+
+import pytest
+import zstandard
+from rich.console import Console
+
+import nextlong
+from counted import total
+from larger_cases import thorough
+from nextlong import pipeline
+from nextlong.corpus import look as plan_look
+from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
+from nextlong.inputs.remembered import input_files
+from nextlong.report.plan import page
+from nextlong.report.plan.cluster import Asked
+from nextlong.tokens.enough import count_tokens
+from nextlong.tokens.tokenizer import train_bpe
+from planned import STEPS, TEXTS, recipe_in, shown, written
+
+
+def state_of(row):
+    return " ".join(row[1:3]) if row[1] in ("to", "begun,") else row[1]
+
+
+def test_before_a_run_everything_is_to_do_and_costs_something(recipe):
+    (summary,), rows = shown(recipe)
+    assert summary.startswith("80 documents, 0.0 MB of text, ")
+    assert summary.endswith(" characters per token; method nextlong; 1 workers")
+    *steps, whole = rows
+    assert [row[0] for row in steps] == STEPS
+    assert {state_of(row) for row in steps} == {"to do"}
+    assert {tuple(row[4::2]) for row in steps} == {("s", "MB", "MB")}
+    assert whole[:3] == ["all", "to", "do"]
+    assert float(whole[3]) > 0
+
+
+def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
+    (tmp_path / "eval.txt").write_text("What is the airspeed of an unladen swallow?\n")
+    sets = [f"decontaminate=[{tmp_path / 'eval.txt'}]", "ingest.dedup=minhash"]
+    _, rows = shown(recipe_in(tmp_path, *sets))
+    told = {row[0]: row[3:] for row in rows}
+    for step in ("minhash", "near_duplicates", "eval_ngrams", "contaminated", "clean"):
+        assert told[step][1::2] == ["s", "MB", "MB"]
+
+
+def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
+    warning = "no sequence can be made: compose.target_tokens=1,000,000, but all documents together are"
+    too_long = recipe_in(tmp_path, "compose.target_tokens=1000000")
+    with pytest.raises(CorpusError, match=warning):  # as a run does
+        shown(too_long)
+    file = io.StringIO()
+    page.show(too_long, Console(file=file, width=400), Asked(chunks=100))
+    assert warning in file.getvalue()
+
+
+def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(recipe, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(train_bpe(TEXTS, vocab_size=300).to_str())
+    sets = (f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
+    files = input_files(recipe)
+    looks = plan_look.look_at(recipe, files)
+    tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
+    for share, is_enough in ((0.97, True), (1.03, False)):
+        asked = recipe_in(tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}")
+        if is_enough:
+            assert "no sequence can be made" not in written(asked)
+            continue
+        with pytest.raises(CorpusError, match="no sequence can be made"):
+            shown(asked)
+        with pytest.raises(CorpusError, match="no sequence can be made"):
+            pipeline.run(asked)
+
+
+@pytest.mark.parametrize("kind", ["whole", "sampled", "compressed"])
+def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind):
+    lines = [json.dumps({"text": text}) + "\n" for text in TEXTS * 40]
+    lines[::20] = ["{broken\n"] * len(lines[::20])
+    if kind != "whole":
+        monkeypatch.setattr(plan_look, "_READ_BYTES", 100_000)
+        monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    path = tmp_path / ("c.jsonl.zst" if kind == "compressed" else "c.jsonl")
+    path.write_bytes(zstandard.compress("".join(lines).encode()) if kind == "compressed" else "".join(lines).encode())
+    recipe = recipe_in(tmp_path, f"ingest.sources.0.path={path}")
+    said = written(recipe)
+    assert "ingest would stop the run: about " in said
+    share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
+    assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
+    cure = re.search(r"say --set (ingest\.max_reject_share=[\d.]+)", said)[1]
+    assert "would stop" not in written(recipe_in(tmp_path, f"ingest.sources.0.path={path}", cure))
+
+
+def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"text": " "}\n' * 20)
+    sources = json.dumps([{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")])
+    said = written(recipe_in(tmp_path, f"ingest.sources={sources}"))
+    assert "about 20.00% of the records cannot be used (empty)" in said
+    assert "--set ingest.max_reject_share=0.2" in said
+
+
+def test_a_plan_writes_nothing(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    shown(recipe)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_after_a_run_there_is_nothing_to_do_and_a_knob_changes_what_is_below_it(recipe, tmp_path):
+    pipeline.run(recipe)
+    above, rows = shown(recipe)
+    assert above == []
+    assert [row[0] for row in rows] == STEPS
+    assert {row[1] for row in rows} == {"done,"}
+    _, changed = shown(recipe_in(tmp_path, "compose.position=tail"))
+    assert [row[0] for row in changed if row[1] == "to"] == ["compose", "rows", "parquet", "all"]
+    _, retrained = shown(recipe_in(tmp_path, "tokenizer.train=301"))
+    kept = [name for name in STEPS[: STEPS.index("draft")] if name != "tokenizer"]
+    assert [row[0] for row in retrained if row[1] == "done,"] == kept
+
+
+def test_an_endpoint_is_not_asked(recipe, tmp_path):
+    _, rows = shown(recipe_in(tmp_path, "encoder.model='openai:x'", "encoder.openai.base_url=http://127.0.0.1:9"))
+    told = {row[0]: row for row in rows}
+    assert told["embed"][3:5] == ["the", "endpoint's"]
+    assert told["all"][3:5] == ["the", "endpoint's"]
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", '{"text": ""}\n', "\x00junk\n"])
+def test_files_without_a_document(recipe, tmp_path, content):
+    (tmp_path / "c.jsonl").write_text(content)
+    with pytest.raises(CorpusError, match=r"no document was found in a sample of .*c\.jsonl"):
+        shown(recipe)
+
+
+def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.eos='</s>' is not in the tokenizer"):
+        shown(recipe_in(tmp_path, "tokenizer.eos=</s>"))
+    with pytest.raises(RunError, match=r"c\.jsonl is not a folder that you may write to"):
+        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/c.jsonl/run"))
+    (tmp_path / "plain").touch()
+    with pytest.raises(RunError, match=r"plain is not a folder that you may write to"):
+        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/plain"))
+    with pytest.raises(CorpusError, match="matches no file"):
+        shown(recipe_in(tmp_path, "ingest.sources.0.path=nowhere/*.jsonl"))
+    with pytest.raises(TokenizerError, match=r"no\.json does not exist"):
+        shown(recipe_in(tmp_path, "tokenizer={source: no.json}"))
+    with pytest.raises(ExportError, match=r"export\.push='nosuch://a/b': Protocol not known"):
+        shown(recipe_in(tmp_path, "export.push=nosuch://a/b"))
+
+
+def test_changed_inputs_are_refused_as_by_a_run(recipe, tmp_path):
+    nextlong.run(recipe)
+    (tmp_path / "c.jsonl").write_text((tmp_path / "c.jsonl").read_text() + '{"text": "one more"}\n')
+    with pytest.raises(RunError, match=r"input files have changed since a run .*c\.jsonl has \d+ bytes and had \d+"):
+        shown(recipe)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.01, "0.1 s"),
+        (100.0, "100.0 s"),
+        (600.0, "10 min"),
+        (36_000.0, "10.0 h"),
+        (864_000.0, "10.0 days"),
+        (None, "why"),
+    ],
+)
+def test_times_are_told_in_the_unit_that_fits(seconds, told):
+    assert page._time(seconds, "why") == told
+
+
+@pytest.mark.parametrize("method", ["knn", "quest", *thorough("standard", "iclm", "splice", "untie_the_knots")])
+def test_every_step_of_other_methods_has_its_cost(recipe, tmp_path, method):
+    _, rows = shown(recipe_in(tmp_path, f"compose.method={method}"))
+    assert all(len(row) >= 6 for row in rows)
+    assert not [row[0] for row in rows if row[3:5] == ["not", "known"]]
+
+
+def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):
+    _, rows = shown(recipe_in(tmp_path, "compose.method=quest", "quest.queries=castorini/doc2query-t5-base-msmarco"))
+    assert [row[0] for row in rows if row[3:5] == ["not", "known"]] == ["keywords", "all"]
+
+
+def test_a_cap_is_told(recipe, tmp_path):
+    (summary,), _ = shown(recipe_in(tmp_path, "ingest.sources.0.max_documents=10"))
+    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 stay, ")
+
+
+def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
+    asked = recipe_for(tmp_path / "run", "ingest.sources.0.max_documents=200")
+    files = input_files(asked)
+    plan = page.make(asked, files, pipeline.route(asked, files))
+    ((_, costs),) = plan.on
+    done = pipeline.run(asked)
+    assert plan.corpus.documents == total(done["ingest"], "documents")
+    assert plan.corpus.kept_documents == pytest.approx(total(done["chunk"], "documents"))
+    assert plan.corpus.chunks == pytest.approx(total(done["chunk"], "chunks"), rel=0.3)
+    for name in ("ingest", "chunk", "embed", "shingles", "tokens"):
+        assert costs[name].disk_bytes == pytest.approx(done[name].manifest["bytes"], rel=0.5), name
+
+
+def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 1000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 2000)
+    (summary,), _ = shown(recipe)
+    assert summary.startswith("about ")
+    assert 40 < int(summary.split()[1]) < 160
+
+
+def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(recipe, monkeypatch):
+    monkeypatch.setattr(plan_look, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
+    (summary,), _ = shown(recipe)
+    assert summary.startswith("about 80 documents, ")
+    (look,) = plan_look.look_at(recipe, input_files(recipe))
+    assert (look.documents, look.text_bytes) == (80, sum(map(len, TEXTS)))
+    assert 0 < len(look.texts) < 80
+    assert look.text_scale * sum(map(len, look.texts)) == pytest.approx(sum(map(len, TEXTS)))

@@ -1,0 +1,40 @@
+"""What a plan warns of: what the run would, and what does not fit."""
+
+import re
+from types import SimpleNamespace
+
+from nextlong.report.plan import warnings
+from nextlong.report.plan.cluster import Asked
+from nextlong.runs import warnings as run_warnings
+from planned import recipe_in, written
+
+
+def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_warnings, "STAND_IN_TOKENS", 512)
+    told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
+    assert "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), whose ids no model knows" in told
+    assert "[stand-in-tokenizer]" in told
+    assert re.search(r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few", told)
+    assert "times on average: what is read so often is learned by heart; add documents, make fewer sequences" in told
+
+
+def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
+    told = written(recipe_in(tmp_path, "compose.target_tokens=512"), Asked(chunks=1e8))
+    assert "[small-corpus]" not in told
+    assert "[heavy-reuse]" not in told
+    assert "[stand-in-tokenizer]" not in told
+
+
+def test_a_run_that_cannot_fit_is_warned_of(recipe, monkeypatch):
+    monkeypatch.setattr(warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
+    told = written(recipe)
+    assert "this does not fit the disk: about " in told
+    assert "this does not fit the memory: about " in told
+
+
+def test_exact_search_of_very_many_is_warned_of(recipe, tmp_path):
+    asked = recipe_in(tmp_path, "search.index=exact", "compose.sequences=all")
+    for chunks, warned in ((1e3, False), (1e7, True)):
+        told = written(asked, Asked(workers=2, chunks=chunks))
+        assert ("an approximate index would pay: search.index=exact takes about" in told) is warned
