@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,15 +62,15 @@ def tokenizer(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def measured(tmp_path, tokenizer):
-    """A function that runs texts, by name of their source, with overrides, and returns the statistics."""
+@pytest.fixture(scope="module")
+def measured_in(tokenizer):
+    """A function that runs texts in a folder, by name of their source, with overrides, and returns the statistics."""
 
-    def run(sources, *overrides):
+    def run(folder, sources, *overrides):
         plain = {
-            "run_dir": str(tmp_path / "run"),
+            "run_dir": str(folder / "run"),
             "executor": "serial",
-            "ingest": {"sources": [write(tmp_path / f"{name}.jsonl", texts) for name, texts in sources.items()]},
+            "ingest": {"sources": [write(folder / f"{name}.jsonl", texts) for name, texts in sources.items()]},
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 64}},
             "tokenizer": {"source": str(tokenizer)},
@@ -78,9 +79,22 @@ def measured(tmp_path, tokenizer):
         }
         recipe = Recipe.from_dict(plain, overrides=overrides)
         pipeline.run(recipe)
-        return stats.measure(nextlong.open(tmp_path / "run"))
+        return stats.measure(nextlong.open(folder / "run"))
 
     return run
+
+
+@pytest.fixture
+def measured(measured_in, tmp_path):
+    """The same, in a folder of the test's own."""
+    return partial(measured_in, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sound(measured_in, tmp_path_factory):
+    """A function of overrides that runs a corpus without reproach, in one run directory."""
+    folder = tmp_path_factory.mktemp("sound")
+    return partial(measured_in, folder, {"one": Writer(1).documents(400)})
 
 
 def names(measured):
@@ -96,12 +110,12 @@ def said(measured, name):
 
 
 @pytest.mark.parametrize("overrides", [[], *thorough(["compose.method=knn"], ["compose.method=standard"])], ids=str)
-def test_a_sound_corpus_is_warned_of_nothing(measured, overrides):
-    assert measured({"one": Writer(1).documents(400)}, *overrides).warnings == ()
+def test_a_sound_corpus_is_warned_of_nothing(sound, overrides):
+    assert sound(*overrides).warnings == ()
 
 
-def test_a_control_that_repeats_itself_is_not_told_that_it_does(measured):
-    found = measured({"one": Writer(1).documents(400)}, "compose.negatives=self-repeat")
+def test_a_control_that_repeats_itself_is_not_told_that_it_does(sound):
+    found = sound("compose.negatives=self-repeat")
     assert found.repeated_chunks > 0
     assert found.warnings == ()
 
@@ -186,14 +200,14 @@ def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured):
     assert "stand-in-tokenizer" not in names(measured(texts, *stand_in))
 
 
-def test_a_tokenizer_that_loses_text(measured, tmp_path):
+def test_a_tokenizer_that_loses_text(sound, tmp_path):
     words = sorted({word for text in Writer(1).documents(200) for word in text.split()})
     made = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words[::2]])}, unk_token="[UNK]")
     )
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "lossy.json"))
-    found = measured({"one": Writer(1).documents(400)}, f"tokenizer.source={tmp_path}/lossy.json")
+    found = sound(f"tokenizer.source={tmp_path}/lossy.json")
     assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
 
 
@@ -221,8 +235,8 @@ def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     assert said(found, "many-near-copies").startswith(f"{found.near_copy_documents} of the corpus's 300 documents")
 
 
-def test_what_must_never_be(measured):
-    found = measured({"one": Writer(1).documents(400)})
+def test_what_must_never_be(sound):
+    found = sound()
     wrong = replace(found, own_document_negatives=2, repeated_chunks=3)
     told = warnings.warnings(wrong, nextlong.open(found.run))
     assert [warned.name for warned in told] == ["own-document-negatives", "repeated-chunks"]
