@@ -60,8 +60,9 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
 
 
 def _tokens(task: Task | Probe, length: int | None, asked: Asked) -> int:
-    is_done = results.place_of(asked.out, task.name, length).is_file()
-    return 0 if is_done else (asked.samples or task.samples) * (length or 0)
+    final = results.place_of(asked.out, task.name, length)
+    left = (asked.samples or task.samples) - results.answered(final)
+    return 0 if final.is_file() else max(left, 0) * (length or 0)
 
 
 def _tried(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> str:
@@ -126,7 +127,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
     wanted = asked.samples or task.samples
     request = request_of(task, length, asked, model)
     began = time.monotonic()
-    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
+    partial = results.Partial(results.partial_of(final), mark)
     try:
         progress.start(task.name, length, wanted, done=len(partial.samples))
         if isinstance(task, Probe):
