@@ -108,14 +108,11 @@ class ContaminatedResult(Result):
 
 
 class LeftOutResult(Result):
-    """How many records, documents or chunks filters of the corpus left out, by reason.
-
-    Of those that stay, `same_ids` have the user's id of an earlier one; `same_id_example` is source, id and heads of the first two.
-    """
+    """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
 
     left_out: dict[str, int]
-    same_ids: int = 0
-    same_id_example: tuple[str, ...] = ()
+    same_ids: int = 0  # that have the user's id of an earlier one
+    same_id_example: tuple[str, ...] = ()  # source, id and heads of the first two
 
 
 class ShinglesResult(Result):
@@ -255,8 +252,8 @@ class DraftResult(Result):
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
     `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
-    whole documents leaves out. `dropped_examples` are a document's first chunk,
-    chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and the chunks of what it repeats.
+    whole documents leaves out. `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a
+    chunk, and the first chunk and the chunks of what it repeats.
     """
 
     drafts: int
@@ -281,9 +278,7 @@ class NamedChunksResult(Result):
 class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
-    `vocab_size` is one more than the highest id, `joint_ids` are those of the separator, `special_texts` what joint, bos and eos
-    decode to; `lost_share` is the share of the text
-    that the tokenizer cannot give back, and `byte_level` says whether its tokens are known to stand for bytes of the text.
+    `vocab_size` is one more than the highest id; `joint_ids` are the separator's; `lost_share` of the text does not come back.
     """
 
     chars_per_token: float
@@ -292,9 +287,8 @@ class TokenizerResult(Result):
     bos_id: int | None
     eos_id: int | None
     joint_ids: tuple[int, ...]
-    special_texts: tuple[str, str, str]
+    special_texts: tuple[str, str, str]  # what joint, bos and eos decode to
     lost_share: float = 0.0
-    byte_level: bool
 
 
 class TokensResult(Result):

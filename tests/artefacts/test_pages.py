@@ -14,5 +14,6 @@ def test_pages_are_found_by_the_states_that_they_show(tmp_path):
 
 
 def test_a_state_called_states_is_one_like_any_other(tmp_path):
-    (tmp_path / page_name(["states"])).touch()
+    for names in (["states"], ["a", "states"], ["a", "states", "b"], ["2", "states"], ["2", "states", "b"]):
+        (tmp_path / page_name(names)).touch()
     assert pages_of(tmp_path, {"other"}) == []

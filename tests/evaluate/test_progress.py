@@ -48,8 +48,8 @@ def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left():
     )
     # 50 s a sample of 1,000 tokens; behind it are 30,000 tokens more, at 0.05 s each.
     assert [line.split("1,000", 1)[1].strip() for line in lines] == [
-        "2/10  6:40 left, at least 31:40 for all",
-        "10/10  0:00 left, at least 25:00 for all",
+        "2/10  6:40 left, about 31:40 for all",
+        "10/10  0:00 left, about 25:00 for all",
         "50.00  10 samples, 8:20",
     ]
     assert lines[0].startswith("[1/3] vt")
@@ -67,3 +67,14 @@ def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace():
         "[1/2] dependency         goes on after 2 of 4 samples",
         "[1/2] dependency         3/4  1:10 left",
     ]
+
+
+def test_what_is_left_of_a_task_gone_on_with_is_read_at_its_own_length():
+    lines = told(
+        begin=[1 * 1000, 1 * 1000],  # of ten samples each, nine answered before
+        steps=[
+            (0, lambda progress: progress.start("vt", 1000, 10, done=9)),
+            (100, lambda progress: progress.advance(1)),
+        ],
+    )
+    assert lines[-1].endswith("10/10  0:00 left, about 1:40 for all")

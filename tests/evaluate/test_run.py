@@ -112,6 +112,25 @@ def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     assert not partial.exists()
 
 
+def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
+    class Failing(Oracle):
+        def answers(self, samples):
+            if len(self.asked) >= 6:
+                raise EvaluateError("the server is gone")
+            yield from super().answers(samples)
+
+    what = asked(tmp_path / "r", "vt", "json_kv", samples=8)
+    model = Failing(word_tokenizer())
+    with pytest.raises(EvaluateError, match="gone"):
+        run(model, replace(what, tasks=what.tasks[1:]))
+    begun = []
+    progress = Progress(Console(quiet=True))
+    progress.begin = lambda tokens: begun.extend(tokens)
+    with pytest.raises(EvaluateError, match="gone"):
+        evaluate(lambda: model, what, progress=progress)
+    assert begun == [8 * 8192, 2 * 8192]
+
+
 def test_samples_over_the_length_are_refused_and_counted(tmp_path):
     model = Oracle(word_tokenizer())
     model.context = 8192

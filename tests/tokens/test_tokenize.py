@@ -130,27 +130,35 @@ def test_every_engine_writes_the_same_bytes(shard, tmp_path, monkeypatch, worth_
         assert made.read_bytes() == right.read_bytes()
 
 
-def test_differences_are_counted(shard, tmp_path, monkeypatch):
+@pytest.fixture
+def wrong_ids(shard, monkeypatch):
+    """Let fastokens give the ids of another tokenizer; return how many of the first 16 texts have other ids then."""
     other = train_bpe(TEXTS[:2], vocab_size=300)
     wrong = fastokens.Tokenizer.from_json_str(other.to_str())
     monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
     monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
+    monkeypatch.setattr(encode, "_verdicts", {})
+    encode.kept_encoder.cache_clear()
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
-    checked = chunk_texts(shard)[:16]  # of 18
-    expected = sum(reference.encode(text).ids != other.encode(text).ids for text in checked)
-    assert expected > 0
-    rows = range(len(chunk_texts(shard)))
+    yield sum(reference.encode(text).ids != other.encode(text).ids for text in chunk_texts(shard)[:16])
+    encode.kept_encoder.cache_clear()
+
+
+def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(shard, tmp_path, wrong_ids):
+    assert wrong_ids > 0
+    assert run(shard, tmp_path / "out", range(18))[0].mismatches == 0
+
+
+def test_differences_are_counted_also_by_an_encoder_that_earlier_tasks_have_used(
+    shard, tmp_path, wrong_ids, monkeypatch
+):
     monkeypatch.setattr(encode, "_agrees", lambda *_: True)
-    monkeypatch.setattr(encode, "_verdicts", {})
-    encode.kept_encoder.cache_clear()
-    assert run(shard, tmp_path / "fast", rows)[0].mismatches == expected
-    monkeypatch.undo()
-    monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
-    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
-    monkeypatch.setattr(encode, "_verdicts", {})
-    encode.kept_encoder.cache_clear()
-    assert run(shard, tmp_path / "other", rows)[0].mismatches == 0  # tried, and found wrong
+    assert run(shard, tmp_path / "first", range(18))[0].mismatches == wrong_ids > 0
+    encode.kept_encoder(shard["tokenizer"], "auto").mismatches = 0
+    assert run(shard, tmp_path / "second", range(18))[0].mismatches == wrong_ids
+    nothing_new = run(shard, tmp_path / "third", [])[0]
+    assert nothing_new.mismatches == wrong_ids, "ids of a process that has seen one are not kept"
 
 
 def known_rows(shard, folder, rows):

@@ -204,7 +204,6 @@ def test_prepare_counts_characters_per_token(tmp_path):
         eos_id=None,
         joint_ids=(alphabet.index("Ġ"), alphabet.index("Ċ")),
         special_texts=("Ġ Ċ", "<|begin_of_text|>", ""),
-        byte_level=True,
         measured_chunks=4,
         lost_share=0.0,
     )

@@ -218,7 +218,8 @@ def _run(asked: argparse.Namespace) -> None:
     from nextlong import workers
 
     with held_back():  # Python may report a Ctrl-C that cuts an import short as one that nobody handled
-        workers.start_server(recipe)  # imports beside this process, which has half a second of imports before it
+        # Also where all turns out to be done: it imports beside this process, which has half a second of imports before it.
+        workers.start_server(recipe)
         from nextlong.cli.run import run_and_tell
 
     form: Literal["text", "json"] = "json" if asked.json else "text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,23 @@ def row_groups(splits: Splits) -> Config:
     """Return how large Parquet files are parted; nothing where none is."""
     parts = [part for of_source in splits for split in of_source for part in split if part.row_groups is not None]
     return {"row_groups": [[part.file.name, *part.row_groups] for part in parts if part.row_groups]} if parts else {}
+
+
+def task_bytes(splits: Splits) -> list[float]:
+    """Return about how many bytes each task reads, in task order."""
+    tasks = [parts for of_source in splits for parts in of_source]
+    groups: dict[str, int] = {}
+    for part in itertools.chain.from_iterable(tasks):
+        if part.row_groups is not None:
+            groups[part.file.path] = max(groups.get(part.file.path, 1), part.row_groups[1])
+    return [sum(_bytes_of(part, row_groups=groups.get(part.file.path, 1)) for part in parts) for parts in tasks]
+
+
+def _bytes_of(part: Part, *, row_groups: int) -> float:
+    """Return about how much a part is of its file, which has so many row groups."""
+    if part.row_groups is not None:
+        return part.file.bytes * (part.row_groups[1] - part.row_groups[0]) / row_groups
+    return (part.file.bytes if part.stop is None else part.stop) - part.start
 
 
 def whole_files(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> list[str]:

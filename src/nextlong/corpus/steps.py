@@ -11,7 +11,7 @@ from typing import Any
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_ids, check_kept, check_rejects, ingest_split
-from nextlong.corpus.parts import Splits, numbered, row_groups
+from nextlong.corpus.parts import Splits, numbered, row_groups, task_bytes
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
@@ -153,15 +153,8 @@ def ingest_step(
         bytes=0.4,
         tasks=per_shard,
     )
-    sizes = [sum(map(_bytes_of, parts)) for of_source in splits for parts in of_source]
-    inputs = tuple(line_counts)
-    return Step("ingest", 3, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
-
-
-def _bytes_of(part: Part) -> float:
-    """Return about how much of its file a part is."""
-    whole = part.file.bytes
-    return min(whole, (whole if part.stop is None else part.stop) - part.start)
+    inputs, bytes_of = tuple(line_counts), task_bytes(splits)
+    return Step("ingest", 3, config, inputs, tasks, IngestResult, check=check, sizes=bytes_of, estimate=estimate)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
-import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +27,7 @@ from pydantic import JsonValue
 from nextlong import recipe
 from nextlong.embed.base import EncoderKind
 from nextlong.embed.chunks import count_chunks, draw_texts
+from nextlong.embed.words import cut_words
 from nextlong.engine.estimate import TRIED, Estimate
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
@@ -37,13 +36,6 @@ from nextlong.results import FitResult
 from nextlong.rng import rng_for
 
 BATCH_CHARS: Final = 1 << 20
-SPACE: Final = 0x20
-# Scripts written without spaces between words: Thai to Myanmar, Khmer, kana, Han, Hangul, their compatibility forms and
-# the Han planes. Hangul has spaces, but its endings stick to its words.
-UNSPACED: Final = (
-    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
-)  # fmt: skip
 OVERSAMPLING: Final = 16
 # float32 noise: directions with a smaller share of the first singular value, or shorter projections, carry nothing.
 NEGLIGIBLE: Final = 1e-5
@@ -80,7 +72,7 @@ class Lsa:
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
-        words, starts = _words(texts)
+        words, starts = cut_words(texts)
         columns = pc.fill_null(pc.index_in(words, value_set=self._value_set), -1).to_numpy()
         known = columns >= 0
         starts = np.concatenate([[0], np.cumsum(known)])[starts]
@@ -108,7 +100,7 @@ def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int)
     to the rank of the sample, which is at most its number of distinct texts and of terms. A sample without any term
     keeps it: every text then gets its own random direction.
     """
-    columns, starts, names = _index_words(texts)
+    columns, starts, names = _indexcut_words(texts)
     counts = _count(columns, starts, width=len(names))
     del columns  # as large as all that follows
     chosen = _choose_terms(counts, names, dimensions=dimensions, max_terms=max_terms)
@@ -121,13 +113,13 @@ def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int)
     return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
 
 
-def _index_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
+def _indexcut_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
     """Return all words as indices into the distinct ones, where each text's begin, and the distinct words."""
     encoded = [pa.array([], pa.large_binary()).dictionary_encode()]
     starts: list[NDArray[np.int64]] = []
     total = 0
     for first, last in _batches(texts):
-        words, bounds = _words(texts[first:last])
+        words, bounds = cut_words(texts[first:last])
         encoded.append(words.dictionary_encode())
         starts.append(bounds[:-1] + total)
         total += len(words)
@@ -219,78 +211,6 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
         chars += len(text)
     if first < len(texts):
         yield first, len(texts)
-
-
-def _words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
-    """Cut texts into lower-case words of two characters or more.
-
-    Returns all words as one Arrow array of UTF-32 bytes, and where each text's begin, shape (n + 1,). A word is a run
-    of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
-    """
-    characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
-    codes = _LOWERED.take(
-        np.frombuffer(characters, np.uint32), mode="clip"
-    )  # none is higher; half the time of checking
-    bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    high = np.flatnonzero(
-        codes >= UNSPACED[0][0]
-    )  # few in most texts: what is not of Latin, Greek, Cyrillic, Hebrew, Arabic …
-    if len(unspaced := high[_UNSPACED.take(codes[high])]):
-        codes, bounds = _pair_unspaced(codes, bounds, unspaced)
-    inside = codes != SPACE
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    firsts, lengths = edges[::2], edges[1::2] - edges[::2]
-    inside[firsts[lengths == 1]] = False
-    firsts, lengths = firsts[lengths > 1], lengths[lengths > 1]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]) * 4
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(codes[inside])]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
-
-
-def _pair_unspaced(
-    codes: NDArray[np.uint32], bounds: NDArray[np.int64], unspaced: NDArray[np.int64]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds.
-
-    `unspaced` says where such characters stand, ascending.
-    """
-    ends_run = np.diff(unspaced, append=len(codes) + 1) > 1
-    begins_run = np.concatenate([[True], ends_run[:-1]])
-    last, before = unspaced[ends_run], unspaced[begins_run] - 1
-    last, before = last[last + 1 < len(codes)], before[before >= 0]
-    apart = np.concatenate([last[codes[last + 1] != SPACE], before[codes[before] != SPACE]])  # c → c␣
-    inner = unspaced[~ends_run & ~begins_run]  # c → c␣c
-    at = np.concatenate([apart, inner, inner]) + 1
-    order = np.argsort(at, kind="stable")
-    inserted = np.concatenate([np.full(len(apart) + len(inner), SPACE, np.uint32), codes[inner]])[order]
-    return np.insert(codes, at[order], inserted), bounds + np.searchsorted(at[order], bounds, side="right")
-
-
-def _lowered() -> NDArray[np.uint32]:
-    """Return what becomes of each code point: its lower case if it can stand in a word, else a space."""
-    table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
-    for code in range(0x20000):
-        letter = chr(code)
-        if letter.isalnum() or letter == "_" or unicodedata.category(letter)[0] == "M":
-            lower = letter.lower()
-            table[code] = ord(lower) if len(lower) == 1 else code
-        else:
-            table[code] = SPACE
-    table[0x40000:] = SPACE  # tags and private use; between lie the Han planes
-    table[ord("ς")] = ord("σ")
-    return table
-
-
-def _unspaced() -> NDArray[np.bool_]:
-    table = np.zeros(sys.maxunicode + 1, np.bool_)
-    for first, last in UNSPACED:
-        table[first : last + 1] = True
-    return table
-
-
-# Made where the module is imported: once, by the server that workers are forked from.
-_LOWERED: Final = _lowered()
-_UNSPACED: Final = _unspaced()
 
 
 def fit_on_chunks(

@@ -1,6 +1,7 @@
-"""Progress: which task and length is under way, how much of it, and the time left: of it, and at least of all.
+"""Progress: which task and length is under way, how much of it, and the time left: of it, and about that of all.
 
-The time of all goes by tokens at the pace so far. Longer prompts take longer a token, so it is the least that it takes.
+The time of all goes by tokens at the pace so far, so it is no bound: longer prompts take longer a token, and refused samples and
+what prompts share take next to nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Progress:
         self._console, self._clock = console, clock
         self._number = self._wanted = self._done = self._fresh = self._read = 0
         self._tokens: Sequence[int] = ()
-        self._name = ""
+        self._name, self._length = "", 0
         self._first_s: float | None = None
         self._began_s = self._told_s = 0.0
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Take what is to be read for each, in tokens; 0 for what is there already or has no length."""
+        """Take what is still to be read for each, in tokens; 0 for what is there already or has no length."""
         self._tokens = tokens
 
     def kept(self, task: str, length: int | None, score: float) -> None:
@@ -41,7 +42,7 @@ class Progress:
     def start(self, task: str, length: int | None, wanted: int, *, done: int) -> None:
         """Tell that one begins, `done` of its samples answered before."""
         self._number += 1
-        self._wanted, self._done, self._fresh = wanted, done, 0
+        self._wanted, self._done, self._fresh, self._length = wanted, done, 0, length or 0
         self._name, self._began_s = self._head(task, length), self._clock()
         self._first_s = self._began_s if self._first_s is None else self._first_s
         self._told_s = self._began_s
@@ -52,7 +53,7 @@ class Progress:
         """Tell of more answered samples, and of the time that the rest will take."""
         self._done += samples
         self._fresh += samples
-        self._read += samples * self._tokens[self._number - 1] // max(self._wanted, 1)
+        self._read += samples * self._length
         if self._console.is_terminal:
             self._console.print(f"{self._state()} ", end="\r", highlight=False)
         elif self._clock() - self._told_s >= _SILENCE_S:
@@ -65,9 +66,7 @@ class Progress:
         state = f"{self._name} {self._done}/{self._wanted}  {_duration(left_s)} left"
         if self._read and sum(self._tokens[self._number :]):
             spent_s = now - (self._first_s or 0.0)
-            state += (
-                f", at least {_duration(left_s + sum(self._tokens[self._number :]) * spent_s / self._read)} for all"
-            )
+            state += f", about {_duration(left_s + sum(self._tokens[self._number :]) * spent_s / self._read)} for all"
         return state
 
     def done(self, score: float, *, samples: int, refused: int) -> None:

@@ -93,6 +93,16 @@ def place_of(folder: Path, task: str, length: int | None) -> Path:
     return folder / task / f"{LENGTHLESS if length is None else length}.json"
 
 
+def partial_of(final: Path) -> Path:
+    """Return the file of a task under way, by that of the finished one."""
+    return final.with_suffix(".partial.jsonl")
+
+
+def answered(final: Path) -> int:
+    """Return how many samples an earlier run answered of a task that it did not finish."""
+    return max(sum(1 for _ in _whole_lines(partial_of(final))) - 1, 0)
+
+
 def read_finished(path: Path) -> Result:
     """Read a finished file. Raises EvaluateError if it is damaged or of another version."""
     try:

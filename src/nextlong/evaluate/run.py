@@ -26,6 +26,14 @@ from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.plain_data import Json
 
 
+class IncompleteError(EvaluateError):
+    """No sample could be made for some tasks; `measured` holds the results of the others."""
+
+    def __init__(self, told: str, measured: results.Results) -> None:
+        super().__init__(told)
+        self.measured = measured
+
+
 class _UnmadeError(EvaluateError):
     """A task's data, or a length without room for it, give no samples to ask; other tasks are not touched."""
 
@@ -41,7 +49,7 @@ def _hashes(task: Task | Probe, length: int | None, data: DataFiles) -> dict[str
 def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
-    Raises EvaluateError at the end for tasks that no sample could be made for; the others are measured.
+    Raises IncompleteError at the end for tasks that no sample could be made for; the others are measured.
     """
     check(asked, context=None)
     model = open_model()
@@ -54,14 +62,16 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
         _claim(asked, model.identity())
         progress.begin([_tokens(task, length, asked) for task, length in todo])
         unmade = [unmade for task, length in todo if (unmade := _tried(model, task, length, asked, progress))]
+    measured = results.read_results(asked.out)
     if unmade:
-        raise EvaluateError(_told(unmade, len(todo), asked.out))
-    return results.read_results(asked.out)
+        raise IncompleteError(_told(unmade, len(todo), asked.out), measured)
+    return measured
 
 
 def _tokens(task: Task | Probe, length: int | None, asked: Asked) -> int:
-    is_done = results.place_of(asked.out, task.name, length).is_file()
-    return 0 if is_done else (asked.samples or task.samples) * (length or 0)
+    final = results.place_of(asked.out, task.name, length)
+    left = (asked.samples or task.samples) - results.answered(final)
+    return 0 if final.is_file() else max(left, 0) * (length or 0)
 
 
 def _tried(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> str:
@@ -126,7 +136,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
     wanted = asked.samples or task.samples
     request = request_of(task, length, asked, model)
     began = time.monotonic()
-    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
+    partial = results.Partial(results.partial_of(final), mark)
     try:
         progress.start(task.name, length, wanted, done=len(partial.samples))
         if isinstance(task, Probe):

@@ -13,7 +13,7 @@ _LEAST_FETCH = (
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
-SURE_SHARE = 0.8  # of T·E: a document of so many characters hardly turns out to be too long
+SURE_SHARE = 0.5  # of T·E: a document of so few characters hardly turns out to be too long, whatever its language
 TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
 BLOCKS = 16  # tasks, enough that small data sets parallelise …
 MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB

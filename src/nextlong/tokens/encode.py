@@ -10,8 +10,8 @@ set, hence:
 
 1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
-3.  The first texts and then every 256th are encoded both ways, and the differences are counted: whoever encodes refuses to
-    go on if there is one.
+3.  The first texts and then every 256th are encoded both ways, and the differences are counted: no ids are kept of a process
+    that has seen one.
 """
 
 from __future__ import annotations
@@ -104,6 +104,10 @@ class TextEncoder:
         """Load fastokens now where texts of so many characters are worth it."""
         if chars >= self._chars_before_loading:
             self.settle()
+
+    def check_anew(self) -> None:
+        """Encode the next texts both ways again, as the first ones."""
+        self._checkable_texts = 0
 
     def settle(self) -> Settled:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""

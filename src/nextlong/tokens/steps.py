@@ -24,8 +24,7 @@ from nextlong.tokens.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_pat
 
 # A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
 # workers are done sooner than one.
-_CHARS_OF_A_FAST_TASK: Final = 40_000_000
-_CHARS_OF_A_SLOW_TASK: Final = 16_000_000
+_CHARS_OF_A_TASK: Final = 40_000_000
 
 
 def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -105,8 +104,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         ]
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
-        is_fast = done["tokenizer"].result(TokenizerResult).byte_level and recipe.tokenizer.engine == "auto"
-        together = (_CHARS_OF_A_FAST_TASK if is_fast else _CHARS_OF_A_SLOW_TASK) * chunks // max(1, chars)
+        together = _CHARS_OF_A_TASK * chunks // max(1, chars)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
             partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine)
@@ -128,7 +126,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         seconds=1.3e-8,
         disk=lambda amounts: amounts.named_chars,
         bytes=0.9,
-        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_FAST_TASK),
+        tasks=lambda amounts: max(1.0, amounts.named_chars / _CHARS_OF_A_TASK),
         memory=lambda _: TOKENIZER_BYTES,
         rate="tokens",
     )

@@ -177,7 +177,6 @@ def prepare_tokenizer(
         joint_ids=joint_ids,
         special_texts=(joint_text, bos_text, eos_text),
         lost_share=lost,
-        byte_level=bool(characters["readable"].any()),
     )
 
 
