@@ -11,6 +11,7 @@ import pytest
 import nextlong
 from conftest import write_corpus
 from nextlong.cli import main as cli_main
+from nextlong.corpus import ingest
 
 
 @pytest.fixture
@@ -164,15 +165,43 @@ def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(tmp_path
     write_corpus(tmp_path / "corpus")
     lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
     (tmp_path / "many").mkdir()
-    for number in range(3):
+    for number in range(5):
         rows = [
-            {**({"doc_id": f"{number}-{n}"} if number == 1 else {}), "content": row["text"]}
+            {**({"doc_id": f"{number}-{n}"} if number in (1, 3) else {}), "content": row["text"]}
             for n, row in enumerate(lines)
         ]
-        pq.write_table(pa.Table.from_pylist(rows[number::3]), tmp_path / f"many/{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows[number::5]), tmp_path / f"many/{number}.parquet")
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="doc_id")
-    assert call(capfd, "run", recipe)[0] == 0
     assert call(capfd, "plan", recipe)[0] == 0
+    assert call(capfd, "run", recipe)[0] == 0
+
+
+def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(tmp_path, capfd, monkeypatch):
+    write_corpus(tmp_path / "corpus")
+    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    (tmp_path / "many").mkdir()
+    for number in range(3):
+        rows = [{"doc_id": row["id"], "content": row["text"]} for row in lines[number::3]]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
+    recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="docid")
+    monkeypatch.setattr(ingest, "_MOST_HEADS", 3)
+    assert "0.parquet has no such column" in " ".join(call(capfd, "run", recipe)[2].split())
+    monkeypatch.setattr(ingest, "_MOST_HEADS", 2)
+    code, _, err = call(capfd, "run", recipe)
+    assert (code, "documents of t has a value there" in " ".join(err.split())) == (2, True)
+
+
+def test_json_lines_beside_tables_may_have_the_ids(tmp_path, capfd):
+    write_corpus(tmp_path / "corpus")
+    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    (tmp_path / "many").mkdir()
+    for number in range(5):
+        rows = [{"content": row["text"]} for row in lines[number::5]]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
+    (tmp_path / "many/1.jsonl").write_text(json.dumps({"doc_id": "a", "content": "a text of its own"}) + "\n")
+    recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="doc_id")
+    assert call(capfd, "plan", recipe)[0] == 0
+    assert call(capfd, "run", recipe)[0] == 0
 
 
 def test_ids_that_several_documents_have_are_told(tmp_path, capfd):

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from answering_models import Oracle
+from evaluation_data import word_tokenizer
 from nextlong.cli.main import main
+from nextlong.evaluate import command
 
 
 def refused(capsys, *arguments):
@@ -79,6 +82,15 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     assert "memory at 2K in float32: weights 0.00 GiB, key-value cache 0.00 GiB" in said.out
     assert "it comes from SQuAD 2.0's" in said.err
     assert not (tmp_path / "out").exists()
+
+
+def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "opened", lambda _: Oracle(word_tokenizer()))
+    asked = ["evaluate", "m", "--tasks", "vt,json_kv", "--lengths", "512", "--samples", "2", "--json"]
+    assert main([*asked, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out) == [{"model": "Oracle", "task": "json_kv", "length": 512, "score": 100.0}]
+    assert "1 of 2 not measured: vt needs at least" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

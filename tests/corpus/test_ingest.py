@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.corpus.ingest import check_rejects, content_hash, ingest_split
+from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
 from nextlong.inputs.listing import list_files
@@ -154,6 +154,14 @@ def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
         "1 × empty; the first: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
         "mend the files, or say --set ingest.max_reject_share=0.03"
     )
+
+
+def test_the_cure_for_rejects_cures():
+    for rejects in range(1, 100):
+        share = float(allowing(rejects / 100).partition("=")[2])
+        check(documents=100 - rejects, rejects=rejects, reasons={"empty": rejects}, max_reject_share=share)
+        with pytest.raises(CorpusError, match="cannot be used, more than"):
+            check(documents=100 - rejects, rejects=rejects, max_reject_share=(rejects - 1) / 100)
 
 
 def test_no_document_at_all_is_refused_whatever_the_limit():

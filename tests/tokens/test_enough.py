@@ -9,9 +9,12 @@ import pytest
 
 import nextlong
 from larger_cases import thorough
+from nextlong import pipeline
 from nextlong.cli.main import main
+from nextlong.errors import CorpusError
 from nextlong.inputs.remembered import input_files
 from nextlong.tokens.enough import check_enough
+from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
 
@@ -49,6 +52,54 @@ def test_caps_count(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
     with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
         check_enough(recipe, input_files(recipe))
+
+
+def recipe_of(folder, texts, *overrides):
+    """A recipe over texts, and how many tokens these have by its tokenizer, which knows bytes and little more."""
+    tokenizer = train_bpe(texts[:1], vocab_size=300)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    plain = {
+        "run_dir": str(folder / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
+        "encoder": {"lsa": {"dimensions": 16}},
+        "tokenizer": {"source": str(folder / "tokenizer.json")},
+        "compose": {"method": "standard", "sequences": 1},
+    }
+    tokens = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(texts, add_special_tokens=False))
+    return tokens, lambda asked: nextlong.Recipe.from_dict(
+        plain, overrides=[*overrides, f"compose.target_tokens={int(asked)}"]
+    )
+
+
+def is_refused(recipe):
+    try:
+        check_enough(recipe, input_files(recipe))
+    except CorpusError as error:
+        return "no sequence can be made" in str(error)
+    return False
+
+
+def test_joints_of_many_tokens_count(tmp_path):
+    joint = "== next document =="
+    tokens, asking = recipe_of(tmp_path, [f"entry {n} of a list" for n in range(800)], f"compose.joint={joint}")
+    tokens += 800 * len(load_tokenizer(asking(1000).tokenizer).encode(joint, add_special_tokens=False).ids)
+    assert [is_refused(asking(share * tokens)) for share in (0.95, 0.99, 1.02)] == [False, False, True]
+    pipeline.run(asking(0.95 * tokens))
+    assert len(nextlong.open(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("sets", [[], ["tokenizer={train: 300}"]])
+@pytest.mark.parametrize("order", [1, -1])
+def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, order):
+    """A tokenizer of bytes takes one token a letter of English, and three a Chinese character."""
+    draw = random.Random(1)
+    english = [f"{n} " + "in the end " * 40 for n in range(600)]
+    chinese = ["".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400)) for _ in range(600)]
+    tokens, asking = recipe_of(tmp_path, [*english, *chinese][::order], *sets)
+    assert not is_refused(asking(0.9 * tokens if not sets else 0.6 * tokens))
+    assert is_refused(asking(1.3 * tokens))
 
 
 def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):

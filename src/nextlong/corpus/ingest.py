@@ -37,6 +37,7 @@ _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
 _EXAMPLES: Final = 2  # of a task's documents for which the source's `where` does not hold
 _SHOWN_COLUMNS: Final = 20
+_MOST_HEADS: Final = 64  # of a source's tables; each takes a moment to open, or a request
 _ASCII: Final = bytes(range(128))
 # What str.isspace and str.lower say of ASCII, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
@@ -113,15 +114,15 @@ def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[
 
 
 def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
-    """Raise CorpusError, before anything is read whole, if tables of a source lack the column of ids that it names.
+    """Raise CorpusError, before anything is read whole, if no table of a source has the column of ids that it names.
 
-    The first, middle and last file are looked at. JSON lines may have an id further down; those are judged once they are read.
+    JSON lines may have an id further down, and many files take long to open: those are judged once they are read.
     """
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
-        some = [source_files[at] for at in (0, len(source_files) // 2, -1)]
-        if not source.names_ids or not all(_is_table(file, source) for file in some):
+        is_seen_here = len(source_files) <= _MOST_HEADS and all(_is_table(file, source) for file in source_files)
+        if not source.names_ids or not is_seen_here:
             continue
-        heads = [head_columns(file, source) for file in some]
+        heads = [head_columns(file, source) for file in source_files]
         if all(head and source.id not in head for head in heads):
             lacks = f"{source_files[0].path} has no such column"
             raise _no_ids(source, lacks, list(heads[0]), key=f"ingest.sources[{place}].id")
@@ -172,7 +173,7 @@ def check_rejects(
         )
     if not documents:
         raise CorpusError(f"none of {records:,} records is a document: {evidence}; correct ingest.sources")
-    if rejects > max_reject_share * records:
+    if rejects / records > max_reject_share:  # as `allowing` and plan divide; a product is rounded otherwise
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) cannot be used, more than "
             f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files, or say {allowing(rejects / records)}"

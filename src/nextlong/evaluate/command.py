@@ -18,7 +18,7 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
 from nextlong.evaluate.models.server import Server, ServerModel, ServerOptions
 from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.run import IncompleteError, evaluate
 from nextlong.evaluate.task import Task, all_tasks
 from nextlong.model_names import why_no_model
 from nextlong.report import tables
@@ -75,7 +75,12 @@ def measure(settings: Settings, *, console: Console, form: Form = "text") -> Non
             plan.show(settings, asked, console)
         plan.check(settings, asked)
         return
-    measured = evaluate(lambda: opened(settings), asked, progress=Progress(console))
+    try:
+        measured = evaluate(lambda: opened(settings), asked, progress=Progress(console))
+    except IncompleteError as error:
+        if form == "json":
+            _print_json(show.as_json([error.measured]))
+        raise
     if form == "json":
         _print_json(show.as_json([measured]))
     else:

@@ -19,6 +19,7 @@ from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.probes.short import EVERYTHING
 from nextlong.evaluate.results import place_of
 from nextlong.evaluate.task import Task
+from nextlong.model_names import first_sentence
 from nextlong.plain_data import Json
 from nextlong.report import tables
 
@@ -145,11 +146,16 @@ def memory(config: Any, settings: Settings, length: int) -> str:
 
 
 def device_memory(device: str) -> tuple[str, int]:
-    """Return what a model would be loaded onto, and its bytes of memory."""
+    """Return what a model would be loaded onto, and its bytes of memory. Raises EvaluateError for a device that is not there."""
     torch = required("torch")
-    if torch.cuda.is_available() and device != "cpu":
-        place = "cuda" if device == "auto" else device
-        return place, int(torch.cuda.get_device_properties(place).total_memory)
+    cuda = torch.cuda
+    place = device if device != "auto" else "cuda" if cuda.is_available() else "cpu"
+    try:
+        if torch.device(place).type == "cuda":
+            return place, int(cuda.get_device_properties(place).total_memory)
+    except (RuntimeError, AssertionError) as error:  # torch asserts for CUDA
+        named = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(cuda.device_count()))])
+        raise EvaluateError(f"--device {device}: {first_sentence(error)}; choose from {named}") from None
     return "this machine", memory_bytes()
 
 

@@ -26,6 +26,14 @@ from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.plain_data import Json
 
 
+class IncompleteError(EvaluateError):
+    """No sample could be made for some tasks; `measured` holds the results of the others."""
+
+    def __init__(self, told: str, measured: results.Results) -> None:
+        super().__init__(told)
+        self.measured = measured
+
+
 class _UnmadeError(EvaluateError):
     """A task's data, or a length without room for it, give no samples to ask; other tasks are not touched."""
 
@@ -41,7 +49,7 @@ def _hashes(task: Task | Probe, length: int | None, data: DataFiles) -> dict[str
 def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
-    Raises EvaluateError at the end for tasks that no sample could be made for; the others are measured.
+    Raises IncompleteError at the end for tasks that no sample could be made for; the others are measured.
     """
     check(asked, context=None)
     model = open_model()
@@ -54,9 +62,10 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
         _claim(asked, model.identity())
         progress.begin([_tokens(task, length, asked) for task, length in todo])
         unmade = [unmade for task, length in todo if (unmade := _tried(model, task, length, asked, progress))]
+    measured = results.read_results(asked.out)
     if unmade:
-        raise EvaluateError(_told(unmade, len(todo), asked.out))
-    return results.read_results(asked.out)
+        raise IncompleteError(_told(unmade, len(todo), asked.out), measured)
+    return measured
 
 
 def _tokens(task: Task | Probe, length: int | None, asked: Asked) -> int:

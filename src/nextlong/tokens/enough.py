@@ -2,14 +2,17 @@
 
 In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty, nothing but their heads is read; the text
 of a corpus that is small beside one sequence is read whole, which takes well under a second, and a sample of it tokenized. Where
-that is close to one sequence, all of it is, which takes some seconds for a million tokens.
+that does not hold clearly more than one sequence, all of it is, which takes some seconds for a million tokens.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Final, Literal
+
+from tokenizers import Tokenizer
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
@@ -25,8 +28,8 @@ _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look woul
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # the heads of so many documents are tokenized
 _TRAINED_ENTRIES: Final = 4096  # of a tokenizer that is yet to be trained; the real one makes fewer tokens
-_MARGIN: Final = 1.25  # by which the estimate of a sample may be wrong
-_EXACT_MARGIN: Final = 1.01  # for newlines of several tokens
+_MARGIN: Final = 1.25  # from which on the estimate of a sample is believed that there is enough
+_EXACT_MARGIN: Final = 1.01  # for caps and weights, which choose documents that are a bit longer or shorter
 _TRAINED_MARGIN: Final = 1.1  # by which it may be short where the tokenizer is yet to be trained
 
 
@@ -43,13 +46,10 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
     looks = [look for look in look_at(recipe, files) if look.documents]
     if not looks or not all(look.is_whole for look in looks):
         return
-    tokens = count_tokens(recipe, looks)
-    if recipe.tokenizer.train is not None:
-        is_short = _TRAINED_MARGIN * tokens < asked
-    else:
-        tokens = count_tokens(recipe, looks, of="all") if asked / _MARGIN < tokens < asked * _MARGIN else tokens
-        is_short = _EXACT_MARGIN * tokens < asked
-    if is_short:
+    if count_tokens(recipe, looks) >= _MARGIN * asked:
+        return
+    tokens = count_tokens(recipe, looks, of="all")
+    if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < asked:
         raise CorpusError(too_short(recipe, tokens))
 
 
@@ -68,23 +68,30 @@ def too_short(recipe: Recipe, tokens: float) -> str:
 
 
 def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample", "all"] = "a sample") -> float:
-    """Estimate the tokens of all documents that stay, with one more for each newline that composing may put between chunks.
+    """Estimate the tokens of all documents that stay, with the joint that composing may put behind each chunk.
 
-    Of all texts, cut into chunks as they will be, it is no estimate but for caps and weights.
+    Of all texts, it is no estimate but for caps and weights, and for a tokenizer that is yet to be trained.
     """
     chars = [look.scale * look.distinct_chars for look in looks]
     shares = kept_shares(looks, [look.scale * look.distinct_documents for look in looks], chars)
-    kept = sum(share * source_chars for share, source_chars in zip(shares, chars, strict=True))
-    texts = [text for look in looks for text in look.texts]
-    if of == "all":
-        options = recipe.chunk.model_dump()
-        few = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
-    else:
-        few = [text[:_SAMPLE_CHARS] for text in texts[:_SAMPLE_TEXTS]]
+    every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
+    heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
     if recipe.tokenizer.train is None:
         tokenizer = load_tokenizer(recipe.tokenizer)
     else:
-        tokenizer = train_bpe(few, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
-    ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(few, add_special_tokens=False))
-    newlines = len(few) if of == "all" else sum(map(len, few)) / recipe.chunk.max_chars
-    return kept * (ids + newlines) / max(1, sum(map(len, few)))
+        sample = list(itertools.chain.from_iterable(heads))
+        tokenizer = train_bpe(sample, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
+    counted = heads if of == "a sample" else [look.texts for look in looks]
+    return sum(
+        share * source_chars * _tokens_per_char(recipe, tokenizer, texts)
+        for share, source_chars, texts in zip(shares, chars, counted, strict=True)
+    )
+
+
+def _tokens_per_char(recipe: Recipe, tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """Return the tokens of texts that are cut into chunks, with a joint behind each, per character."""
+    options = recipe.chunk.model_dump()
+    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+    ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
+    joint = len(tokenizer.encode(recipe.compose.joint, add_special_tokens=False).ids)
+    return (ids + joint * len(chunks)) / max(1, sum(map(len, chunks)))
