@@ -1,6 +1,7 @@
 """Exports of finished runs: packed, split, mixed, and never made twice."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -194,6 +195,17 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
     with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
         export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_run, shorter_run, tmp_path, mixed):
+    runs = [own_run, shorter_run] if mixed else [own_run]
+    there = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "export.split_seed=7", "workers=1"]
+    export(runs, formats=["parquet"], overrides=there)
+    before = sorted(Path(own_run).iterdir())
+    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+        export(runs, formats=["jsonl"], overrides=there)
+    assert sorted(Path(own_run).iterdir()) == before
 
 
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):

@@ -18,6 +18,7 @@ from nextlong.errors import ExportError
 from nextlong.inputs import file_systems
 
 RECORD: Final = ".nextlong-push.json"
+DELIVERED: Final = "manifest.json"  # says what the files are of
 
 # Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
@@ -81,6 +82,14 @@ class Destination:
             raise ExportError(
                 f"{self.url} holds a damaged {RECORD}; delete that file, and the files that are to be sent again"
             ) from None
+
+    def pushed_steps(self) -> dict[str, str] | None:
+        """Return split → fingerprint of the step that made it, as the last push tells; None where it got not so far."""
+        try:
+            splits = json.loads(self.fs.cat_file(self.at(DELIVERED)))["splits"]
+            return {str(split): str(told["step"]) for split, told in splits.items()}
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
     def write_record(self, files: Mapping[str, Entry]) -> None:
         text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"

@@ -86,6 +86,21 @@ def publish(
     return Published(len(plan.due), sum(file.bytes for file in plan.due), len(files) - len(plan.due))
 
 
+def check_destination(destination: str, steps: Mapping[str, str]) -> None:
+    """Raise ExportError if a destination holds other files than an export whose splits these steps, by fingerprint, make.
+
+    Called before the files are made, so that nothing is made in vain; `publish` compares their hashes afterwards.
+    """
+    place = Destination(destination)
+    with _refusals(destination):
+        at_destination, record = place.sizes(), place.read_record()
+        known = _known(at_destination, record)
+        _refuse_strangers((), at_destination, known, destination)
+        there = sorted(known.keys() & at_destination.keys())
+        if there and place.pushed_steps() not in (None, steps):
+            raise _another(destination, there)
+
+
 def plan_push(
     files: Sequence[ExportFile],
     at_destination: Mapping[str, int],
@@ -98,19 +113,27 @@ def plan_push(
 
     Raises ExportError if that would take what no push put there, or another export without leave.
     """
-    known = {name: entry for name, entry in record.items() if name in at_destination or entry["whole"] is False}
+    known = _known(at_destination, record)
     _refuse_strangers(files, at_destination, known, destination)
     other = _of_another(files, at_destination, known)
     if other and others == "refuse":
-        raise ExportError(
-            f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
-            f"destination, or replace them: nextlong export RUN --into {destination} --replace"
-        )
+        raise _another(destination, other)
     stale = _stale(files, at_destination, known, other)
     due = [file for file in files if file.name in stale or not _is_whole(file, at_destination, known)]
     names_due = {file.name for file in due}
     whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
     return Plan(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
+
+
+def _known(at_destination: Mapping[str, int], record: Mapping[str, Entry]) -> dict[str, Entry]:
+    return {name: entry for name, entry in record.items() if name in at_destination or entry["whole"] is False}
+
+
+def _another(destination: str, other: Sequence[str]) -> ExportError:
+    return ExportError(
+        f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
+        f"destination, or replace them: nextlong export RUN --into {destination} --replace"
+    )
 
 
 def _stale(

@@ -19,13 +19,13 @@ from nextlong import pipeline
 from nextlong.artefacts import record
 from nextlong.engine import store
 from nextlong.engine.progress import Quiet, Reporter
-from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Done, Finished
+from nextlong.engine.runner import find_done, run_steps
+from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.card import card
 from nextlong.export.destination import ExportFile
-from nextlong.export.publish import publish
+from nextlong.export.publish import check_destination, publish
 from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
@@ -117,6 +117,8 @@ def export(
         steps = export_steps.export_steps(
             recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
         )
+        if stale == "refuse":
+            _check_destinations(recipe, steps, first.path)
         with pipeline.executor_for(recipe, work="export") as executor:
             carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
             done = carry_out(steps, known=first.steps)
@@ -204,6 +206,17 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
 
 
+def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) -> None:
+    """Raise ExportError for a destination with files of another export, before the first of these steps."""
+    if recipe.export.push is None:
+        return
+    by_name = {step.name: step for step in steps}
+    for name in recipe.export.formats:
+        made = {split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe)}
+        if not all(find_done(step, run_dir) for step in made.values()):
+            check_destination(_destination(recipe, name), {split: step.fingerprint for split, step in made.items()})
+
+
 def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
     """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
     splits = rows.result(RowsResult).splits
@@ -265,9 +278,6 @@ def _push(written: Exported, name: str, measurements: Measured, stale: Literal["
     recipe = written.recipe
     splits = export_steps.splits_of(recipe)
     below = {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
-    destination = str(recipe.export.push).rstrip("/")
-    if len(recipe.export.formats) > 1:
-        destination = f"{destination}/{name}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
         path.write_text(_card(written, name, below, measurements), encoding="utf-8")
@@ -282,7 +292,13 @@ def _push(written: Exported, name: str, measurements: Measured, stale: Literal["
         record = Path(folder) / delivered.NAME
         record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
         files.append(_as_file(record))
-        publish(files, destination, others=stale)
+        publish(files, _destination(recipe, name), others=stale)
+
+
+def _destination(recipe: Recipe, name: str) -> str:
+    """Return where the files of a format are to be published."""
+    folder = str(recipe.export.push).rstrip("/")
+    return f"{folder}/{name}" if len(recipe.export.formats) > 1 else folder
 
 
 def _as_file(path: Path) -> ExportFile:
