@@ -112,7 +112,7 @@ class LeftOutResult(Result):
 
     left_out: dict[str, int]
     same_ids: int = 0  # that have the user's id of an earlier one
-    same_id_example: tuple[str, ...] = ()  # source, id and heads of the first two
+    same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
 
 
 class ShinglesResult(Result):

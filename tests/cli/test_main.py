@@ -61,7 +61,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"nextlong {nextlong.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
+@pytest.mark.parametrize("arguments", [["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
 def test_a_command_that_is_none_explains_itself(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main.main(arguments)
@@ -435,3 +435,52 @@ def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
     chat.write_text('{"messages": []}\n', encoding="utf-8")
     code, _, err = call("train", "init", tmp_path / "sft.yaml", "--preset", "paper-sft", "--data", chat, "--model", "m")
     assert (code, f"conversations are given as --chat {chat}" in err) == (2, True)
+
+
+def test_documents_are_never_overwritten_by_a_recipe(call, tmp_path):
+    documents = tmp_path / "a.jsonl"
+    documents.write_text('{"text": "word"}\n')
+    for name in ("a.jsonl", "b.parquet", "c.txt"):
+        code, _, err = call("init", tmp_path / name, "--force")
+        assert code == 2
+        assert (
+            err
+            == f"error: {tmp_path / name} is a name for documents, not for a recipe; say: nextlong init my.yaml {tmp_path / name}\n"
+        )
+    named_like_a_recipe = tmp_path / "a.json"
+    named_like_a_recipe.write_text('[{"text": "compose"}]')
+    code, _, err = call("init", named_like_a_recipe, "--force")
+    assert (code, err) == (
+        2,
+        f"error: {named_like_a_recipe} is no recipe, so it is not overwritten; choose another name\n",
+    )
+    assert documents.read_text() == '{"text": "word"}\n'
+
+
+@pytest.mark.parametrize("options", [["--full"], ["--tokenizer", "300"], ["--force"]])
+def test_files_may_stand_behind_options(call, tmp_path, options):
+    (tmp_path / "a.jsonl").write_text('{"text": "word"}\n')
+    assert call("init", tmp_path / "my.yaml", *options, tmp_path / "a.jsonl")[0] == 0
+    assert [source.label for source in Recipe.load(tmp_path / "my.yaml").ingest.sources] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["run", "my.yaml", "--dry-run"], "unrecognized arguments: --dry-run; nextlong plan says what a run would do"),
+        (["run", "my.yaml", "--set", "seed", "3"], "unrecognized arguments: 3; behind --set stands KEY=VALUE"),
+        (["list", "RUN", "--al"], "unrecognized arguments: --al"),
+    ],
+)
+def test_what_a_command_does_not_know_is_told_with_its_own_usage(capsys, asked, said):
+    with pytest.raises(SystemExit) as end:
+        main.main(asked)
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert err.startswith(f"usage: nextlong {asked[0]} ")
+    assert f"nextlong {asked[0]}: error: {said}" in err
+
+
+def test_without_a_command_all_are_listed(capsys):
+    assert main.main([]) == 2
+    assert "init" in capsys.readouterr().out

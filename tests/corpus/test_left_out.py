@@ -8,8 +8,9 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.recipe import Recipe
-from nextlong.results import ChunkResult, IngestResult
+from nextlong.results import ChunkResult, IngestResult, NearDuplicatesResult
 from nextlong.runs.stats import measure
+from nextlong.runs.warnings import warnings
 
 WORDS = ("harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck")
 
@@ -99,6 +100,29 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     reasons = reasons[0] if isinstance(reasons, list) else reasons
     assert reasons["left_out"] == json.loads(run.steps["left_out"].file(".left_out.json").read_text())
     assert cli_main.main(["verify", str(run.path)]) == 0
+
+
+def test_ids_of_near_copies_that_are_left_out_are_no_two(tmp_path):
+    rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(80)]
+    rows += [{"id": f"d{n}", "text": f"{text_of(n)} more"} for n in (8, 9, 12)]  # of each pair, one goes
+    rows[41]["id"] = "d40"
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    plain = {
+        "run_dir": str(tmp_path / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(tmp_path / "a.jsonl"), "name": "a"}], "dedup": "minhash"},
+        "chunk": {"max_chars": 120},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 2, "target_tokens": 1024},
+    }
+    pipeline.run(Recipe.from_dict(plain))
+    run = nextlong.open(tmp_path / "run")
+    (told,) = [one.message for one in warnings(measure(run), run) if one.name == "same-ids"]
+    stay = 83 - run.steps["near_duplicates"].result(NearDuplicatesResult).near_duplicates
+    assert stay <= 80
+    assert told.startswith(f"1 of {stay} documents have the id of an earlier one of their source")
+    assert "'d40' is the id of" in told
 
 
 def test_where_nothing_is_left_out_nothing_is_said(shared_run):

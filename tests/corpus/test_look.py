@@ -58,3 +58,21 @@ def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
     assert not look.is_whole
     assert look.read_bytes < 1_000_000
     assert look.documents * look.scale == pytest.approx(440, rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "arrow", "csv"])
+def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(tmp_path, monkeypatch, kind):
+    (tmp_path / "good.jsonl").write_text(
+        "".join(json.dumps({"text": f"t{n} " + "word " * 200}) + "\n" for n in range(2000))
+    )
+    blank = [" " * (1000 + n % 2) for n in range(2000)]
+    if kind == "csv":
+        (tmp_path / "bad.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in blank))
+    else:
+        write_texts(tmp_path / f"bad.{kind}", blank)
+    source = sources_in(tmp_path, ("good.jsonl", {}), (f"bad.{kind}", {}))
+    monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
+    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    good, bad = plan_look.look_at(source, input_files(source))
+    assert (good.is_whole, bad.documents) == (False, 0)
+    assert bad.rejects.total() * bad.scale == pytest.approx(2000, rel=0.25)

@@ -1,14 +1,17 @@
 """Ids that several documents of a source have, against counting them by hand."""
 
+import tracemalloc
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong import schemas
+from nextlong import corpus, pipeline, schemas
 from nextlong.corpus.same_ids import same_ids
+from nextlong.inputs.remembered import input_files
 
 
 def write(folder, shards):
@@ -32,7 +35,7 @@ def write(folder, shards):
     return documents, keep
 
 
-def test_the_first_pair_is_told_with_how_each_begins(tmp_path):
+def test_a_pair_is_told_with_how_each_begins(tmp_path):
     shards = [[("web", "a", True), ("web", "b", True)], [("books", "a", True), ("web", "b", True)]]
     count, told = same_ids(*write(tmp_path, shards))
     assert (count, told[:2]) == (1, ("web", "b"))
@@ -54,3 +57,19 @@ def test_each_document_after_the_first_of_its_id_counts(tmp_path_factory, shards
     held = Counter((source, name) for rows in shards for source, name, stays in rows if stays)
     assert count == held.total() - len(held)
     assert held[told[:2]] > 1 if told else count == 0
+
+
+def test_no_more_is_held_than_plan_says(recipe_for, tmp_path, monkeypatch):
+    shards, rows = 8, 50_000
+    hashed = ((None, np.arange(first, shards * rows, shards, np.uint64)) for first in range(shards))
+    monkeypatch.setattr(corpus.same_ids, "_hashes", lambda *_: hashed)
+    recipe = recipe_for(tmp_path)
+    (step,) = [step for step in pipeline.route(recipe, input_files(recipe)) if step.name == "left_out"]
+    tracemalloc.start()
+    try:
+        assert same_ids([], []) == (0, ())
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    told = step.estimate.memory(SimpleNamespace(documents=shards * rows))
+    assert 0.9 * told < held < 1.1 * told

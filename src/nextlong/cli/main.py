@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import nextlong
 from nextlong.cli import completion, doctor, reports, share, states, sweep
@@ -39,7 +39,11 @@ _ONLY_SHOW = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help()
+        return _USER_MISTAKE
+    asked = parser.parse_args(arguments)
     error_console = Console(stderr=True)
     code: int | None = None
     try:
@@ -81,7 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that asks whether a nearly right command was meant."""
+    """The parser of all commands and of each, which tells itself what it does not know; FILEs may also stand behind options."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Return what was asked; nothing is left over."""
+        asked, left = super().parse_known_args(args, namespace)
+        if left and hasattr(asked, "sources") and not any(word.startswith("-") for word in left):
+            asked.sources, left = [*asked.sources, *left], []
+        if left:
+            hint = "; behind --set stands KEY=VALUE" if "--set" in (args or ()) else ""
+            hint = "; nextlong plan says what a run would do" if "--dry-run" in left else hint
+            self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
+        return asked, left
 
     def error(self, message: str) -> NoReturn:
         """End with the message, and exit code 2."""
@@ -170,8 +185,7 @@ def _init(asked: argparse.Namespace) -> None:
     from nextlong.cli import starter
     from nextlong.recipe import presets, template
 
-    if asked.recipe.exists() and not asked.force:
-        raise NextlongError(f"{asked.recipe} exists; choose another name, or say --force to overwrite it")
+    starter.check_name(asked.recipe, is_forced=asked.force)
     recipe: Recipe | None = None
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."

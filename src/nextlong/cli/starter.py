@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from nextlong.cli.columns import columns_of
-from nextlong.errors import CorpusError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
@@ -22,6 +23,10 @@ from nextlong.recipe.lengths import read_length
 
 _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 _TEXT_SUFFIXES = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # no part of a name, either
+# .json may be either.
+_NEVER_RECIPES = tuple({*_DATA_SUFFIXES, *_TEXT_SUFFIXES, ".html", ".htm", ".warc"} - {".json"})
+_LIKE_A_RECIPE = re.compile(rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE)
+_LOOKED_AT_BYTES = 1 << 16
 _VOCABULARY = 32_000
 _SEPARATE_FILES = 8  # each a source of its own, for weights, caps and statistics; more are parts of one
 
@@ -47,6 +52,18 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
             "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
         }
     )
+
+
+def check_name(path: Path, *, is_forced: bool) -> None:
+    """Raise RecipeError for a name that no recipe should have, or that of a file which is there; never overwrites documents."""
+    if path.name.lower().endswith(_NEVER_RECIPES):
+        raise RecipeError(f"{path} is a name for documents, not for a recipe; say: nextlong init my.yaml {path}")
+    if not path.exists():
+        return
+    if not is_forced:
+        raise RecipeError(f"{path} exists; choose another name, or say --force to overwrite it")
+    if path.is_file() and not _LIKE_A_RECIPE.search(path.read_bytes()[:_LOOKED_AT_BYTES]):
+        raise RecipeError(f"{path} is no recipe, so it is not overwritten; choose another name")
 
 
 def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> Json:

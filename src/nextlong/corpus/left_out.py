@@ -46,6 +46,7 @@ class Looks:
     hashes: tuple[Path, ...]
     rejects: tuple[Path, ...]
     keep: tuple[Path, ...]  # of select
+    stay: tuple[Path, ...]  # of the last step that leaves documents out
     ingested: Sequence[IngestResult]
     labels: Sequence[str]  # the source of each of `ingested`
     selected: SelectResult
@@ -57,7 +58,7 @@ def gather_left_out(out: Path, *, looks: Looks) -> LeftOutResult:
     """Write `{out}.left_out.json`; return how many were left out for each reason, and how many that stay share ids."""
     reasons = [*_rejects(looks), *_by_where(looks), *_by_select(looks), *_near(looks), *_contaminated(looks)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    count, example = same_ids(looks.documents, looks.keep)
+    count, example = same_ids(looks.documents, looks.stay)
     left_out = {one.reason: one.count for one in reasons if one.count}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 

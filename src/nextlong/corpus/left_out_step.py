@@ -25,6 +25,7 @@ def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, ot
             hashes=tuple(ingest_done.files(".hashes.npy")),
             rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
             keep=tuple(done["select"].files(".keep.npy")),
+            stay=tuple(done["near_duplicates" if "near_duplicates" in done else "select"].files(".keep.npy")),
             ingested=parts,
             labels=labels,
             selected=done["select"].result(SelectResult),
@@ -34,6 +35,6 @@ def left_out_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, ot
         return [partial(gather_left_out, looks=looks)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 8 * amounts.documents
+        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 16 * amounts.documents
     )
-    return Step("left_out", 2, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
+    return Step("left_out", 3, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)

@@ -43,7 +43,7 @@ class Look:
 
     source: Source
     is_whole: bool  # everything was read, and every distinct text kept
-    text_bytes: float  # of the whole source
+    scale: float  # of the whole source, per what was read
     documents: int
     read_bytes: int
     distinct_documents: int
@@ -52,9 +52,9 @@ class Look:
     rejects: Counter[RejectKind]
 
     @property
-    def scale(self) -> float:
-        """Of the whole source, per what was read."""
-        return self.text_bytes / self.read_bytes if self.read_bytes else 1.0
+    def text_bytes(self) -> float:
+        """Of the whole source."""
+        return self.scale * self.read_bytes
 
     @property
     def text_scale(self) -> float:
@@ -122,10 +122,10 @@ def _look_at_source(
         texts: Iterable[bytes] = itertools.chain.from_iterable(
             _texts(file, source, max_document_chars, rejects) for file in files
         )
-        text_bytes = 0.0
+        scale = 1.0
     else:
         share = min(1.0, most_bytes / max(1, estimate))
-        texts, text_bytes, rejects = _sample(source, files, share, max_document_chars)
+        texts, scale, rejects = _sample(source, files, share, max_document_chars)
     keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
     documents = read_bytes = distinct = distinct_chars = 0
     kept: list[str] = []
@@ -142,15 +142,13 @@ def _look_at_source(
         if digest % keep_every == 0 or not kept:
             kept.append(text)
     kept_all = is_whole and len(kept) == distinct
-    return Look(
-        source, kept_all, text_bytes or read_bytes, documents, read_bytes, distinct, distinct_chars, kept, rejects
-    )
+    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects)
 
 
 def _sample(
     source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
 ) -> tuple[list[bytes], float, Counter[RejectKind]]:
-    """Return about a `share` of a source's texts, from random places, how many bytes of text it holds in all, and rejects.
+    """Return about a `share` of a source's texts, from random places, how much more there is in all, and rejects.
 
     The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
     """
@@ -158,7 +156,7 @@ def _sample(
     ends = list(itertools.accumulate(file.bytes for file in files))
     texts: list[bytes] = []
     rejects = Counter[RejectKind]()
-    held = covered = 0.0  # bytes of text, and of files, at the places
+    covered = 0.0  # bytes of files, at the places
     through: set[int] = set()
     for number in range(_PLACES):
         at = (number + draw.random()) / _PLACES * ends[-1]
@@ -177,9 +175,8 @@ def _sample(
             sampled = sample_through(file, source, share=share, most_through=most_through, draw=draw, **limits)
         texts += sampled.texts
         rejects += sampled.rejects
-        held += sum(map(len, sampled.texts))
         covered += sampled.share * file.bytes
-    return texts, held / covered * ends[-1] if covered else 0.0, rejects
+    return texts, ends[-1] / covered if covered else 1.0, rejects
 
 
 def _texts(file: InputFile, source: Source, max_document_chars: int, rejects: Counter[RejectKind]) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Same ids: how many documents that stay have the user's id of an earlier one of their source, and two of them.
 
-In:  DOCUMENTS shards, and which rows select keeps. Out: a count, and the first such pair.
-Eight bytes a document are held: of equal ids, hashes are equal.
+In:  DOCUMENTS shards, and which of their rows stay. Out: a count, and one such pair.
+Sixteen bytes a document are held at most: of equal ids, hashes are equal.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ _HEAD_CHARS: Final = 60
 
 
 def same_ids(documents: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
-    """Return how many kept documents have the id of an earlier one, and of the first pair: source, id, and how each text begins."""
+    """Return how many documents that stay have the id of an earlier one; and source, id, and how two texts of one id begin.
+
+    Those are the first two of the id with the smallest hash.
+    """
     shards = [hashes for _, hashes in _hashes(documents, keep)]
-    ordered = np.sort(np.concatenate([*shards, np.empty(0, np.uint64)]))
+    ordered = np.concatenate([*shards, np.empty(0, np.uint64)])
     del shards
+    ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()

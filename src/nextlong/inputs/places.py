@@ -78,7 +78,7 @@ def sample_through(
                 texts.append(item.text.encode())
         if read > most_through:
             return Sampled(texts, sum(map(len, texts)) / whole, +rejects)
-    return Sampled(texts, sum(map(len, texts)) / max(1, read), +rejects)
+    return Sampled(texts, sum(map(len, texts)) / read if read else share, +rejects)
 
 
 def _from_lines(

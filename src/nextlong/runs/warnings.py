@@ -14,7 +14,7 @@ from nextlong.export.card import public_name
 from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.results import IngestResult, LeftOutResult, SelectResult, SplitResult, TokenizerResult
+from nextlong.results import ChunkResult, IngestResult, LeftOutResult, SplitResult, TokenizerResult
 from nextlong.schemas import Layout
 from nextlong.tokens import lost
 
@@ -239,9 +239,9 @@ def _same_ids(seen: Seen) -> str:
     if not result.same_ids:
         return ""
     source, name, one, other = result.same_id_example
-    kept = seen.run.steps["select"].result(SelectResult).kept
+    stay = sum(part.documents for part in seen.run.steps["chunk"].results(ChunkResult))
     return (
-        f"{result.same_ids:,} of {kept:,} documents have the id of an earlier one of their source, so spans do not tell which of "
+        f"{result.same_ids:,} of {stay:,} documents have the id of an earlier one of their source, so spans do not tell which of "
         f"them a token comes from; in source {source}, {name!r} is the id of “{one} …” and of “{other} …”; make ids unique, or "
         "name another column as ingest.sources[].id"
     )
