@@ -26,3 +26,14 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shar
         "no_such_model is no folder here, so it is looked for on the Hugging Face hub"
         in command(*init, "no_such_model").stdout
     )
+
+
+def test_init_makes_steps_of_whole_rows(command, shared_run, tmp_path):
+    """The preset's 8,192 tokens are no whole rows of 3 · 1,024, and are four of the run's 2,048."""
+    init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--preset", "tiny", "--force")
+    assert "tokens_per_step" not in command(*init).stdout
+    packed = (*init, "--set", "data.pack=3072")
+    assert "training.tokens_per_step: 9,216, whole rows of 3,072 tokens, in place of 8,192" in command(*packed).stdout
+    assert "tokens_per_step: 9216" in (tmp_path / "t.yaml").read_text()
+    command(*packed, "--set", "training.tokens_per_step=8192")
+    assert "tokens_per_step: 8192" in (tmp_path / "t.yaml").read_text()

@@ -55,3 +55,24 @@ def test_the_command_prints_the_plan(train_recipe, command, tmp_path):
     for word in ("parameters:", "memory:", "operations:", "time:", "measured here"):
         assert word in said
     assert json.dumps(said).isascii() or said
+
+
+def test_steps_that_training_refuses_are_refused(train_recipe):
+    from nextlong.errors import RecipeError
+    from nextlong.train import plan
+
+    with pytest.raises(RecipeError, match=r"tokens_per_step=5,000 is not a multiple of a row's 2,048 tokens; use 4096"):
+        plan.planned(train_recipe({"training.tokens_per_step": 5000}))
+
+
+def test_many_passes_over_the_data_are_warned_of(train_recipe):
+    from nextlong.train import plan
+
+    few = plan.planned(train_recipe())
+    assert few.passes == 6 / (few.rows // 2)
+    assert f"the data are read {few.passes:g} times" in dict(plan.facts(few))["rows"]
+    assert few.warning == ""
+    many = plan.planned(train_recipe({"training.steps": 6000}))
+    assert many.passes == 1000 * few.passes
+    assert dict(plan.facts(many))["warning"] == many.warning == many.as_json()["notes"][-1]
+    assert many.warning.startswith(f"the data are read {many.passes:g} times")

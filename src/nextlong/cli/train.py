@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,7 +145,7 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
         model=asked.model and _absolute_if_there(asked.model),
         overrides=tuple(asked.overrides),
     )
-    _check_runs(recipe)
+    recipe, changed = _with_whole_rows(recipe, asked.overrides)
     heading = f"A training recipe of nextlong{f', preset {asked.preset}' if asked.preset else ''}.\n"
     heading += f"`nextlong train {path} --dry-run` says what it will take, `nextlong train {path}` does it."
     with store.explained(path):
@@ -156,14 +157,25 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
         tables.say(
             f"model.path: {asked.model} is no folder here, so it is looked for on the Hugging Face hub", Console()
         )
+    if changed:
+        tables.say(changed, Console())
     tables.say(f"wrote {path}; next: nextlong train {path} --dry-run", Console())
 
 
-def _check_runs(recipe: TrainRecipe) -> None:
+def _with_whole_rows(recipe: TrainRecipe, overrides: Sequence[str]) -> tuple[TrainRecipe, str]:
+    """Return the recipe with steps of whole rows of its runs, and what was changed for that, in words; the user's own stay."""
     from nextlong.runs.opened import Run
+    from nextlong.train.batches import nearest_multiple
 
-    for run in recipe.data.runs:
-        Run(run)
+    longest = max((Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None)
+    row_tokens, asked = recipe.data.pack or longest, recipe.training.tokens_per_step
+    is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
+    if row_tokens is None or asked % row_tokens == 0 or is_own:
+        return recipe, ""
+    whole = nearest_multiple(asked, row_tokens=row_tokens)
+    training = recipe.training.model_copy(update={"tokens_per_step": whole})
+    changed = f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {asked:,}"
+    return recipe.model_copy(update={"training": training}), changed
 
 
 def _absolute(path: str) -> str:

@@ -41,13 +41,18 @@ class Plan:
         return numbers.reshape(-1, self.micro_batch_rows)
 
 
+def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
+    """Return the tokens of whole rows, at least one, that come nearest."""
+    return max(1, round(tokens_per_step / row_tokens)) * row_tokens
+
+
 def plan_batches(
     *, rows: int, row_tokens: int, tokens_per_step: int, micro_batch_rows: int, world_size: int, seed: int
 ) -> Plan:
     """Return the plan, or raise a user's error if a step cannot be made of whole rows on these ranks."""
     rows_per_step, rest = divmod(tokens_per_step, row_tokens)
     if rest or not rows_per_step:
-        near = max(1, round(tokens_per_step / row_tokens)) * row_tokens
+        near = nearest_multiple(tokens_per_step, row_tokens=row_tokens)
         raise RecipeError(
             f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens; use {near}"
         )

@@ -10,6 +10,7 @@ that the paper gives; of this machine: measured, on one and two layers of the mo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +24,14 @@ from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.train import costs
+from nextlong.train.batches import plan_batches
 from nextlong.train.recipe import TrainRecipe
 
 # Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h for 512K (128 H100), to within 10 %.
 UTILISATION: Final = 0.195
 _DRAWN_STEPS: Final = 200
 _PROBE_SECONDS: Final = 20.0
+_MOST_PASSES: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,18 @@ class Planned:
     plan: Plan
     rows: int
     row_tokens: int
+    passes: float
     said: Sequence[str]
+
+    @property
+    def warning(self) -> str:
+        """What to think of before this is trained; "" for nothing."""
+        if self.passes <= _MOST_PASSES:
+            return ""
+        return (
+            f"the data are read {self.passes:g} times; above {_MOST_PASSES} passes, it helps a model less and less. "
+            "Make more sequences, or lower training.steps"
+        )
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
@@ -138,18 +152,22 @@ class Planned:
             "parameters": plan.sizes.parameters,
             "rows": self.rows,
             "row_tokens": self.row_tokens,
+            "passes": self.passes,
             "steps": training.steps,
             "tokens": training.tokens_per_step * training.steps,
             "memory_bytes": asdict(plan.memory) | {"total": plan.memory.total},
             "flops": plan.flops,
             "seconds": plan.seconds,
             "basis": plan.basis,
-            "notes": list(self.said),
+            "notes": [*self.said, *filter(None, [self.warning])],
         }
 
 
 def planned(recipe: TrainRecipe) -> Planned:
-    """Return the plan of a recipe; reads the runs' index and the model's config, and no weights."""
+    """Return the plan of a recipe; reads the runs' index and the model's config, and no weights.
+
+    Raises RecipeError or CorpusError for steps that training would refuse.
+    """
     from nextlong.train import model, rope
     from nextlong.train.rows import TrainingRows, source_of
     from nextlong.train.start import run_tokenizer_of, vocabulary_of
@@ -158,12 +176,21 @@ def planned(recipe: TrainRecipe) -> Planned:
     config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))
     tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer) if recipe.data.chat else None
     rows = TrainingRows(source_of(recipe.data, split="train", tokenizer=tokenizer), attention=recipe.attention)
+    batches = plan_batches(
+        rows=len(rows),
+        row_tokens=recipe.data.pack or rows.source.row_tokens,
+        tokens_per_step=recipe.training.tokens_per_step,
+        micro_batch_rows=recipe.training.micro_batch_rows,
+        world_size=1,  # how the ranks of `hardware` share a step is checked by `plan`
+        seed=recipe.seed,
+    )
     said = rope.set_base(
         config, base=recipe.model.rope_base, max_tokens=rows.longest_document, scaling=recipe.model.rope_scaling
     )
     documents = [rows[row].bounds.diff().tolist() for row in range(min(len(rows), 64))]
     row_tokens = max(sum(lengths) for lengths in documents)
-    return Planned(recipe, plan(recipe, config, documents), len(rows), row_tokens, said)
+    passes = math.ceil(batches.epoch(recipe.training.steps) * 100) / 100
+    return Planned(recipe, plan(recipe, config, documents), len(rows), row_tokens, passes, said)
 
 
 def show(recipe: TrainRecipe, console: Console) -> None:
@@ -186,7 +213,8 @@ def facts(whole_plan: Planned) -> list[tuple[str, str]]:
         (
             "rows",
             f"{whole_plan.rows:,} of up to {whole_plan.row_tokens:,} tokens; {tokens:,} tokens in "
-            f"{counted(training.steps, 'step')}, {counted(training.tokens_per_step // whole_plan.row_tokens, 'row')} each",
+            f"{counted(training.steps, 'step')}, {counted(training.tokens_per_step // whole_plan.row_tokens, 'row')} each; "
+            f"the data are read {whole_plan.passes:g} times",
         ),
         (
             "memory",
@@ -201,4 +229,6 @@ def facts(whole_plan: Planned) -> list[tuple[str, str]]:
         from nextlong.train.ranks import memory_knob
 
         shown.append(("too large", f"{hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}"))
+    if whole_plan.warning:
+        shown.append(("warning", whole_plan.warning))
     return shown
