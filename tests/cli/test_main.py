@@ -139,13 +139,13 @@ def test_a_preset_is_copied_as_it_is(call, tmp_path, option):
 
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path = tmp_path / "my.yaml"
-    path.write_text("mine")
+    path.write_text("tokenizer: mine")
     code, out, err = call("init", path)
     assert (code, out) == (2, "")
     assert err == f"error: {path} exists; choose another name, or say --force to overwrite it\n"
-    assert path.read_text() == "mine"
+    assert path.read_text() == "tokenizer: mine"
     assert call("init", path, "--force")[0] == 0
-    assert path.read_text() != "mine"
+    assert path.read_text() != "tokenizer: mine"
 
 
 def test_init_where_nothing_can_be_written(call, tmp_path):

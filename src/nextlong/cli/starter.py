@@ -62,7 +62,7 @@ def check_name(path: Path, *, is_forced: bool) -> None:
         return
     if not is_forced:
         raise RecipeError(f"{path} exists; choose another name, or say --force to overwrite it")
-    if path.is_file() and not _LIKE_A_RECIPE.search(path.read_bytes()[:_LOOKED_AT_BYTES]):
+    if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_LOOKED_AT_BYTES]):
         raise RecipeError(f"{path} is no recipe, so it is not overwritten; choose another name")
 
 

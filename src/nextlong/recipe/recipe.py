@@ -107,7 +107,8 @@ class Recipe(Section):
         if self.export.wants_eos and self.tokenizer.eos is None:
             raise ValueError(
                 f"export.formats: {' and '.join(self.export.wants_eos)} wants an EOS token at the end of every document, but "
-                "tokenizer.eos is null; name one, such as --set tokenizer.eos='<|endoftext|>'"
+                "tokenizer.eos is null; name your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2), or "
+                "by `nextlong run RECIPE --set tokenizer.eos=NAME`"
             )
         return self
 

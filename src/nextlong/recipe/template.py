@@ -22,6 +22,7 @@ _SHOWN = frozenset(
         "ingest.dedup",
         "decontaminate.files",
         "encoder.model",
+        "tokenizer.eos",
         *(f"compose.{key}" for key in ("method", "sequences", "target_tokens")),
         *(f"export.{key}" for key in ("formats", "pack", "validation")),
     }
