@@ -312,7 +312,15 @@ def test_the_page_of_a_state_that_the_directory_stood_for_goes_with_it(own, call
     stays = next(state.name for state in record.states(own) if state.name != current)
     for page in ("report.html", f"report-{stays}.html"):
         (own / page).write_text(page)
-    assert call("prune", own, "--keep", stays, "--yes")[0] == 0
+    told = json.loads(call("prune", own, "--keep", stays, "--json")[1])["folders"]
+    again = f"nextlong report {own}@{stays} makes it again, of {stays}"
+    assert [(one["path"], one["why"]) for one in told[-2:]] == [
+        (str(own / page), again) for page in ("report.html", f"report-{stays}.html")
+    ]
+    code, out, _ = call("prune", own, "--keep", stays, "--yes")
+    assert code == 0
+    assert "report.html" in out
+    assert ", 2 pages, and the states" in out
     assert record.current(own) == stays
     assert not list(own.glob("*.html"))  # `nextlong report` draws it anew
 

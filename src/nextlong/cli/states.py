@@ -195,17 +195,21 @@ def _prune(asked: argparse.Namespace) -> None:
     console = PipeConsole()
     with store.locked(run_dir):
         kept, dropped = prune.choose(run_dir, keep=asked.keep, drop=asked.drop)
-        waste = prune.find_waste(run_dir, kept, dropped)
+        waste, pages = prune.find_waste(run_dir, kept, dropped), prune.find_pages(run_dir, kept, dropped)
         if asked.json:
             if asked.yes:
                 prune.remove(run_dir, kept, dropped, waste)
-            print(json.dumps(_as_json(kept, dropped, waste, removed=asked.yes), indent=1, ensure_ascii=False))
+            print(
+                json.dumps(_as_json(kept, dropped, [*waste, *pages], removed=asked.yes), indent=1, ensure_ascii=False)
+            )
             return
         if not waste and not dropped:
             tables.say(f"{run_dir}: there is nothing that no state needs", console)
             return
-        _show_waste(waste, console)
+        _show_waste([*waste, *pages], console)
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
+        if pages:
+            line += f", {counted(len(pages), 'page')}"
         if dropped:
             line += f", and the state{'s' if len(dropped) > 1 else ''} {_first([state.name for state in dropped])}"
         line += f"; what stays: {_first([state.name for state in kept])}"
@@ -233,7 +237,9 @@ def _as_json(kept: Sequence[State], dropped: Sequence[State], waste: Sequence[pr
 
 def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:
     table = tables.table()
-    table.add_column("folder", overflow="fold")
+    table.add_column(
+        "folder or page" if any(one.path.suffix == ".html" for one in waste) else "folder", overflow="fold"
+    )
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("what it is", overflow="fold")
     for one in waste:

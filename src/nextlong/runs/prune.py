@@ -8,6 +8,7 @@ anywhere, every state that is still listed is whole, and what was left half remo
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -85,15 +86,25 @@ def _why(folder: Path, dropped: Sequence[State]) -> str:
     return "of no state" if manifest_of(folder) else "not finished"
 
 
+def find_pages(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> list[Waste]:
+    """Return the pages of reports that go with the states that are dropped."""
+    gone = {state.name for state in dropped}
+    pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a state that goes")
+    if record.current(run_dir) in gone:
+        stays = kept[-1].name  # for which the directory will stand
+        again = f"nextlong report {shlex.quote(f'{run_dir}@{stays}')} makes it again, of {stays}"
+        pages |= dict.fromkeys([run_dir / CURRENT, run_dir / page_name([stays])], again)
+    return [Waste(page, page.stat().st_size, why) for page, why in pages.items() if page.exists()]
+
+
 def remove(run_dir: Path, kept: Sequence[State], dropped: Sequence[State], waste: Sequence[Waste]) -> None:
     """Remove states with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
         gone = {state.name for state in dropped}
-        pages = pages_of(run_dir, gone) if gone else []
+        pages = find_pages(run_dir, kept, dropped)
         if record.current(run_dir) in gone:
             record.stand_for(kept[-1])
-            pages += [run_dir / CURRENT, run_dir / page_name([kept[-1].name])]  # drawn anew by the next run or report
-        for path in (*(state.record for state in dropped), *(page for page in pages if page.exists())):
+        for path in (*(state.record for state in dropped), *(page.path for page in pages)):
             store.remove_file(path)
         for path in _set_aside(run_dir, waste):
             shutil.rmtree(path)
