@@ -44,6 +44,12 @@ def test_a_mistake_is_told_with_its_cure(arguments, told, capsys, monkeypatch, t
     assert not list(tmp_path.iterdir())
 
 
+def test_the_missing_files_of_all_tasks_are_told(capsys):
+    told = refused(capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2")
+    assert "is missing; it comes from SQuAD 2.0's" in told
+    assert "is missing; it comes from HotpotQA's" in told
+
+
 def test_helmets_results_become_a_table(tmp_path, capsys):
     arguments = {"datasets": "kilt_nq", "input_max_length": 8192, "model_name_or_path": "org/m-8B"}
     (tmp_path / "x.json").write_text(

@@ -41,6 +41,16 @@ def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
     ]
 
 
+def test_every_missing_file_is_explained_and_those_of_one_origin_at_once():
+    essays, squad = "ruler/PaulGrahamEssays.json", "ruler/squad.json"
+    told = str(DataFiles(None).missing([essays, squad, RAG, RAG_EXAMPLES])).split("\n")
+    where = "(in the folder that --data names)"
+    assert told[0].startswith(f"{essays} {where} is missing; it comes from NVIDIA/RULER on GitHub, whose scripts/")
+    assert told[1].startswith(f"{squad} {where} is missing; it comes from SQuAD 2.0's")
+    assert told[2].startswith(f"{RAG} {where}, {RAG_EXAMPLES} {where} are missing; they come with HELMET's data")
+    assert len(told) == 3
+
+
 def test_a_damaged_gzip_is_told_with_its_source(tmp_path):
     whole = gzip.compress(b'{"text": "a long essay"}')
     (tmp_path / "ruler").mkdir()

@@ -68,6 +68,7 @@ def check(asked: Asked, *, context: int | None) -> None:
     for task in asked.tasks:
         if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
             raise EvaluateError(f"{task.name}: say --run RUN, the run whose sequences are read")
+    missing: dict[str, None] = {}
     for task, length in pairs(asked):
         if context is not None and length is not None and length > context:
             raise EvaluateError(
@@ -75,9 +76,9 @@ def check(asked: Asked, *, context: int | None) -> None:
                 f"model that is longer "
                 "(--context says otherwise, at your own risk)"
             )
-        for name in files_of(task, length):
-            if not is_there(name, asked.data):
-                asked.data.path(name)
+        missing |= dict.fromkeys(name for name in files_of(task, length) if not is_there(name, asked.data))
+    if missing:
+        raise asked.data.missing(list(missing))
 
 
 def files_of(task: Task | Probe, length: int | None) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
 
 SOURCES: Final = {
-    "ruler/PaulGrahamEssays.json": f"scripts/data/synthetic/json/download_paulgraham_essay.py of {_RULER} writes it; any JSON with "
-    "a field `text`, or ruler/essays.txt, does as well (the scores then compare only with your own)",
+    "ruler/PaulGrahamEssays.json": f"{_RULER}, whose scripts/data/synthetic/json/download_paulgraham_essay.py writes it; any "
+    "JSON with a field `text`, or ruler/essays.txt, does as well (the scores then compare only with your own)",
     "ruler/squad.json": "SQuAD 2.0's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer), under this name",
     "ruler/hotpotqa.json": "HotpotQA's hotpot_dev_distractor_v1.json (hotpotqa.github.io), under this name",
     "ruler/english_words.json": f"scripts/data/synthetic/json/english_words.json of {_RULER}",
@@ -34,8 +34,9 @@ SOURCES: Final = {
     "icl/banking77/train.csv": "PolyAI-LDN/task-specific-datasets on GitHub, banking_data/train.csv",
     "icl/banking77/test.csv": "PolyAI-LDN/task-specific-datasets on GitHub, banking_data/test.csv",
     "icl/clinc150/data_full.json": "clinc/oos-eval on GitHub, data/data_full.json",
-    "icl/nlu/train.csv": "columns text, scenario, intent: NLU-Evaluation-Data (xliuhw/NLU-Evaluation-Data on GitHub), nine tenths",
-    "icl/nlu/test.csv": "columns text, scenario, intent: the other tenth of NLU-Evaluation-Data",
+    "icl/nlu/train.csv": "nine tenths of NLU-Evaluation-Data (xliuhw/NLU-Evaluation-Data on GitHub), as columns text, "
+    "scenario, intent",
+    "icl/nlu/test.csv": "the other tenth of NLU-Evaluation-Data, as columns text, scenario, intent",
     "longbench-v2/data.json": "LongBench v2's data.json (THUDM/LongBench-v2 on the Hugging Face hub)",
     "infinitebench/longbook_qa_eng.jsonl": "InfiniteBench's longbook_qa_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
     "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl "
@@ -58,7 +59,20 @@ class DataFiles:
             for place in (self.folder / name, self.folder / f"{name}.gz"):
                 if place.is_file():
                     return place
-        raise EvaluateError(f"{self._named(name)} is missing; {origin(name)}")
+        raise self.missing([name])
+
+    def missing(self, names: Sequence[str]) -> EvaluateError:
+        """Return the error that these files are missing: a line for those of one origin."""
+        of_origin: dict[str, list[str]] = {}
+        for name in names:
+            of_origin.setdefault(origin(name), []).append(self._named(name))
+        lines = [
+            f"{', '.join(named)} are missing; {told.replace('it comes', 'they come', 1)}"
+            if named[1:]
+            else f"{named[0]} is missing; {told}"
+            for told, named in of_origin.items()
+        ]
+        return EvaluateError("\n".join(lines))
 
     def has(self, name: str) -> bool:
         """Say whether a file is there."""
