@@ -24,7 +24,14 @@ def test_a_line_a_check_then_its_breaches_then_their_number():
     assert "hashes 12,345 files pass" in lines
     assert "vectors 0 vectors skipped this run has none" in lines
     assert "spans 3 sequences breach 7 breaches" in lines
-    assert lines[-3:] == ["spans: one [bold]", "spans: two", "7 breaches"]
+    assert lines[-3:] == ["spans: one [bold]", "spans: two", "7 breaches; 1 check skipped"]
+
+
+def test_skipped_checks_are_counted_at_the_end():
+    for skipped, told in (0, "no breach"), (1, "no breach; 1 check skipped"), (2, "no breach; 2 checks skipped"):
+        sink = io.StringIO()
+        show([SOUND] + [SKIPPED] * skipped, Path("run"), Console(file=sink, width=120))
+        assert sink.getvalue().splitlines()[-1] == told
 
 
 def test_json_holds_every_check():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.verify.outcome import Outcome
 
@@ -41,7 +42,9 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
             tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
     count = sum(outcome.breaches for outcome in outcomes)
     breaches = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
-    console.print(breaches, highlight=False)
+    skipped = sum(outcome.result == "skipped" for outcome in outcomes)
+    left_out = f"; {counted(skipped, 'check')} skipped" if skipped else ""
+    console.print(f"{breaches}{left_out}", highlight=False)
 
 
 def as_json(outcomes: Sequence[Outcome], run_dir: Path) -> str:
