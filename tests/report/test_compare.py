@@ -86,3 +86,10 @@ def test_what_is_the_same_in_all_is_told_above():
 )  # fmt: skip
 def test_cells(value, text):
     assert compare.text_of(value) == text
+
+
+def test_equal_runs_are_told_to_be_the_same(runs, capsys):
+    assert cli_main.main(["compare", str(runs[0]), str(runs[0])]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("the same in all: ")
+    assert out.endswith("\n\nthey are the same in everything that is compared\n")

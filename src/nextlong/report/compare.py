@@ -74,7 +74,10 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         for key in keys
         if key not in shown and any(row[key] is not None for row in rows)
     ]
-    tables.show_in_blocks(headings, lines, console, names=1)
+    if lines:
+        tables.show_in_blocks(headings, lines, console, names=1)
+    else:
+        tables.say("they are the same in everything that is compared", console)
 
 
 def _keys_in_headings(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
