@@ -60,3 +60,11 @@ def test_a_table_of_names_alone_is_shown():
 @pytest.mark.parametrize(("cells", "text"), [(9, "a/long/id"), (8, "…long/id"), (2, "…d"), (1, "…")])
 def test_the_end_of_an_id_stays(cells, text):
     assert tables.tail("a/long/id", cells) == text
+
+
+def test_nothing_that_turns_the_writing_direction_is_printed(capsys):
+    hostile = "a\u202ab\u202bc\u202cd\u202de\u202ef\u2066g\u2067h\u2068i\u2069j \u05d0"
+    console = Console()
+    tables.show_facts([("warning", hostile)], console)
+    tables.say(hostile, console)
+    assert capsys.readouterr().out == "warning: abcdefghij \u05d0\nabcdefghij \u05d0\n"

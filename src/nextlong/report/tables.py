@@ -17,8 +17,9 @@ from rich.text import Text
 
 from nextlong.wrap import wrapped
 
-# What moves the cursor or colours the screen; tabs and newlines do no harm.
-_CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\t\n")
+# What moves the cursor, colours the screen or turns the order of what follows; tabs and newlines do no harm.
+_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\t\n")
 _GAP_CELLS = 2  # between two columns
 _HEADING_CELLS = 24  # of a heading; what is longer goes on below
 _NAME_CELLS = 24  # of a name before its value
@@ -96,7 +97,7 @@ def tail(text: str, cells: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Return text without control characters other than tab and newline."""
+    """Return text without control characters other than tab and newline, those of the writing direction among them."""
     return text.translate(_CONTROLS)
 
 
