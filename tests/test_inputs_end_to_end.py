@@ -10,6 +10,7 @@ import pytest
 
 import nextlong
 from conftest import write_corpus
+from larger_cases import thorough
 from nextlong.cli import main as cli_main
 from nextlong.corpus import ingest
 
@@ -130,7 +131,7 @@ def _as(suffix, rows, folder):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow", ".csv"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", *thorough(".arrow", ".csv")])
 def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tmp_path, capfd, suffix):
     write_corpus(tmp_path / "corpus")
     lines = [

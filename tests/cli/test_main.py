@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nextlong
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli import main
 from nextlong.recipe import Recipe
@@ -399,7 +400,9 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
     assert (len(done.stdout), done.stderr) == (5, "")
 
 
-@pytest.mark.parametrize("arguments", [["peek", "run"], ["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"]])
+@pytest.mark.parametrize(
+    "arguments", [["peek", "run"], *thorough(["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"])]
+)
 def test_a_reader_that_never_reads_is_no_error(folder, arguments):
     command, path, *rest = arguments
     called = [sys.executable, "-m", "nextlong", command, str(folder / path), *rest]
