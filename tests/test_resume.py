@@ -34,6 +34,7 @@ STEPS = [
 
 
 SEARCH = ["index", "lists", "tune", "mine"]
+CHEAP = "compose.method=standard"  # where only what is read matters: nothing is embedded or mined
 
 
 @pytest.fixture(scope="session")
@@ -223,7 +224,7 @@ def drop_last_line(path):
 
 
 def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_corpus, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     assert total(pipeline.run(recipe)["ingest"], "documents") == 195
     (tmp_path / "3.jsonl").rename(own_corpus / "3.jsonl")
@@ -253,7 +254,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
 
 
 def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own_corpus, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
     before = total(pipeline.run(recipe)["ingest"], "documents")
     drop_last_line(own_corpus / "1.jsonl")
     drop_last_line(own_corpus / "3.jsonl")
