@@ -83,15 +83,6 @@ def complaint(capsys, recipe, folder):
     return message
 
 
-def wait_for(condition, process):
-    """Return once the condition holds; fail if the process ends before, or after a minute."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "waited a minute in vain"
-        time.sleep(0.002)
-
-
 def files_made(run_dir):
     return sum(1 for _ in run_dir.glob("[0-9]*/part-*"))
 
@@ -115,12 +106,6 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
     assert not (tmp_path / "run" / RUN_FILE).exists()
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
-
-
-def server_is_starting(process):
-    """Whether the server that workers are forked from is there; it imports for half a second before the first worker."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return any(b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
 
 
 def alive_in_group(process):
@@ -148,15 +133,10 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
     by_workers, shared_run, hashes_of, tmp_path, moment, send, number, code, line
 ):
     recipe = by_workers(tmp_path / "run")
-    if moment == "at work":
-        process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"), 30)
-        send(process.pid, number)
-        process.send_signal(signal.SIGCONT)
-    else:
-        process = start(recipe, tmp_path)
-        wait_for(lambda: server_is_starting(process), process)
-        time.sleep(0.2)  # were it later, at any moment of the run, the same would have to be said
-        send(process.pid, number)
+    at_work, first_call_of_a_worker = (parts_of(tmp_path / "run"), 30), ("*/pymp-*/listener-*", 1)
+    process = stop_at(["run", written(recipe, tmp_path)], *(at_work if moment == "at work" else first_call_of_a_worker))
+    send(process.pid, number)
+    process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert message == f"{line}stopped; what is finished is kept, the same command goes on from there\n"
