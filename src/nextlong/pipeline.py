@@ -81,8 +81,9 @@ def run(
         if name not in record.state_names(run_dir):
             check_named_ids(recipe.ingest.sources, files)
             check_enough(recipe, files)
+            shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
             for note in whole_files(
-                recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)
+                recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=worker_count(recipe)
             ):
                 reporter.tell(note)
         # Only once they are ingested, so that a file that was refused may be mended.
