@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def _batch(texts: Sequence[str]) -> list[Numbers]:
     return np.split(_mixed(sums * _powers(_BASE_INVERSE, len(codes).bit_length())[firsts]), cuts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _terms(bits: int) -> Numbers:
     """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
 
@@ -82,13 +82,13 @@ def _terms(bits: int) -> Numbers:
     return _mixed(lower * _BASE) * letters
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_alone(bits: int) -> NDArray[np.bool_]:
     """Return which code points below 2^bits are a word by themselves, shape (2^bits,)."""
     alone = np.zeros(1 << bits, np.bool_)
     for codes in _ALONE:
-        alone[codes.start : codes.stop] = True
-    return alone & (_terms(bits) != 0)
+        alone[codes.start : codes.stop] = _terms(bits)[codes.start : codes.stop] != 0
+    return alone
 
 
 @lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays
