@@ -84,7 +84,7 @@ def run(
             shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
             for note in (
                 mostly_too_long(recipe, files),
-                *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes),
+                *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=worker_count(recipe)),
             ):
                 if note:
                     reporter.tell(note)
