@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nextlong.cli.columns import columns_of, id_column, text_column
+from nextlong.cli.columns import id_column, look_into, text_column
 
 ROWS = [
     {"doc_id": "a1", "title": "One", "content": "A text that is longer than its title.", "meta": {"lang": "en"}},
@@ -33,7 +33,8 @@ def written(folder, kind):
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow", "csv"])
 def test_every_format_is_looked_into(tmp_path, kind):
-    assert columns_of(str(written(tmp_path, kind))) == ("content", "doc_id")
+    (look,) = look_into(str(written(tmp_path, kind)))
+    assert (look.text, look.id, look.suffix) == ("content", "doc_id", f".{kind}")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +62,19 @@ def test_names_come_before_lengths_and_ids_differ(columns, text, own_id):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv", "jsonl.gz"])
 def test_what_cannot_be_read_tells_nothing(tmp_path, kind, content):
     (tmp_path / f"a.{kind}").write_bytes(content)
-    assert columns_of(str(tmp_path / f"a.{kind}"))[1] is None
+    (look,) = look_into(str(tmp_path / f"a.{kind}"))
+    assert look.id is None
+    assert look.text is None
+    assert look.problem or kind == "csv"  # of which any text may be the heading
 
 
-def test_of_several_files_the_first_that_tells(tmp_path):
-    (tmp_path / "0.jsonl").touch()
-    written(tmp_path, "jsonl")
-    assert columns_of(str(tmp_path / "*.jsonl")) == ("content", "doc_id")
+def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.jsonl").write_text('{"url": "u", "text": "t"}\n' * 2)
+    written(tmp_path, "csv")
+    (tmp_path / "a.txt").write_text("a document")
+    looks = look_into(str(tmp_path))
+    assert [look.suffix for look in looks] == [".jsonl"] * 8 + [".csv", ".txt"]
+    assert [look.text for look in looks[7:]] == ["text", "content", None]
+    assert looks[0].repeating == ("url", "u")
+    assert not looks[-1].has_columns

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nextlong.cli.starter import starter
+from nextlong.cli.starter import notes, starter
 from nextlong.errors import CorpusError
 
 
@@ -92,6 +92,45 @@ def test_columns_are_found_and_defaults_stay_where_they_are_not(folder):
     first, second = starter(folder / "my.yaml", ["a.csv", "empty.jsonl"]).ingest.sources
     assert (first.text, first.id) == ("content", "doc_id")
     assert (second.text, second.id) == ("text", "id")
+
+
+def test_files_of_other_columns_are_sources_of_their_own(folder):
+    for name, text in {"few/a.jsonl": "text", "few/b.jsonl": "body"}.items():
+        touch(folder, name)
+        (folder / name).write_text(f'{{"{text}": "a text"}}\n')
+    few = starter(folder / "my.yaml", ["few"]).ingest.sources
+    assert [(source.label, source.text) for source in few] == [("a", "text"), ("b", "body")]
+    (folder / "few/c.csv").write_text("content\na text\n")
+    for number in range(9):
+        (folder / f"few/{number}.jsonl").write_text('{"text": "a text"}\n')
+    (folder / "few/b.jsonl").unlink()
+    many = starter(folder / "my.yaml", ["few"]).ingest.sources
+    assert [(os.path.relpath(source.path, folder), source.text) for source in many] == [
+        ("few/**/*.jsonl", "text"), ("few/**/*.csv", "content"),
+    ]  # fmt: skip
+
+
+def notes_of(folder, *asked):
+    """Return what is said of the sources of a recipe for `asked`, without the folder's name."""
+    path = folder / "my.yaml"
+    return [
+        note.replace(f"{folder}/", "").replace(str(folder), ".") for note in notes(path, starter(path, asked), asked)
+    ]
+
+
+def test_what_was_found_and_what_not_is_said(folder):
+    touch(folder, "in/empty.jsonl", "in/notes.txt", "in/old.doc", "beside.txt", "README.md")
+    (folder / "in/a.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
+    assert notes_of(folder, "in", "s3://bucket/x.jsonl") == [
+        "in: text from 'text', ids from 'id', which repeat ('x' stands twice): make them unique, or name another column as id",
+        "in: notes.txt: each file, or page, is a document",
+        "in: in/empty.jsonl cannot be read: it holds no records; mend it, or leave it out",
+        "x: not looked into; text from 'text' and ids from 'id' are guesses",
+        "in: left out, for their names tell no known format: old.doc",
+    ]
+    assert notes_of(folder) == [
+        ".: left out, for they may be no documents: beside.txt; to take them, name them behind the recipe"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from nextlong.cli.main import main
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--sample", "-1"], "--sample -1 is negative; give how many to draw, 0 for none"),
+        (["--sample", "-1"], "--sample -1 is not a number; give how many to draw, 0 for none, or all"),
+        (["--sample", "some"], "--sample some is not a number; give how many to draw, 0 for none, or all"),
         (["--workers", "0"], "--workers 0 is not a number of processes; give 1 or more"),
         (["--run", "other"], "is not a folder that an export was put into, so --run other has no use here"),
     ],

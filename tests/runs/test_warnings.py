@@ -228,6 +228,13 @@ def test_fewer_than_asked_and_most_drafts_dropped(measured):
     assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
 
 
+def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
+    found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.target_tokens=512")
+    assert found.yields.dropped["the meta-document alone fills target_tokens"] > 30
+    assert "sample of the corpus; raise compose.target_tokens, or cut" in said(found, "many-dropped")
+    assert "of this length; raise compose.target_tokens, or cut" in said(found, "fewer-sequences")
+
+
 def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     texts = Writer(12).documents(60)
     altered = [f"{text}\nAltered {number}." for number in range(4) for text in texts]

@@ -13,7 +13,7 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import CorpusError
 from nextlong.inputs.remembered import input_files
-from nextlong.tokens.enough import check_enough
+from nextlong.tokens.enough import check_enough, mostly_too_long
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
@@ -46,6 +46,18 @@ def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
     )
     with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
         check_enough(recipe, input_files(recipe))
+
+
+def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (200, 400, 400)))
+    path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
+    recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
+    assert mostly_too_long(recipe, input_files(recipe)).startswith(
+        "about 2 of the 3 documents that come first in the sources (67%) are longer than compose.target_tokens=64, so they"
+    )
+    for other in ("compose.target_tokens=128", "compose.method=knn"):
+        recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
+        assert mostly_too_long(recipe, input_files(recipe)) == ""
 
 
 def test_caps_count(recipe_for, tmp_path):

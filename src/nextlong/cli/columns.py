@@ -1,16 +1,24 @@
 """Columns: which of a file's columns holds the text and which the id, told by their names and values.
 
-In:  the columns of some records (`inputs/head.py`). Out: their names, None where there is nothing to go by.
+In:  the columns of the first records of some files (`inputs/head.py`). Out: a `Look` a file.
 """
 
 from __future__ import annotations
 
+import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from nextlong.inputs.head import head_columns
+from nextlong.inputs.files import COMPRESSIONS, InputFile
+from nextlong.inputs.formats import format_of
+from nextlong.inputs.head import UNREADABLE, read_columns
 from nextlong.inputs.listing import list_files
+from nextlong.model_names import first_sentence
 from nextlong.recipe import Source
+
+LOOKED_AT: Final = 8  # files of a suffix; so few of a folder may be sources of their own
 
 # As data sets on the Hugging Face hub call them, the more telling first.
 _TEXTS: Final = (
@@ -23,14 +31,45 @@ _IDS: Final = (
 _LEAST_MEAN_CHARS: Final = 40  # of a column of an unknown name that may be the text
 
 
-def columns_of(path: str) -> tuple[str | None, str | None]:
-    """Return the columns of the text and of the id of a local source, by its first file that has any."""
+@dataclass(frozen=True)
+class Look:
+    """What the first records of a file say: its columns of text and ids, None where there is nothing to go by."""
+
+    file: InputFile
+    has_columns: bool = True  # files of text and pages are documents as they are
+    problem: str = ""  # why it cannot be read
+    text: str | None = None
+    id: str | None = None
+    repeating: tuple[str, Any] | None = None  # a column that is called as ids are, and a value that stands there twice
+
+    @property
+    def suffix(self) -> str:
+        """The end of its name that says what it is, with what compresses it."""
+        stem, last = posixpath.splitext(self.file.name)
+        return posixpath.splitext(stem)[1] + last if last.lower() in COMPRESSIONS else last
+
+
+def look_into(path: str) -> list[Look]:
+    """Return a look at the first files of each suffix of a local source. Raises CorpusError if there is none."""
     source = Source(path=path)
-    for file in list_files(source, where="FILE")[:3]:
-        columns = head_columns(file, source)
-        if columns:
-            return text_column(columns), id_column(columns)
-    return None, None
+    looks: dict[str, list[Look]] = {}
+    for file in list_files(source, where="FILE"):
+        of_its_kind = looks.setdefault(Look(file).suffix, [])
+        if len(of_its_kind) < LOOKED_AT:
+            of_its_kind.append(_look_at(file, source))
+    return [look for of_its_kind in looks.values() for look in of_its_kind]
+
+
+def _look_at(file: InputFile, source: Source) -> Look:
+    if not format_of(file.name, source).has_columns:
+        return Look(file, has_columns=False)
+    try:
+        columns = read_columns(file, source)
+    except UNREADABLE as error:
+        return Look(file, problem=first_sentence(error))
+    if not columns:
+        return Look(file, problem="it holds no records")
+    return Look(file, text=text_column(columns), id=id_column(columns), repeating=_repeating(columns))
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
@@ -54,6 +93,16 @@ def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
         if values and all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
     }
     return _named(distinct, _IDS)
+
+
+def _repeating(columns: Mapping[str, Sequence[Any]]) -> tuple[str, Any] | None:
+    counts = {
+        name: Counter(values).most_common(1)[0]
+        for name, values in columns.items()
+        if values and all(isinstance(value, str | int) for value in values)
+    }
+    name = _named({name: value for name, (value, count) in counts.items() if count > 1}, _IDS)
+    return None if name is None else (name, counts[name][0])
 
 
 def _named(columns: Mapping[str, Any], wanted: Sequence[str]) -> str | None:

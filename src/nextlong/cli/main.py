@@ -206,20 +206,15 @@ def _init(asked: argparse.Namespace) -> None:
     write(asked.recipe, text)
     written = Recipe.load(asked.recipe) if recipe is None else recipe
     has_documents = recipe is None or bool(starter.finds(asked.recipe, asked.sources))
+    notes = [] if recipe is None else list(starter.notes(asked.recipe, recipe, asked.sources))
     if asked.json:
-        print_json(starter.as_json(asked.recipe, written, has_documents=has_documents))
+        print_json(starter.as_json(asked.recipe, written, has_documents=has_documents, notes=notes))
         return
+    for note in notes:
+        tables.say(note, Console())
     look = "look at ingest.sources and tokenizer"
     if not has_documents:
         look = "found no documents beside it: put the path of yours into ingest.sources"
-    elif recipe is not None:
-        for source in recipe.ingest.sources:
-            ids = (
-                f"ids from {source.id!r}"
-                if "id" in source.model_fields_set
-                else "no ids found: documents are called file:line"
-            )
-            tables.say(f"{source.label}: text from {source.text!r}, {ids}", Console())
     tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
 
 

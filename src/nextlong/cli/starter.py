@@ -10,10 +10,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from nextlong.cli.columns import columns_of
+from nextlong.cli import found
+from nextlong.cli.columns import LOOKED_AT, Look, look_into
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.walk import reaches
@@ -28,7 +29,7 @@ _NEVER_RECIPES = tuple({*_DATA_SUFFIXES, *_TEXT_SUFFIXES, ".html", ".htm", ".war
 _LIKE_A_RECIPE = re.compile(rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE)
 _LOOKED_AT_BYTES = 1 << 16
 _VOCABULARY = 32_000
-_SEPARATE_FILES = 8  # each a source of its own, for weights, caps and statistics; more are parts of one
+_SEPARATE_FILES = LOOKED_AT  # each a source of its own, for weights, caps and statistics; more are parts of one
 
 
 def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> Recipe:
@@ -39,7 +40,8 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
     Raises CorpusError for a source that is not there.
     """
     folder = Path(_absolute(recipe_path)).parent
-    paths = _gathered(finds(recipe_path, sources)) or [str(folder / "data/*.jsonl")]
+    found = [path for path in _gathered(finds(recipe_path, sources)) for path in _apart(path)]
+    paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
     return Recipe.from_dict(
         {
             "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
@@ -66,7 +68,22 @@ def check_name(path: Path, *, is_forced: bool) -> None:
         raise RecipeError(f"{path} is no recipe, so it is not overwritten; choose another name")
 
 
-def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> Json:
+def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator[str]:
+    """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are left out."""
+    taken = finds(recipe_path, sources)
+    for source in recipe.ingest.sources if taken else ():
+        yield from found.of_source(source)
+    for path in map(Path, taken):
+        if left_out := found.unread(path):
+            yield f"{path}: left out, for their names tell no known format: {found.listed(left_out)}"
+    folder = Path(_absolute(recipe_path)).parent
+    for place in (folder, folder / "data") if not sources else ():
+        if left_out := found.left_beside(place, taken):
+            told = found.listed(left_out)
+            yield f"{place}: left out, for they may be no documents: {told}; to take them, name them behind the recipe"
+
+
+def as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str] = ()) -> Json:
     """Return what `init` wrote, as plain dictionaries and lists."""
     return {
         "recipe": str(path),
@@ -74,18 +91,37 @@ def as_json(path: Path, recipe: Recipe, *, has_documents: bool) -> Json:
         "sources": [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources],
         "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
         "has_documents": has_documents,
+        "notes": list(notes),
     }
 
 
 def _columns(path: str) -> dict[str, str]:
     """Return the columns that hold text and id, as far as they are found; of files elsewhere nothing, to ask nobody."""
-    if "://" in path:
+    looks = _looks(path)
+    first = next((look for look in looks if look.text), next((look for look in looks if look.has_columns), None))
+    if first is None:
         return {}
+    return {key: name for key, name in (("text", first.text), ("id", first.id)) if name is not None}
+
+
+def _apart(path: str) -> list[str]:
+    """Return a path, or those of its few files or of each kind of its files where these hold their texts in other columns."""
+    looks = _looks(path)
+    if len({look.text for look in looks if look.text}) < 2:
+        return [path]
+    if len(looks) <= _SEPARATE_FILES:
+        return [look.file.path for look in looks]
+    suffixes = dict.fromkeys(look.suffix for look in looks)
+    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes] if Path(path).is_dir() else [path]
+
+
+def _looks(path: str) -> list[Look]:
+    if "://" in path:
+        return []
     try:
-        text, own_id = columns_of(path)
+        return look_into(path)
     except CorpusError:
-        return {}  # there is nothing yet
-    return {key: name for key, name in (("text", text), ("id", own_id)) if name is not None}
+        return []  # there is nothing yet
 
 
 def _tokenizer(asked: str | None, beside: Path) -> dict[str, str | int]:

@@ -29,10 +29,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     verify.add_argument(
         "--sample",
-        type=int,
-        default=100,
+        default="100",
         metavar="N",
-        help="meta-chunks searched and vectors encoded again (default: 100)",
+        help="meta-chunks searched and vectors encoded again (default: 100); all: every one, and each chunk by the reference "
+        "tokenizer, of which a large run's are otherwise sampled",
     )
     verify.add_argument("--seed", type=int, default=0, help="of that sample (default: 0)")
     verify.add_argument(
@@ -45,12 +45,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _verify(asked: argparse.Namespace) -> int:
     from nextlong.verify import show
 
-    if asked.sample < 0:
-        raise NextlongError(f"--sample {asked.sample} is negative; give how many to draw, 0 for none")
+    sample = _sample(asked.sample)
     if asked.workers is not None and asked.workers < 1:
         raise NextlongError(f"--workers {asked.workers} is not a number of processes; give 1 or more")
     with _progress() as starting:
-        outcomes = list(_outcomes(asked, starting))
+        outcomes = list(_outcomes(asked, sample, starting))
     if asked.json:
         print(show.as_json(outcomes, asked.run))
     else:
@@ -58,7 +57,17 @@ def _verify(asked: argparse.Namespace) -> int:
     return 0 if show.passed(outcomes) else _BREACH
 
 
-def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Iterator[Outcome]:
+def _sample(asked: str) -> int:
+    from nextlong.verify.tokens import EVERYTHING
+
+    if asked == "all":
+        return EVERYTHING
+    if not asked.isdecimal():
+        raise NextlongError(f"--sample {asked} is not a number; give how many to draw, 0 for none, or all")
+    return int(asked)
+
+
+def _outcomes(asked: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[Outcome]:
     from nextlong.verify import checks, delivered
     from nextlong.verify.processes import available
 
@@ -73,7 +82,7 @@ def _outcomes(asked: argparse.Namespace, starting: Callable[[str], None]) -> Ite
             f"{asked.run} is not a folder that an export was put into, so --run {asked.made_by} has no use here"
         )
     workers = asked.workers or available()
-    yield from checks.verify(asked.run, sample=asked.sample, seed=asked.seed, workers=workers, starting=starting)
+    yield from checks.verify(asked.run, sample=sample, seed=asked.seed, workers=workers, starting=starting)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,15 +18,22 @@ from nextlong.inputs.formats import format_of
 from nextlong.inputs.tables import HEAD_ROWS
 from nextlong.recipe import Source
 
+UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
+
 
 def head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
     """Return the columns of the first records, in the order in which they come, with the values that are not null."""
     try:
-        kind = format_of(file.name, source)
-        with closing(open_file(file)) as stream:
-            return _columns(islice(kind.head(stream, file), HEAD_ROWS))
-    except (OSError, ValueError, pa.ArrowException, CorpusError):
+        return read_columns(file, source)
+    except UNREADABLE:
         return {}  # reading it in a run says what is wrong with it
+
+
+def read_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
+    """Return the same. Raises one of `UNREADABLE` for a file that cannot be read."""
+    kind = format_of(file.name, source)
+    with closing(open_file(file)) as stream:
+        return _columns(islice(kind.head(stream, file), HEAD_ROWS))
 
 
 def _columns(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -19,8 +19,8 @@ from nextlong.inputs.walk import Listing, check_regular, match
 from nextlong.recipe import Source
 
 # What `datasets` and the hub put beside data: about the documents, none of them.
-_SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
-_ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
+SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
+ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
 
 
 def list_files(source: Source, *, where: str) -> list[InputFile]:
@@ -56,12 +56,12 @@ def _known_files(matched: Mapping[str, Any], source: Source, asked_for: str) -> 
     """Return the files whose format is known; a format in the recipe covers every file that was named or matched."""
     if asked_for == "file":
         return {path: info for path, info in matched.items() if known_format(posixpath.basename(path), source)}
-    data = {path: info for path, info in matched.items() if posixpath.basename(path).lower() not in _SIDE_FILES}
+    data = {path: info for path, info in matched.items() if posixpath.basename(path).lower() not in SIDE_FILES}
     if asked_for == "folder" and source.format != "auto":
         return {path: info for path, info in data.items() if format_by_name(path) is FORMATS[source.format]}
     kept = {path: info for path, info in data.items() if known_format(path, source)}
     if any(format_of(path, source).has_columns for path in kept):
-        return {path: info for path, info in kept.items() if posixpath.basename(path).lower() not in _ABOUT_FILES}
+        return {path: info for path, info in kept.items() if posixpath.basename(path).lower() not in ABOUT_FILES}
     return kept
 
 

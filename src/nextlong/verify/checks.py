@@ -29,7 +29,7 @@ _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the o
 
 _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
-    "tokens": lambda run, _sample, _seed: check_tokens(run),
+    "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
     "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
     "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
@@ -52,7 +52,8 @@ def verify(
 ) -> Iterator[Outcome]:
     """Yield the outcome of each check of a finished run.
 
-    `sample` random meta-chunks are searched for again, as many random vectors encoded again. Checks run side by side in up to
+    `sample` random meta-chunks are searched for again, as many random vectors encoded again; if it is EVERYTHING, every chunk is
+    tokenized by the reference tokenizer, too, of which a large run's are otherwise sampled. Checks run side by side in up to
     `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
     RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
     """

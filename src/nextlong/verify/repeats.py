@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from nextlong.verify.words import RUN_WORDS, Numbers, runs_of
@@ -22,6 +21,8 @@ LEAST_WORDS = 10  # fewer are a copy of the same words only
 _PASSAGE_WORDS = 100
 _FULL_WEIGHT = 1024
 _MILLION = 1_000_000
+_SCREEN_SLOTS = 1 << 20
+_ROWS_AT_ONCE = 1 << 20  # runs of a text that another one has
 
 
 class Repeat(NamedTuple):
@@ -36,19 +37,20 @@ class Texts:
     """Some texts that are compared with each other; n of them, r runs of three words in those of ten words or more."""
 
     def __init__(self, words: Sequence[Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:
-        """Number their runs: equal runs have equal numbers. Without `weights` all weigh the same."""
+        """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
-        runs = [runs_of(text_words) if len(text_words) >= LEAST_WORDS else text_words[:0] for text_words in words]
-        sizes = np.array([len(text_runs) for text_runs in runs], np.int64)
-        self._stops = np.cumsum(sizes)
-        self._starts = self._stops - sizes
-        self._text = np.repeat(np.arange(len(words)), sizes)  # (r,)
-        numbers = np.concatenate([np.empty(0, np.uint64), *runs])
-        self._group = np.unique(numbers, return_inverse=True)[1]  # (r,)
-        self._groups = int(self._group.max(initial=-1)) + 1
-        entries = np.unique(self._text * self._groups + self._group)
-        self._has = (entries // max(1, self._groups), entries % max(1, self._groups))  # which text has which group
+        long = [text for text, text_words in enumerate(words) if len(text_words) >= LEAST_WORDS]
+        text_of_word = np.repeat(np.array(long, np.int64), [len(words[text]) for text in long])
+        ends_within = text_of_word[RUN_WORDS - 1 :] == text_of_word[: -RUN_WORDS + 1]
+        self._text = text_of_word[: len(ends_within)][ends_within]  # (r,)
+        self._stops = np.cumsum(np.bincount(self._text, minlength=len(words)))
+        self._starts = np.append(0, self._stops[:-1])
+        numbers = runs_of(np.concatenate([np.empty(0, np.uint64), *(words[text] for text in long)]))[ends_within]
+        self._shared = np.flatnonzero(self._may_stand_in_two(numbers))  # (s,)
+        self._group = np.unique(numbers[self._shared], return_inverse=True)[1]  # (s,)
+        entries = np.unique(self._group * len(words) + self._text[self._shared])
+        self._has = (entries // max(1, len(words)), entries % max(1, len(words)))  # which group stands in which text
         self._weight = self._word_weights(numbers, weights)
         self._whole = self._total(self._weight)
 
@@ -72,6 +74,15 @@ class Texts:
         mask = np.zeros(len(self._words), np.bool_)
         mask[list(texts)] = True
         return mask
+
+    def _may_stand_in_two(self, numbers: Numbers) -> Bools:
+        """Return which runs another text may have, too: it has one with the same last bits, shape (r,)."""
+        slots = (numbers % np.uint64(_SCREEN_SLOTS)).astype(np.int64)
+        lowest, highest = (np.empty(_SCREEN_SLOTS, np.int32) for _ in range(2))
+        highest[slots] = self._text  # which are in order, and the last one stays
+        lowest[slots[::-1]] = self._text[::-1]
+        two: Bools = lowest[slots] != highest[slots]
+        return two
 
     def _word_weights(self, numbers: Numbers, weights: NDArray[np.uint16] | None) -> Ids:
         """Return the weight of the last word of each run where that stands in three runs, else 0, shape (r,)."""
@@ -133,41 +144,52 @@ class Texts:
 
     def _is_met(self, wanted: Bools, offered: Bools) -> Bools:
         """Return whether a run of a wanted text is met in another one that is offered, shape (r,)."""
-        texts, groups = self._has
-        count = np.bincount(groups[offered[texts]], minlength=self._groups)
-        met: Bools = wanted[self._text] & (count[self._group] > offered[self._text])
+        groups, texts = self._has
+        count = np.bincount(groups[offered[texts]], minlength=len(groups))
+        of_shared = self._text[self._shared]
+        met = np.zeros(len(self._text), np.bool_)
+        met[self._shared] = wanted[of_shared] & (count[self._group] > offered[of_shared])
         return met
 
     def _shares(self, wanted: Bools, offered: Bools) -> Iterator[Repeat]:
         """Yield the texts enough of whose words stand in runs that the other has."""
         met = self._is_met(wanted, offered)
-        suspects = np.flatnonzero(
-            wanted & self._reaches(self._total(self._weight * self._over(met, np.logical_or)), np.arange(len(wanted)))
+        suspects = wanted & self._reaches(
+            self._total(self._weight * self._over(met, np.logical_or)), np.arange(len(wanted))
         )
-        if not len(suspects):
-            return
-        # Each run that is met covers three words, so this is never less than what is covered.
-        most = np.zeros(len(self._weight) + RUN_WORDS - 1, np.int64)
-        for step in range(RUN_WORDS):
-            most[step : step + len(self._weight)] += self._weight
-        rows = np.flatnonzero(met & self._mask(suspects.tolist())[self._text])
-        shape = (len(self._words), self._groups)
-        of_suspects = sp.csr_array((most[rows], (self._text[rows], self._group[rows])), shape=shape)
-        texts, groups = (column[offered[self._has[0]]] for column in self._has)
-        has = sp.csr_array((np.ones(len(texts), np.int64), (texts, groups)), shape=shape)
-        bounds = (of_suspects @ has.T).tocoo()
-        likely = self._reaches(bounds.data, bounds.row) & (bounds.row != bounds.col)
-        row, col = bounds.row[likely], bounds.col[likely]
-        for a in np.unique(row).tolist():
-            those = col[row == a]
-            shared = self._shared(a, has[those])
-            for place in np.flatnonzero(self._reaches(shared, np.full(len(those), a))).tolist():
-                share = shared[place] / self._whole[a]
-                yield Repeat(a, int(those[place]), f"has {share:.0%} of its words, by weight, in common with")
+        groups, holders = (column[offered[self._has[1]]] for column in self._has)
+        counts = np.bincount(groups, minlength=int(self._group.max(initial=-1)) + 1)
+        firsts = np.cumsum(counts) - counts
+        of_suspects = (met & suspects[self._text])[self._shared]
+        rows, groups = self._shared[of_suspects], self._group[of_suspects]
+        weight_before = np.append(0, np.cumsum(self._weight))
+        for part in _parts(self._text[rows], counts[groups]):
+            reps = counts[groups[part]]
+            row = np.repeat(rows[part], reps)
+            at = np.arange(len(row)) - np.repeat(np.cumsum(reps) - reps - firsts[groups[part]], reps)
+            pair = self._text[row] * len(wanted) + holders[at]
+            order = np.argsort(pair, kind="stable")
+            row, pair = row[order], pair[order]
+            # A run covers its three words, but for those that the run before covers.
+            first = np.maximum(row - RUN_WORDS + 1, 0)
+            is_same = pair[1:] == pair[:-1]
+            first[1:][is_same] = np.maximum(first[1:], row[:-1] + 1)[is_same]
+            starts = np.flatnonzero(np.append(True, ~is_same))
+            shared = np.add.reduceat(weight_before[row + 1] - weight_before[first], starts)
+            a, b = pair[starts] // len(wanted), pair[starts] % len(wanted)
+            for place in np.flatnonzero(self._reaches(shared, a) & (a != b)).tolist():
+                share = shared[place] / self._whole[a[place]]
+                yield Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
 
-    def _shared(self, a: int, has: sp.csr_array) -> Ids:
-        """Return the weight of the words of text a that stand in runs of some others, which `has` has in rows, shape (n,)."""
-        runs_of_a = slice(self._starts[a], self._stops[a])
-        there = (has[:, self._group[runs_of_a]].toarray() > 0).T
-        covered: Ids = self._weight[runs_of_a] @ self._over(there, np.logical_or)
-        return covered
+
+def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
+    """Yield slices of rows, shape (n,), whose sizes make no more than fits into memory at once; no text is parted."""
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    held = np.cumsum(np.add.reduceat(sizes, starts)) if len(starts) else starts
+    bounds = [*starts.tolist(), len(texts)]
+    first = 0
+    while first < len(starts):
+        before = held[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(held, before + _ROWS_AT_ONCE, side="right")))
+        yield slice(bounds[first], bounds[last])
+        first = last

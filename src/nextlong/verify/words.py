@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,13 @@ Numbers = NDArray[np.uint64]
 
 RUN_WORDS = 3
 _BASE = np.uint64(0xD1342543DE82EF95)
-_BATCH_CHARS = 1 << 18
+_BASE_INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
+_BATCH_CHARS = 1 << 16
 # Thai and Lao, Burmese, Khmer, kana, Han: written without blanks, so that each letter is a word.
 _ALONE = (
     *(range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800), range(0x3040, 0x3100)),
     *(range(0x3400, 0xA000), range(0xF900, 0xFB00), range(0x20000, 0x40000)),
 )
-_LETTER, _WORD = 1, 2  # kinds of code points: a letter or digit, and one that is a word by itself; 0 parts words
 
 
 def words_of(texts: Sequence[str]) -> list[Numbers]:
@@ -47,41 +47,54 @@ def runs_of(words: Numbers) -> Numbers:
 
 def _batch(texts: Sequence[str]) -> list[Numbers]:
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    kinds, lower = _tables()
-    kind = kinds[codes]
-    begins = kind == _WORD
-    begins |= (kind == _LETTER) & np.append(True, kind[:-1] != _LETTER)
-    letters = np.flatnonzero(kind)
-    firsts = np.flatnonzero(begins[letters])
+    bits = int(codes.max(initial=0)).bit_length()
+    terms = _terms(bits)[codes]
+    begins = terms != 0
+    begins[1:] &= terms[:-1] == 0
+    high = np.flatnonzero(codes >= _ALONE[0].start)
+    alone = high[_is_alone(bits)[codes[high]]]
+    after = alone[alone + 1 < len(codes)] + 1
+    begins[alone], begins[after] = True, terms[after] != 0
+    firsts = np.flatnonzero(begins)
     text_starts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    cuts = np.searchsorted(letters[firsts], text_starts[1:])
+    cuts = np.searchsorted(firsts, text_starts[1:])
     if not len(firsts):
         return [np.empty(0, np.uint64) for _ in texts]
-    sizes = np.diff(firsts, append=len(letters))
-    places = np.arange(len(letters)) - np.repeat(firsts, sizes)
-    terms = _mixed(lower[codes[letters]].astype(np.uint64) * _BASE) * _powers(int(sizes.max()))[places]
-    return np.split(_mixed(np.add.reduceat(terms, firsts)), cuts)
+    # Σ term · B^(place in the word): by the places in the batch, then divided by B^(place of the word); what parts words adds 0.
+    powers = _powers(_BASE, len(codes).bit_length())[: len(codes)]
+    sums = np.add.reduceat(terms * powers, firsts)
+    return np.split(_mixed(sums * _powers(_BASE_INVERSE, len(codes).bit_length())[firsts]), cuts)
 
 
-@lru_cache(maxsize=1)
-def _tables() -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Return the kind and the lower case of each code point; where that is several code points, the letter itself."""
-    kinds = np.zeros(sys.maxunicode + 1, np.uint8)
-    lower = np.arange(sys.maxunicode + 1, dtype=np.uint32)
-    for code, letter in enumerate(map(chr, range(sys.maxunicode + 1))):
+@cache
+def _terms(bits: int) -> Numbers:
+    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
+
+    Made for the largest code point that was met: all of Unicode take half a second.
+    """
+    letters = np.zeros(1 << bits, np.bool_)
+    lower = np.arange(1 << bits, dtype=np.uint64)
+    for code, letter in enumerate(map(chr, range(min(1 << bits, sys.maxunicode + 1)))):
         if letter.isalnum():
-            kinds[code] = _LETTER
+            letters[code] = True
             if len(small := letter.lower()) == 1:
                 lower[code] = ord(small)
-    for alone in _ALONE:
-        kinds[alone.start : alone.stop] *= _WORD
-    return kinds, lower
+    return _mixed(lower * _BASE) * letters
 
 
-@lru_cache(maxsize=4)
-def _powers(count: int) -> Numbers:
-    """Return the powers 0 … count − 1 of the base, modulo 2^64."""
-    factors = np.full(count, _BASE)
+@cache
+def _is_alone(bits: int) -> NDArray[np.bool_]:
+    """Return which code points below 2^bits are a word by themselves, shape (2^bits,)."""
+    alone = np.zeros(1 << bits, np.bool_)
+    for codes in _ALONE:
+        alone[codes.start : codes.stop] = _terms(bits)[codes.start : codes.stop] != 0
+    return alone
+
+
+@lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays
+def _powers(base: np.uint64, bits: int) -> Numbers:
+    """Return the powers of a base, modulo 2^64, from that of 0 on, shape (2^bits,)."""
+    factors = np.full(1 << bits, base)
     factors[0] = 1
     return np.multiply.accumulate(factors)
 
