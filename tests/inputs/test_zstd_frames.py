@@ -21,7 +21,7 @@ from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
 from nextlong.inputs.split import split_inputs
-from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.inputs.zstd_frames import content_bytes, frame_bounds
 from nextlong.recipe import Recipe, Source
 from nextlong.results import LineCountResult
 
@@ -65,6 +65,14 @@ def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
     whole = zstandard.ZstdCompressor().compress(b"text " * 99)
     (tmp_path / "b.zst").write_bytes(whole + whole[:-1])
     assert frame_bounds(str(tmp_path / "b.zst"), version="") == ()
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_frame_says_what_it_holds_or_not(tmp_path, is_said):
+    (tmp_path / "a.zst").write_bytes(zstandard.ZstdCompressor(write_content_size=is_said).compress(b"text " * 99))
+    assert content_bytes(str(tmp_path / "a.zst")) == (495 if is_said else None)
+    (tmp_path / "a.zst").write_bytes(b"text")
+    assert content_bytes(str(tmp_path / "a.zst")) is None
 
 
 LISTED = """

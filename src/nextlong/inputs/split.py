@@ -16,14 +16,14 @@ import fsspec
 from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, Part, compression_of, read_head
 from nextlong.inputs.formats import format_of
-from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.inputs.zstd_frames import content_bytes, frame_bounds
 from nextlong.recipe import Source
 
 _PARTED: Final = 2  # a file is parted if it holds more parts
 # Parts of a file that is compressed as a whole, so that all of them together decompress it a few times over at most.
 MOST_PARTS: Final = {"zstd": 8, "gzip": 4}
 _SHARDS_A_SKIPPING_PART: Final = 4
-_HEAD_BYTES: Final = 4 << 20  # tell its size decompressed to some percent; the last part takes what is left
+_HEAD_BYTES: Final = 1 << 20  # tell what a file holds to some percent; the last part takes what is left
 
 
 def split_inputs(
@@ -99,8 +99,10 @@ def _skipping_parts(file: InputFile, count: int) -> list[Part]:
 
 @lru_cache(maxsize=64)
 def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
-    """Estimate what a compressed file holds, from its head; `version` sets one content of the file apart from another."""
+    """Return or estimate what a compressed file holds; `version` sets one content of the file apart from another."""
     try:
+        if compression_of(name) == "zstd" and (said := content_bytes(path)) is not None:
+            return said
         head, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
     except OSError:
         return 0
