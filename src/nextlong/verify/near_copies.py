@@ -9,6 +9,7 @@ The weights are counted again, from the texts of all documents that the run says
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,22 @@ _COMMON_SHARE = 1000
 _ALL_COUNTED_CHARS = 48_000_000  # a corpus of no more than these is counted whole
 _COUNTED_AT_ONCE = 1 << 20  # runs
 
-Words = dict[int, Numbers]  # of chunks, by their ids
+
+class Words(NamedTuple):
+    """The words of chunks, by their ids, and of whole meta-documents, by the numbers of their sequences."""
+
+    of_chunk: dict[int, Numbers]
+    of_document: dict[int, Numbers]
+    own_chunks: dict[int, Ids]
+
+    def chunks(self, ids: Ids) -> list[Numbers]:
+        """Return the words of each chunk."""
+        return [self.of_chunk[chunk] for chunk in ids.tolist()]
+
+    def document(self, sequence: Composed) -> list[Numbers]:
+        """Return the words of the whole meta-document, and of each of its chunks that has few."""
+        chunks = self.chunks(self.own_chunks[sequence.number])
+        return [self.of_document[sequence.number], *(words for words in chunks if len(words) < LEAST_WORDS)]
 
 
 def check_near_copies(run: Artefacts) -> list[Outcome]:
@@ -41,7 +57,7 @@ def check_near_copies(run: Artefacts) -> list[Outcome]:
     is_asked = run.setting("mine", "near_copies") is not None
     copies = 0
     for block in run.blocks():
-        words = _words_of(run, np.concatenate([_compared(sequence) for sequence in block]))
+        words = _words_of(run, block)
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
             problems = dict(_copies(run, sequence, words))
@@ -66,13 +82,10 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
         if not wanted:
             continue
         chunks = [passed_over[sequence.number] for sequence in wanted]
-        words = _words_of(run, np.concatenate([*map(_compared, wanted), *chunks]))
+        words = _words_of(run, wanted, *chunks)
         for sequence, candidate_chunks in zip(wanted, chunks, strict=True):
-            document, negatives = _document(run, sequence), _negatives(sequence)
-            texts = [
-                *document,
-                *(words[chunk] for chunk in (*sequence.chunk[negatives].tolist(), *candidate_chunks.tolist())),
-            ]
+            document, negatives = words.document(sequence), _negatives(sequence)
+            texts = [*document, *words.chunks(sequence.chunk[negatives]), *words.chunks(candidate_chunks)]
             placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
             others = range(first, len(texts))
             compared = _texts(run, texts)
@@ -85,9 +98,9 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
 
 def _copies(run: Artefacts, sequence: Composed, words: Words) -> Iterator[tuple[int, str]]:
     """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats."""
-    negatives, document = _negatives(sequence), _document(run, sequence)
-    chunks = sequence.chunk[negatives].tolist()
-    texts = [*document, *(words[chunk] for chunk in chunks)]
+    negatives, document = _negatives(sequence), words.document(sequence)
+    chunks = sequence.chunk[negatives]
+    texts = [*document, *words.chunks(chunks)]
     first = len(document)
     for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
         span = int(negatives[a - first])
@@ -116,22 +129,17 @@ def _own_chunks(sequence: Composed) -> Ids:
     )
 
 
-def _compared(sequence: Composed) -> Ids:
-    return sequence.chunk[_negatives(sequence)]
-
-
-def _document(run: Artefacts, sequence: Composed) -> list[Numbers]:
-    """Return the words of the whole meta-document, and of each of its chunks that has few."""
-    own_chunks = _own_chunks(sequence)
-    texts = run.texts_of(own_chunks)
-    chunks = [texts[chunk] for chunk in own_chunks.tolist()]
-    whole, *parts = words_of(["".join(chunks), *chunks])
-    return [whole, *(part for part in parts if len(part) < LEAST_WORDS)]
-
-
-def _words_of(run: Artefacts, chunks: Ids) -> Words:
-    texts = run.texts_of(chunks)
-    return dict(zip(texts, words_of(list(texts.values())), strict=True))
+def _words_of(run: Artefacts, block: Sequence[Composed], *further: Ids) -> Words:
+    """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
+    own_chunks = {sequence.number: _own_chunks(sequence) for sequence in block}
+    negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
+    texts = run.texts_of(np.concatenate([*negatives, *own_chunks.values(), *further]))
+    documents = ["".join(texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values()]
+    return Words(
+        dict(zip(texts, words_of(list(texts.values())), strict=True)),
+        dict(zip(own_chunks, words_of(documents), strict=True)),
+        own_chunks,
+    )
 
 
 # the table of weights
