@@ -236,7 +236,8 @@ class Artefacts:
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
-        return *self._token_index(shard), np.load(self._token_files[2][shard], mmap_mode="r")
+        # Slices of a plain array take a third of the time of those of a memmap.
+        return *self._token_index(shard), np.asarray(np.load(self._token_files[2][shard], mmap_mode="r"))
 
     def _token_index(self, shard: int) -> tuple[Ids, Ids]:
         rows, offsets = (np.load(files[shard], mmap_mode="r") for files in self._token_files[:2])

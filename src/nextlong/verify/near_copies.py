@@ -19,7 +19,7 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.outcome import Outcome
 from nextlong.verify.repeats import LEAST_WORDS, Texts
-from nextlong.verify.words import Numbers, runs_of, words_of
+from nextlong.verify.words import Numbers, runs_within, words_of
 
 _THRESHOLD = 0.8  # of a count where the recipe asked for none
 _SLOTS = 1 << 22
@@ -196,9 +196,9 @@ def _count(run: Artefacts, shard: int, doc_rows: Ids, counts: NDArray[np.int64])
     rows = np.flatnonzero(np.isin(owners, doc_rows))
     pieces: list[NDArray[np.uint64]] = []
     for part, texts in run.chunk_texts(shard, rows):
-        for doc, words in zip(owners[part].tolist(), words_of(texts), strict=True):
-            if len(words) >= LEAST_WORDS:
-                pieces.append(runs_of(words) % np.uint64(_SLOTS) | np.uint64(doc << SHARD_BITS))
+        words = [text_words[: len(text_words) * (len(text_words) >= LEAST_WORDS)] for text_words in words_of(texts)]
+        numbers, chunk = runs_within(words)
+        pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
         # No document is parted: a batch holds whole ones.
         if sum(map(len, pieces)) >= _COUNTED_AT_ONCE:
             _add(counts, pieces)

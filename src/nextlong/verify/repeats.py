@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.verify.words import RUN_WORDS, Numbers, runs_of
+from nextlong.verify.words import RUN_WORDS, Numbers, runs_within
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -40,13 +40,9 @@ class Texts:
         """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
-        long = [text for text, text_words in enumerate(words) if len(text_words) >= LEAST_WORDS]
-        text_of_word = np.repeat(np.array(long, np.int64), [len(words[text]) for text in long])
-        ends_within = text_of_word[RUN_WORDS - 1 :] == text_of_word[: -RUN_WORDS + 1]
-        self._text = text_of_word[: len(ends_within)][ends_within]  # (r,)
+        numbers, self._text = runs_within([text[: len(text) * (len(text) >= LEAST_WORDS)] for text in words])  # (r,)
         self._stops = np.cumsum(np.bincount(self._text, minlength=len(words)))
         self._starts = np.append(0, self._stops[:-1])
-        numbers = runs_of(np.concatenate([np.empty(0, np.uint64), *(words[text] for text in long)]))[ends_within]
         self._shared = np.flatnonzero(self._may_stand_in_two(numbers))  # (s,)
         self._group = np.unique(numbers[self._shared], return_inverse=True)[1]  # (s,)
         entries = np.sort(self._group * len(words) + self._text[self._shared])
