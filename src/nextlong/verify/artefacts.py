@@ -254,11 +254,13 @@ class Artefacts:
 
     # sequences
 
-    def blocks(self) -> Iterator[list[Composed]]:
-        """Yield the sequences of the data set, in order, in blocks of about four million tokens, chunks looked up."""
+    def blocks(self, numbers: range | None = None) -> Iterator[list[Composed]]:
+        """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
         block: list[Stored] = []
         held = 0
         for sequence in self.bare_sequences():
+            if numbers is not None and sequence.number not in numbers:
+                continue
             block.append(sequence)
             held += int(sequence.end[-1]) if len(sequence.end) else 0
             if held >= _BLOCK_SEQUENCE_TOKENS:

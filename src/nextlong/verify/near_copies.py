@@ -8,7 +8,7 @@ The weights are counted again, from the texts of all documents that the run says
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from nextlong.verify.outcome import Outcome
 from nextlong.verify.repeats import LEAST_WORDS, Texts
 from nextlong.verify.words import Numbers, runs_within, words_of
 
+_CHECK = "near-copies among negatives"
 _THRESHOLD = 0.8  # of a count where the recipe asked for none
 _SLOTS = 1 << 22
 _FULL_WEIGHT = 1024
@@ -47,28 +48,38 @@ class Words(NamedTuple):
         return [self.of_document[sequence.number], *(words for words in chunks if len(words) < LEAST_WORDS)]
 
 
-def check_near_copies(run: Artefacts) -> list[Outcome]:
-    """Compare every negative; a breach where the recipe asked for no near-copies, else a count."""
-    outcome = Outcome("near-copies among negatives", "negatives")
-    if run.layout != Layout.EXTENDED or run.negatives.repeat_meta_chunk:
-        of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
-        outcome.skipped = f"{of}: not meant to be free of them"
+def check_near_copies(run: Artefacts, found: Iterable[Outcome] | None = None) -> list[Outcome]:
+    """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
+    outcome = Outcome(_CHECK, "negatives", skipped=_not_meant(run))
+    if outcome.skipped:
         return [outcome]
-    is_asked = run.setting("mine", "near_copies") is not None
-    copies = 0
-    for block in run.blocks():
+    for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
+        outcome.add(part)
+    if run.setting("mine", "near_copies") is None:
+        count = f"{outcome.breaches:,} found, stock passages included"
+        note = f"{count}; mine.near_copies is not set, so they are only counted"
+        return [Outcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
+    return [outcome]
+
+
+def find_copies(run: Artefacts, numbers: range) -> Outcome:
+    """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
+    outcome = Outcome(_CHECK, "negatives")
+    for block in () if _not_meant(run) else run.blocks(numbers):
         words = _words_of(run, block)
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            problems = dict(_copies(run, sequence, words))
-            copies += len(problems)
-            for problem in problems.values() if is_asked else ():
+            for problem in dict(_copies(run, sequence, words)).values():
                 outcome.breach(problem)
-    if not is_asked:
-        outcome.note = (
-            f"{copies:,} found, stock passages included; mine.near_copies is not set, so they are only counted"
-        )
-    return [outcome]
+    return outcome
+
+
+def _not_meant(run: Artefacts) -> str:
+    """Say why sequences are not meant to be free of near-copies, "" if they are."""
+    if run.layout == Layout.EXTENDED and not run.negatives.repeat_meta_chunk:
+        return ""
+    of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
+    return f"{of}: not meant to be free of them"
 
 
 def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
@@ -196,7 +207,7 @@ def _count(run: Artefacts, shard: int, doc_rows: Ids, counts: NDArray[np.int64])
     rows = np.flatnonzero(np.isin(owners, doc_rows))
     pieces: list[NDArray[np.uint64]] = []
     for part, texts in run.chunk_texts(shard, rows):
-        words = [text_words[: len(text_words) * (len(text_words) >= LEAST_WORDS)] for text_words in words_of(texts)]
+        words = [text if len(text) >= LEAST_WORDS else text[:0] for text in words_of(texts)]
         numbers, chunk = runs_within(words)
         pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
         # No document is parted: a batch holds whole ones.

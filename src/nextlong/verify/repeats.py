@@ -22,7 +22,7 @@ _PASSAGE_WORDS = 100
 _FULL_WEIGHT = 1024
 _MILLION = 1_000_000
 _SCREEN_SLOTS = 1 << 20
-_ROWS_AT_ONCE = 1 << 20  # runs of a text that another one has
+_ROWS_AT_ONCE = 1 << 18  # runs of a text that another one has
 
 
 class Repeat(NamedTuple):
@@ -40,7 +40,7 @@ class Texts:
         """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
-        numbers, self._text = runs_within([text[: len(text) * (len(text) >= LEAST_WORDS)] for text in words])  # (r,)
+        numbers, self._text = runs_within([text if len(text) >= LEAST_WORDS else text[:0] for text in words])  # (r,)
         self._stops = np.cumsum(np.bincount(self._text, minlength=len(words)))
         self._starts = np.append(0, self._stops[:-1])
         self._shared = np.flatnonzero(self._may_stand_in_two(numbers))  # (s,)
