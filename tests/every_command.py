@@ -58,7 +58,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
         "demo": ["demo", "--dir", "d"],
         "init": ["init", "i.yaml", "own.jsonl", "--force"],
         "init --preset": ["init", "p.yaml", "--preset", "paper-128k", "--force"],
-        "plan": ["plan", "r.yaml", "--set", "compose.method=knn"],
+        "plan": ["plan", "r.yaml", "--set", "compose.method=standard"],
         "run": ["run", "r.yaml"],
         "run --before": ["run", "r.yaml", "--before", "embed"],
         "run --only-step": ["run", "r.yaml", "--only-step", "embed"],

@@ -1,7 +1,7 @@
 """A command that is killed or stopped at a change of its files that is named beforehand: the same moment on any machine.
 
 A test that watches a folder and kills when it sees a file may come too late. Here the process itself counts: each file of
-a pattern that it is about to open for writing, rename to, make or remove, and each that it has brought to the disk.
+a pattern that it is about to open for writing, rename to, make, remove or connect to, and each that it has brought to the disk.
 """
 
 import os
@@ -54,7 +54,8 @@ def _count_down(number, pattern, count):
                     os.kill(os.getpid(), number)
 
     def heard(event, arguments):
-        if event == "os.rename":
+        # What a run connects to is the server that workers are forked from, which is there by then and imports.
+        if event in {"os.rename", "socket.connect"}:
             changed(arguments[1])
         elif event in {"os.mkdir", "os.remove", "os.rmdir"} or (event == "open" and (arguments[2] or 0) & _WRITES):
             changed(arguments[0])

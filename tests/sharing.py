@@ -20,5 +20,8 @@ class Told:
         self.said.append(text)
 
 
+CHEAP = "compose.method=standard"  # where any steps will do: nothing is embedded or mined
+
+
 def stored(recipe_for, folder, name, *overrides):
     return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)

@@ -44,7 +44,7 @@ from nextlong.inputs.where import where_of
 from nextlong.methods.base import Need, Upstream, method_of
 from nextlong.recipe import Recipe
 from nextlong.search.choose import has_driver
-from nextlong.tokens.enough import check_enough
+from nextlong.tokens.enough import check_enough, mostly_too_long
 from nextlong.tokens.steps import named_chunks_step, tokenizer_step, tokens_step
 from nextlong.tokens.tokenizer import check_there
 from nextlong.workers import EXPORT_STEPS, preloaded
@@ -81,10 +81,13 @@ def run(
         if name not in record.state_names(run_dir):
             check_named_ids(recipe.ingest.sources, files)
             check_enough(recipe, files)
-            for note in whole_files(
-                recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)
+            shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
+            for note in (
+                mostly_too_long(recipe, files),
+                *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=worker_count(recipe)),
             ):
-                reporter.tell(note)
+                if note:
+                    reporter.tell(note)
         # Only once they are ingested, so that a file that was refused may be mended.
         remember = partial(
             remembered.remember,

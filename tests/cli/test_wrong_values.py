@@ -77,7 +77,7 @@ def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys, turns)
         "", "[]", "- a", "a", "1", "{", "a: [", "a: &x [*x]", "run_dir: !!python/object:os.system {}", "? [a]\n: b",
         "run_dir: run\nrun_dir: run", "\tx: 1", "run_dir: \"\\uD800\"", "a: 2001-99-99", "%YAML 9.9\n---\na: 1",
         "---\na: 1\n---\nb: 2",
-        "a: *nowhere", "<<: 1", "\x01", "run_dir: x\n  y: z", "ingest: {sources: [{path: *a}]}", "{" * 3000,
+        "a: *nowhere", "<<: 1", "\x01", "run_dir: x\n  y: z", "ingest: {sources: [{path: *a}]}", "{" * 1200,
     ],
 )  # fmt: skip
 def test_text_that_is_no_recipe(tmp_path, capsys, text):
@@ -131,7 +131,7 @@ def planned(tmp_path, capfd):
         "chunk": {"max_chars": 200},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
-        "compose": {"target_tokens": 256, "sequences": 1},
+        "compose": {"method": "standard", "target_tokens": 256, "sequences": 1},
     }
     (tmp_path / "r.json").write_text(json.dumps(asked))
     code = main(["plan", str(tmp_path / "r.json")])

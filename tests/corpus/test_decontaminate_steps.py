@@ -35,13 +35,19 @@ def breaches(run_dir):
 def contaminated(recipe_for, small_corpus, tmp_path_factory):
     """A recipe whose corpus holds a question in the middle of three documents and alone in a fourth, and a clean run of it."""
     tmp_path = tmp_path_factory.mktemp("contaminated")
-    rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 600]
+    rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 600][:60]
     for row in rows[:3]:
         lines = row["text"].split("\n")
         row["text"] = "\n".join([*lines[:3], QUESTION, *lines[3:]])
     sources = write(tmp_path / "corpus", [*rows, {"id": "alone", "text": QUESTION}])
     (tmp_path / "eval.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
-    return recipe_for(tmp_path / "run", sources, f"decontaminate=[{tmp_path / 'eval.jsonl'}]", "compose.sequences=all")
+    return recipe_for(
+        tmp_path / "run",
+        sources,
+        f"decontaminate=[{tmp_path / 'eval.jsonl'}]",
+        "compose.sequences=all",
+        "compose.target_tokens=1024",
+    )
 
 
 def test_chunks_with_evaluation_text_are_nowhere(contaminated):

@@ -22,9 +22,10 @@ def text_of(number, length=60):
     )
 
 
-@pytest.fixture
-def run(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
     """A run over 80 documents of which some are wrong, left out by `where`, copies, near-copies, contaminated or too many."""
+    tmp_path = tmp_path_factory.mktemp("left_out")
     rows = [{"id": f"d{n}", "text": text_of(n), "lang": "en"} for n in range(80)]
     rows.insert(9, {"id": "copy", "text": f"  {text_of(3).upper()}", "lang": "en"})
     rows.insert(20, {"id": "near", "text": f"{text_of(8)} more", "lang": "en"})

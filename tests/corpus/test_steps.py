@@ -56,10 +56,11 @@ def ingested(folder, files, *, sources):
     return list(done), len(counts_of(done["ingest"])), *tables
 
 
-def test_large_file_in_parts_gives_the_documents_of_the_whole_one(tmp_path, text):
-    whole, parts = {"a.jsonl.gz": gzip.compress(text)}, {"a.jsonl": text}
-    names, tasks, documents, rejects = ingested(tmp_path / "whole", whole, sources=whole)
-    assert (names, tasks, len(documents)) == (["ingest", "select"], 1, 298)
+def test_large_file_in_parts_gives_the_same_documents_compressed_or_not(tmp_path, text, monkeypatch):
+    monkeypatch.setattr("nextlong.inputs.split._SKIPPING_PART_BYTES", 1000)
+    packed, parts = {"a.jsonl.gz": gzip.compress(text)}, {"a.jsonl": text}
+    names, tasks, documents, rejects = ingested(tmp_path / "packed", packed, sources=packed)
+    assert (names, tasks, len(documents)) == (["ingest", "select"], 4, 298)
     for row in (*documents, *rejects):
         row.update({key: row[key].replace(".gz", "") for key in row.keys() & {"source_id", "file"}})
     names, tasks, parted, parted_rejects = ingested(tmp_path / "parts", parts, sources=parts)

@@ -34,9 +34,10 @@ def test_tfidf_equals_scikit_learn():
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     theirs = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32).fit(texts)
-    fresh = [*topic_texts(50)[::-1], "", "nothing known here", "sail sail SAIL sail mast"]
+    ascii_only = ["", "nothing known here", "sail sail SAIL, a sail_mast of naive_1", "The\x00Mast\tv1"]
     np.testing.assert_allclose(lsa.idf, theirs.idf_, rtol=1e-6)
-    np.testing.assert_allclose(lsa.tfidf(fresh).toarray(), theirs.transform(fresh).toarray(), atol=1e-6)
+    for fresh in ([*topic_texts(50)[::-1], *ascii_only], ascii_only):
+        np.testing.assert_allclose(lsa.tfidf(fresh).toarray(), theirs.transform(fresh).toarray(), atol=1e-6)
 
 
 def test_terms_follow_the_document_frequency_rule_and_frequency():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,13 +111,19 @@ def test_batches_come_back_in_order_and_unit_length(server, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     texts = [f"{'a' * number} text" for number in range(23)]
 
-    def slow_first(body: dict[str, Any]) -> Answer:
-        time.sleep(0.05 if body["input"][0] == texts[0] else 0)
+    others_are_asked = threading.Barrier(2, timeout=60)
+
+    def first_last(body: dict[str, Any]) -> Answer:
+        if body["input"][0] in (
+            texts[0],
+            texts[20],
+        ):  # the first batch, and the last, which four threads come to at last
+            others_are_asked.wait()
         status, headers, content = embed(body) or (0, {}, b"")
         return status, headers, json.dumps({"data": json.loads(content)["data"][::-1]}).encode()
 
-    server.answer = slow_first
-    vectors = encoder(server, batch_size=5, concurrency=4, api_key_env="MY_KEY").encode(texts)
+    server.answer = first_last
+    vectors = encoder(server, batch_size=5, concurrency=4, timeout_s=60, api_key_env="MY_KEY").encode(texts)
     np.testing.assert_allclose(vectors, expected(texts), rtol=1e-6)
     assert vectors.dtype == np.float32
     assert sorted(len(body["input"]) for body in server.asked) == [3, 5, 5, 5, 5]
@@ -299,10 +305,13 @@ def test_widths_that_differ_between_batches_are_an_error(server):
         encoder(server, batch_size=1, concurrency=1).encode(["one", "two"])
 
 
-def test_requests_per_minute_spaces_the_requests(server):
-    started = time.monotonic()
+def test_requests_per_minute_spaces_the_requests(server, monkeypatch):
+    """By a clock that stands still, each has a longer wait than the one before."""
+    waits_s = []
+    clock = SimpleNamespace(monotonic=lambda: 1000.0, sleep=waits_s.append)
+    monkeypatch.setattr("nextlong.embed.openai.time", clock)
     encoder(server, batch_size=1, concurrency=4, requests_per_minute=1200).encode(["a", "b", "c", "d", "e"])
-    assert time.monotonic() - started >= 4 * 0.05
+    assert sorted(waits_s) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
 def test_nobody_listening_is_an_encoder_error(server):
@@ -323,9 +332,11 @@ def test_retry_after_in_seconds(header, wait_s):
 
 
 def test_retry_after_as_a_date():
-    wait_s = _retry_after_s(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
+    moment = (datetime.now(UTC) + timedelta(seconds=100)).replace(microsecond=0)
+    before = datetime.now(UTC)
+    wait_s = _retry_after_s(format_datetime(moment, usegmt=True))
     assert wait_s is not None
-    assert 90 < wait_s <= 100
+    assert (moment - datetime.now(UTC)).total_seconds() <= wait_s <= (moment - before).total_seconds()
 
 
 def test_backoff_doubles_up_to_a_minute_with_jitter():

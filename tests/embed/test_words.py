@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.embed.words import cut_words
+from nextlong.embed.words import cut_ascii_words, cut_words
 
 
 def words_of(text: str) -> list[str]:
@@ -41,3 +41,12 @@ def test_words_of_a_batch_are_the_words_of_its_texts(texts):
     flat = [word.decode("utf-32-le") for word in words.to_pylist()]
     parts = [flat[first:last] for first, last in pairwise(bounds)]
     assert parts == [words_of(text) for text in texts]
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=127), max_size=12), min_size=1, max_size=6))
+def test_ascii_words_are_the_same_but_for_single_characters(texts):
+    words, bounds = cut_ascii_words(texts)
+    flat = [word.decode("ascii") for word in words.to_pylist()]
+    for text, (first, last) in zip(texts, pairwise(bounds), strict=True):
+        assert [word for word in flat[first:last] if len(word) > 1] == words_of(text)
+    assert bounds[-1] == len(flat)

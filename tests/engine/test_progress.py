@@ -104,7 +104,7 @@ def test_what_is_told_is_plain_and_wrapped_on_a_terminal_alone(reporter_class):
     sink = io.StringIO()
     reporter_class(console_to(sink, terminal=reporter_class is Bars)).tell("compose: 3 of 4 [sequences]" + " more" * 30)
     lines = sink.getvalue().splitlines()
-    assert " ".join(lines) == "compose: 3 of 4 [sequences]" + " more" * 30
+    assert " ".join(line.removeprefix("  ") for line in lines) == "compose: 3 of 4 [sequences]" + " more" * 30
     assert [len(line) > 100 for line in lines] == ([False, False] if reporter_class is Bars else [True])
 
 

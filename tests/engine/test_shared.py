@@ -14,14 +14,21 @@ from nextlong.engine import runner, shared
 from nextlong.engine.shared import Shared
 from nextlong.engine.step import Step
 from nextlong.errors import RecipeError, RunError
-from sharing import Told, stored
+from sharing import CHEAP, Told, stored
+
+
+@pytest.fixture(scope="module")
+def shared_store(recipe_for, tmp_path_factory):
+    """A folder with a store and the run `a` that filled it; tests add runs of other names, and change nothing else."""
+    folder = tmp_path_factory.mktemp("shared_store")
+    pipeline.run(stored(recipe_for, folder, "a"))
+    return folder
 
 
 @pytest.fixture
 def first(recipe_for, tmp_path):
-    recipe = stored(recipe_for, tmp_path, "a")
-    pipeline.run(recipe)
-    return recipe
+    """The same, in the test's own folder, to alter."""
+    pipeline.run(stored(recipe_for, tmp_path, "a"))
 
 
 def call(capfd, *arguments):
@@ -30,31 +37,29 @@ def call(capfd, *arguments):
     return code, *capfd.readouterr()
 
 
-def test_a_second_run_directory_makes_only_what_comes_after_the_tokens(
-    first, recipe_for, tmp_path, shared_run, hashes_of
-):
+def test_a_second_run_directory_makes_only_what_comes_after_the_tokens(shared_store, recipe_for, shared_run, hashes_of):
     told = Told()
-    pipeline.run(stored(recipe_for, tmp_path, "b"), reporter=told)
+    pipeline.run(stored(recipe_for, shared_store, "second"), reporter=told)
     assert told.ran == ["compose", "rows", "parquet", "jsonl"]
     assert "embed" in told.there
-    assert {path.name for path in (tmp_path / "b").glob("[0-9][0-9]-*") if not path.is_symlink()} == {
-        path.name for path in (tmp_path / "b").glob("[0-9][0-9]-*") if path.name[3:].split("-")[0] in told.ran
+    assert {path.name for path in (shared_store / "second").glob("[0-9][0-9]-*") if not path.is_symlink()} == {
+        path.name for path in (shared_store / "second").glob("[0-9][0-9]-*") if path.name[3:].split("-")[0] in told.ran
     }
     alone = {name: own for name, own in hashes_of(shared_run).items() if "/part" in name}
     together = {
         f"{folder.name}/{path.name}": hashes_of(folder)[path.name]
-        for folder in (tmp_path / "b").glob("[0-9][0-9]-*")
+        for folder in (shared_store / "second").glob("[0-9][0-9]-*")
         for path in folder.glob("part*")
     }
     assert together == alone
 
 
-def test_another_setting_shares_what_stands_above_it(first, recipe_for, tmp_path):
+def test_another_setting_shares_what_stands_above_it(shared_store, recipe_for):
     told = Told()
-    pipeline.run(stored(recipe_for, tmp_path, "b", "compose.method=standard"), reporter=told)
+    pipeline.run(stored(recipe_for, shared_store, "standard", "compose.method=standard"), reporter=told)
     assert {"ingest", "chunk", "tokenizer"} <= set(told.there)
     assert "draft" in told.ran
-    assert len(nextlong.open(tmp_path / "b")) == 12
+    assert len(nextlong.open(shared_store / "standard")) == 12
 
 
 def test_runs_of_a_store_verify_and_move(first, recipe_for, tmp_path, capfd):
@@ -66,7 +71,7 @@ def test_runs_of_a_store_verify_and_move(first, recipe_for, tmp_path, capfd):
 def test_a_store_named_from_the_working_directory_moves_with_its_runs(recipe_for, tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    pipeline.run(recipe_for("runs/a", "store=store", "executor=serial"))
+    pipeline.run(recipe_for("runs/a", "store=store", CHEAP))
     (tmp_path / "project").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert len(list(nextlong.open("moved/runs/a").sequences())) == 12
@@ -83,7 +88,7 @@ def test_two_runs_at_once_make_each_step_once(recipe_for, tmp_path):
     recipes = []
     for name in ("a", "b"):
         path = tmp_path / f"{name}.yaml"
-        path.write_text(stored(recipe_for, tmp_path, name).dump())
+        path.write_text(stored(recipe_for, tmp_path, name, CHEAP).dump())
         recipes.append(path)
     processes = [
         subprocess.Popen(
@@ -137,32 +142,32 @@ def test_files_that_the_store_knows_are_the_same_to_another_run_though_touched(r
     corpus = tmp_path / "corpus"
     shutil.copytree(small_corpus, corpus)
     source = f"ingest.sources[0].path={corpus}"
-    pipeline.run(stored(recipe_for, tmp_path, "a", source))
+    pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, source))
     for path in corpus.iterdir():
         path.touch()
     told = Told()
-    pipeline.run(stored(recipe_for, tmp_path, "b", source), reporter=told)
+    pipeline.run(stored(recipe_for, tmp_path, "b", CHEAP, source), reporter=told)
     assert "ingest" in told.there
     (corpus / "0.jsonl").write_text('{"text": "another"}\n' * 3)
     told = Told()
-    pipeline.run(stored(recipe_for, tmp_path, "c", source), reporter=told)
+    pipeline.run(stored(recipe_for, tmp_path, "c", CHEAP, source), reporter=told)
     assert "ingest" in told.ran
 
 
-def test_plan_and_list_say_what_lies_in_the_store(first, recipe_for, tmp_path, capfd):
+def test_plan_and_list_say_what_lies_in_the_store(shared_store, recipe_for, tmp_path, capfd):
     path = tmp_path / "b.yaml"
-    path.write_text(stored(recipe_for, tmp_path, "b").dump())
+    path.write_text(stored(recipe_for, shared_store, "listed", CHEAP, "compose.target_tokens=1024").dump())
     _, out, _ = call(capfd, "plan", path)
     assert "MB in the store" in out
     assert call(capfd, "run", path)[0] == 0
-    _, out, _ = call(capfd, "list", tmp_path / "b")
-    assert f"lie in the store {tmp_path / 'store'}, shared with {tmp_path / 'a'}" in out
-    _, out, _ = call(capfd, "list", tmp_path / "store", "--json")
+    _, out, _ = call(capfd, "list", shared_store / "listed")
+    assert f"lie in the store {shared_store / 'store'}, shared with {shared_store / 'a'}" in out
+    _, out, _ = call(capfd, "list", shared_store / "store", "--json")
     steps = json.loads(out)
     assert {"ingest", "embed", "tokens"} <= {step["name"].split("-")[1] for step in steps}
     assert all(step["run_dirs"] for step in steps)
-    _, out, _ = call(capfd, "list", tmp_path / "store")
-    assert str(tmp_path / "a") in out
+    _, out, _ = call(capfd, "list", shared_store / "store")
+    assert str(shared_store / "a") in out
 
 
 def test_runs_on_other_routes_that_link_at_once_meet_in_one_folder(tmp_path):
@@ -193,8 +198,8 @@ def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path)
     assert link.resolve().parent == tmp_path / "second"
 
 
-def test_states_of_a_store_are_refused(first, tmp_path, capfd):
-    code, _, err = call(capfd, "prune", tmp_path / "store", "--drop", "base")
+def test_states_of_a_store_are_refused(shared_store, capfd):
+    code, _, err = call(capfd, "prune", shared_store / "store", "--drop", "base")
     assert code == 2
     assert "is a store, which has no states" in err
 

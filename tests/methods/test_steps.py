@@ -144,7 +144,7 @@ def test_knn_follows_the_seed_with_its_nearest(one_run):
 def test_mean_similarity_has_the_order_of_the_ablation(one_run):
     means = []
     for negatives in NEGATIVES:
-        run = one_run(f"compose.negatives={negatives}", "mine.pool=40", "mine.fetch=60")
+        run = one_run(f"compose.negatives={negatives}", "mine.pool=40", "mine.fetch=60", "compose.sequences=6")
         scores = [span.score for sequence in run.sequences() for span in sequence.spans if span.role == "negative"]
         means.append(np.mean(scores))
         assert all(len(sequence.input_ids) == 2048 for sequence in run.sequences())

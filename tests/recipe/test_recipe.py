@@ -37,7 +37,19 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("run_dir=", "recipe: run_dir must be a valid string (it is None)"),
         ("run_dir=''", "recipe: run_dir must have at least 1 character (it is '')"),
         ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
-        ("ingest.sources=a", "recipe: ingest.sources must be a list (it is 'a')"),
+        (
+            "ingest.sources=a",
+            "recipe: ingest.sources must be a list (it is 'a'); lists stand in brackets: --set 'ingest.sources=[{path: a}]'",
+        ),
+        (
+            "decontaminate.files=a,b",
+            "recipe: decontaminate.files must be a list (it is 'a,b'); lists stand in brackets: "
+            "--set 'decontaminate.files=[a,b]'",
+        ),
+        (
+            "export.formats=mds,jsonl",
+            "recipe: export.formats: lists stand in brackets: --set 'export.formats=[mds,jsonl]' (it is 'mds,jsonl')",
+        ),
         ("ingest.sources=[a]", "recipe: ingest.sources[0] must be a section of keys (it is 'a')"),
         ("ingest.sources=[]", "recipe: ingest: sources is empty; name at least one file, folder or URL"),
         ("decontaminate=[a, a]", "recipe: decontaminate: files names 'a' twice; name it once"),

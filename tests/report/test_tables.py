@@ -62,6 +62,16 @@ def test_the_end_of_an_id_stays(cells, text):
     assert tables.tail("a/long/id", cells) == text
 
 
+@pytest.mark.parametrize(
+    ("width", "lines"), [(12, ["error: a b c", "  d e f"]), (None, ["error: a b c d e f"])], ids=["terminal", "pipe"]
+)
+def test_a_message_goes_on_indented_on_a_terminal_and_whole_in_a_pipe(width, lines):
+    file = io.StringIO()
+    console = Console(file=file, width=width or 12, force_terminal=width is not None, color_system=None)
+    tables.say("a b c d e f", console, label="error: ")
+    assert file.getvalue().splitlines() == lines
+
+
 def test_nothing_that_turns_the_writing_direction_is_printed(capsys):
     hostile = "a\u202ab\u202bc\u202cd\u202de\u202ef\u2066g\u2067h\u2068i\u2069j \u05d0"
     console = Console()

@@ -7,12 +7,12 @@ from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.engine import shared
 from nextlong.engine.store import locked
-from sharing import Told, stored
+from sharing import CHEAP, Told, stored
 
 
 @pytest.fixture
 def first(recipe_for, tmp_path):
-    recipe = stored(recipe_for, tmp_path, "a")
+    recipe = stored(recipe_for, tmp_path, "a", CHEAP)
     pipeline.run(recipe)
     return recipe
 
@@ -25,7 +25,7 @@ def call(capfd, *arguments):
 
 def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(first, recipe_for, tmp_path, capfd):
     store, run = tmp_path / "store", tmp_path / "a"
-    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200", "name=other"))
+    pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, "chunk.max_chars=200", "name=other"))
     before = {path.name for path in store.glob("[0-9][0-9]-*")}
     assert call(capfd, "prune", store, "--yes")[1].endswith("there is nothing that no run directory needs\n")
     code, out, _ = call(capfd, "prune", run, "--drop", "other", "--yes")
@@ -37,7 +37,7 @@ def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(
     left = {path.name for path in store.glob("[0-9][0-9]-*")}
     assert left == {path.name for path in shared.links(run)} < before
     assert call(capfd, "verify", run)[0] == 0
-    pipeline.run(stored(recipe_for, tmp_path, "a", "chunk.max_chars=200"))
+    pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, "chunk.max_chars=200"))
     assert {path.name.partition("-")[2] for path in store.glob("[0-9][0-9]-*")} == {
         name.partition("-")[2] for name in before
     }
@@ -59,7 +59,7 @@ def test_nothing_is_pruned_while_a_run_directory_cannot_be_found(first, tmp_path
 
 def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_path, capfd):
     store = tmp_path / "store"
-    pipeline.run(stored(recipe_for, tmp_path, "b"))
+    pipeline.run(stored(recipe_for, tmp_path, "b", CHEAP))
     shutil.rmtree(tmp_path / "a")
     for named, message in ((tmp_path / "b", "it is still there"), (tmp_path / "c", "knows no such run directory")):
         code, _, err = call(capfd, "prune", store, "--yes", "--forget", named)
@@ -77,15 +77,15 @@ def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_
 
 
 def test_a_run_that_drops_its_store_leaves_the_unfinished_steps_there_alone(first, recipe_for, tmp_path):
-    (embed,) = (tmp_path / "store").glob("*-embed-*")
-    (embed / "manifest.json").unlink()
-    before = {path.name: path.stat().st_mtime_ns for path in embed.iterdir()}
+    (tokens,) = (tmp_path / "store").glob("*-tokens-*")
+    (tokens / "manifest.json").unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in tokens.iterdir()}
     told = Told()
-    pipeline.run(recipe_for(tmp_path / "a", "executor=serial"), reporter=told)
-    assert "embed" in told.ran
-    assert {path.name: path.stat().st_mtime_ns for path in embed.iterdir()} == before
-    assert not (tmp_path / "a" / embed.name).is_symlink()
-    assert (tmp_path / "a" / embed.name / "manifest.json").exists()
+    pipeline.run(recipe_for(tmp_path / "a", CHEAP), reporter=told)
+    assert "tokens" in told.ran
+    assert {path.name: path.stat().st_mtime_ns for path in tokens.iterdir()} == before
+    assert not (tmp_path / "a" / tokens.name).is_symlink()
+    assert (tmp_path / "a" / tokens.name / "manifest.json").exists()
 
 
 def test_a_store_is_not_pruned_while_a_run_uses_it(first, tmp_path, capfd):

@@ -13,7 +13,7 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import CorpusError
 from nextlong.inputs.remembered import input_files
-from nextlong.tokens.enough import check_enough
+from nextlong.tokens.enough import check_enough, mostly_too_long
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
@@ -46,6 +46,18 @@ def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
     )
     with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
         check_enough(recipe, input_files(recipe))
+
+
+def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (200, 400, 400)))
+    path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
+    recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
+    assert mostly_too_long(recipe, input_files(recipe)).startswith(
+        "about 2 of the 3 documents that come first in the sources (67%) are longer than compose.target_tokens=64, so they"
+    )
+    for other in ("compose.target_tokens=128", "compose.method=knn"):
+        recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
+        assert mostly_too_long(recipe, input_files(recipe)) == ""
 
 
 def test_caps_count(recipe_for, tmp_path):
@@ -95,8 +107,8 @@ def test_joints_of_many_tokens_count(tmp_path):
 def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, order):
     """A tokenizer of bytes takes one token a letter of English, and three a Chinese character."""
     draw = random.Random(1)
-    english = [f"{n} " + "in the end " * 40 for n in range(600)]
-    chinese = ["".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400)) for _ in range(600)]
+    english = [f"{n} " + "in the end " * 40 for n in range(200)]
+    chinese = ["".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400)) for _ in range(200)]
     tokens, asking = recipe_of(tmp_path, [*english, *chinese][::order], *sets)
     assert not is_refused(asking(0.9 * tokens if not sets else 0.6 * tokens))
     assert is_refused(asking(1.3 * tokens))
@@ -117,13 +129,14 @@ def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):
         "assert not {name.partition('.')[0] for name in sys.modules} & set(HEAVY)\n"
         "sys.exit(code)\n"
     )
-    sets = [f"ingest.sources={json.dumps([{'path': str(small_corpus)}])}", "compose.target_tokens=2048"]
+    sets = [f"ingest.sources={json.dumps([{'path': str(small_corpus / '0.jsonl')}])}", "compose.target_tokens=2048"]
     sets += [
         "tokenizer.source=null",
         "tokenizer.train=512",
         "tokenizer.bos=null",
         "tokenizer.eos=null",
         "chunk.max_chars=256",
+        "executor=serial",
     ]
     options = [part for one in sets for part in ("--set", one)]
     done = subprocess.run(
@@ -180,7 +193,7 @@ def test_fewer_than_asked_is_never_without_a_reason(recipe_for, tmp_path, capsys
 def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(tmp_path, capsys):
     draw = random.Random(1)
     paragraphs = [" ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)]
-    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=4)) for number in range(400)]
+    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=2)) for number in range(200)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     recipe = nextlong.Recipe.from_dict(
         {
@@ -191,10 +204,10 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
             "encoder": {"lsa": {"dimensions": 16}},
             "tokenizer": {"train": 512},
             "mine": {"fetch": 64},
-            "compose": {"sequences": 12, "target_tokens": 2048},
+            "compose": {"sequences": 100, "target_tokens": 2048},
         }
     )
     code, _, err = run(recipe, tmp_path, capsys)
     assert code == 2
-    assert "400 of 400 documents have compose.min_meta_chunks=2 chunks or more; 184 of them were drawn; " in err
+    assert "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were drawn; " in err
     assert "dropped: too few negatives to reach target_tokens" in err

@@ -17,7 +17,7 @@ from nextlong.view import left_out
 def run(recipe_for, tmp_path_factory):
     """A run of a corpus with a copy, a broken line, a text that an evaluation holds, a document too long, one not wanted."""
     folder = tmp_path_factory.mktemp("left-out")
-    write_corpus(folder / "corpus")
+    write_corpus(folder / "corpus", documents=100)
     first = (folder / "corpus" / "0.jsonl").read_text().splitlines()[0]
     words = " ".join(f"word{n}" for n in range(400))
     lines = [first, json.dumps({"id": "long", "text": "\n".join(words for _ in range(9))}), '{"id": "broken"']
@@ -30,7 +30,7 @@ def run(recipe_for, tmp_path_factory):
         "ingest.max_reject_share=0.5",
         f"decontaminate.files=[{folder / 'eval.jsonl'}]",
     )
-    pipeline.run(recipe_for(folder / "run", *changes, "compose.sequences=all"))
+    pipeline.run(recipe_for(folder / "run", *changes, "compose.sequences=all", "compose.target_tokens=1024"))
     return nextlong.open(folder / "run")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
 from nextlong.corpus.ingest import check_ids, check_kept, check_rejects, ingest_split
-from nextlong.corpus.parts import Splits, numbered, row_groups, task_bytes
+from nextlong.corpus.parts import Splits, every_part, numbered, places, task_bytes
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Done, Finished, Step, Task
@@ -68,7 +68,7 @@ def _part_bytes(files: Sequence[InputFile], source: Source, shard_bytes: int) ->
 
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Parts of large files → how many lines end in each; no step where no file is parted."""
-    parts = [part for of_source in splits for split in of_source for part in split if part.stop is not None]
+    parts = [part for part in every_part(splits) if part.stop is not None and not part.skips]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
@@ -144,7 +144,7 @@ def ingest_step(
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
-        **row_groups(splits),
+        **places(splits),
     }
     estimate = Estimate(
         work=lambda amounts: amounts.text_bytes,

@@ -20,14 +20,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
 from nextlong.embed.base import EncoderKind
 from nextlong.embed.chunks import count_chunks, draw_texts
-from nextlong.embed.words import cut_words
 from nextlong.engine.estimate import TRIED, Estimate
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
@@ -35,7 +33,9 @@ from nextlong.recipe.amounts import Amounts
 from nextlong.results import FitResult
 from nextlong.rng import rng_for
 
-BATCH_CHARS: Final = 1 << 20
+_BATCH_CHARS: Final = 1 << 22  # each batch makes a hash table of all terms
+_CUT_CHARS: Final = 1 << 18  # cut at a time; its arrays stay in cache
+_ENCODED_CHARS: Final = 1 << 20  # … where distinct words are gathered
 OVERSAMPLING: Final = 16
 # float32 noise: directions with a smaller share of the first singular value, or shorter projections, carry nothing.
 NEGLIGIBLE: Final = 1e-5
@@ -50,7 +50,11 @@ class Lsa:
         self.idf = idf
         self.components = components
         self.dimensions: int = components.shape[1]
-        self._value_set = pa.array([term.encode("utf-32-le") for term in terms], pa.large_binary())
+        # As `cut_words` writes them, and as `cut_ascii_words` does.
+        self._terms, self._ascii_terms = (
+            pa.array([term.encode(encoding) for term in terms], pa.large_binary())
+            for encoding in ("utf-32-le", "utf-8")
+        )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dimensions).
@@ -60,9 +64,12 @@ class Lsa:
         identical, so that near-copies are still found, and it is near to nothing else.
         """
         vectors = np.empty((len(texts), self.dimensions), np.float32)
-        for first, last in _batches(texts):
-            # float32 rows times float32 columns, each row on its own: the batch does not show in the bits.
-            vectors[first:last] = self.tfidf(texts[first:last]) @ self.components
+        is_ascii = np.array([text.isascii() for text in texts], np.bool_)
+        for rows in (np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)):
+            alike = [texts[row] for row in rows.tolist()]
+            for first, last in _batches(alike, chars=_BATCH_CHARS):
+                # float32 rows times float32 columns, each row on its own: the batch does not show in the bits.
+                vectors[rows[first:last]] = self.tfidf(alike[first:last]) @ self.components
         lengths = np.linalg.norm(vectors, axis=1)
         for row in np.flatnonzero(lengths < NEGLIGIBLE).tolist():
             vectors[row] = _direction(texts[row], self.dimensions)
@@ -72,11 +79,22 @@ class Lsa:
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
-        words, starts = cut_words(texts)
-        columns = pc.fill_null(pc.index_in(words, value_set=self._value_set), -1).to_numpy()
+        from nextlong.embed.words import (
+            cut_ascii_words,
+            cut_words,
+        )  # makes tables of letters, which no recipe needs to be read
+
+        is_ascii = all(map(str.isascii, texts))
+        cut, terms = (cut_ascii_words, self._ascii_terms) if is_ascii else (cut_words, self._terms)
+        words, starts = [pa.array([], pa.large_binary())], [np.zeros(1, np.int64)]
+        for first, last in _batches(texts, chars=_CUT_CHARS):
+            piece, bounds = cut(texts[first:last])
+            words.append(piece)
+            starts.append(starts[-1][-1] + bounds[1:])
+        columns = pc.fill_null(pc.index_in(pa.chunked_array(words), value_set=terms), -1).to_numpy()
         known = columns >= 0
-        starts = np.concatenate([[0], np.cumsum(known)])[starts]
-        return _weigh(_count(columns[known], starts, width=len(self.terms)), self.idf)
+        known_before = np.concatenate([[0], np.cumsum(known)])
+        return _weigh(_count(columns[known], known_before[np.concatenate(starts)], width=len(self.terms)), self.idf)
 
     def save(self, out: Path) -> None:
         """Write `{out}.terms.json`, `{out}.idf.npy` and `{out}.components.npy`."""
@@ -100,7 +118,7 @@ def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int)
     to the rank of the sample, which is at most its number of distinct texts and of terms. A sample without any term
     keeps it: every text then gets its own random direction.
     """
-    columns, starts, names = _indexcut_words(texts)
+    columns, starts, names = _indexed_words(texts)
     counts = _count(columns, starts, width=len(names))
     del columns  # as large as all that follows
     chosen = _choose_terms(counts, names, dimensions=dimensions, max_terms=max_terms)
@@ -113,19 +131,18 @@ def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int)
     return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
 
 
-def _indexcut_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
+def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
     """Return all words as indices into the distinct ones, where each text's begin, and the distinct words."""
-    encoded = [pa.array([], pa.large_binary()).dictionary_encode()]
-    starts: list[NDArray[np.int64]] = []
-    total = 0
-    for first, last in _batches(texts):
+    from nextlong.embed.words import cut_words
+
+    encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
+    for first, last in _batches(texts, chars=_ENCODED_CHARS):
         words, bounds = cut_words(texts[first:last])
         encoded.append(words.dictionary_encode())
-        starts.append(bounds[:-1] + total)
-        total += len(words)
+        starts.append(starts[-1][-1] + bounds[1:])
     unified = pa.chunked_array(encoded).unify_dictionaries()
     columns = np.concatenate([part.indices.to_numpy() for part in unified.chunks])
-    return columns, np.concatenate([*starts, [total]]), unified.chunk(0).dictionary
+    return columns, np.concatenate(starts), unified.chunk(0).dictionary
 
 
 def _choose_terms(counts: Any, names: Any, *, dimensions: int, max_terms: int) -> NDArray[np.int64]:
@@ -140,6 +157,8 @@ def _choose_terms(counts: Any, names: Any, *, dimensions: int, max_terms: int) -
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
     """Return how often each column occurs in each text, CSR float32; words starts[i] to starts[i + 1] are text i's."""
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     texts = len(starts) - 1
     bits = width.bit_length()
     # Sorting numbers of text and column is faster than sorting the columns of each text with their counts.
@@ -150,7 +169,7 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
     counts = np.diff(firsts, append=len(keys)).astype(np.float32)
     keys = keys[firsts]
     offsets = np.searchsorted(keys, np.arange(texts + 1) << bits)
-    return sp.csr_matrix((counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets), shape=(texts, width))
+    return sparse.csr_matrix((counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets), shape=(texts, width))
 
 
 def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
@@ -201,14 +220,14 @@ def _direction(text: str, dimensions: int) -> NDArray[np.float32]:
     return rng_for(0, "lsa.unknown", digest).standard_normal(dimensions, dtype=np.float32)
 
 
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield [first, last) of runs of texts of about BATCH_CHARS characters, so that memory stays flat."""
-    first = chars = 0
+def _batches(texts: Sequence[str], *, chars: int) -> Iterator[tuple[int, int]]:
+    """Yield [first, last) of runs of texts of about so many characters, so that memory stays flat."""
+    first = held = 0
     for position, text in enumerate(texts):
-        if chars and chars + len(text) > BATCH_CHARS:
+        if held and held + len(text) > chars:
             yield first, position
-            first, chars = position, 0
-        chars += len(text)
+            first, held = position, 0
+        held += len(text)
     if first < len(texts):
         yield first, len(texts)
 
@@ -229,7 +248,7 @@ class LsaKind(EncoderKind):
 
     version = 2
     needs_fit = True
-    preload = ("nextlong.embed.lsa",)
+    preload = ("nextlong.embed.lsa", "nextlong.embed.words")
     rate = TRIED
     cure = "this is a bug in nextlong; please report it"
     result = FitResult

@@ -50,6 +50,19 @@ def cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
 
 
+def cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+    """Cut texts of nothing but ASCII in half the time: words as bytes, those of one character too, and where each text's begin."""
+    letters = "\n".join(texts).encode("ascii").translate(_LOWERED_ASCII)
+    inside = np.zeros(len(letters) + 2, np.bool_)
+    np.not_equal(np.frombuffer(letters, np.uint8), SPACE, out=inside[1:-1])
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    firsts = edges[::2]
+    offsets = np.concatenate([[0], np.cumsum(edges[1::2] - firsts)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(letters.translate(None, b" "))]
+    bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
+
+
 def _pair_unspaced(
     codes: NDArray[np.uint32], bounds: NDArray[np.int64], unspaced: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -94,3 +107,4 @@ def _unspaced() -> NDArray[np.bool_]:
 # Made where the module is imported: once, by the server that workers are forked from.
 _LOWERED: Final = _lowered()
 _UNSPACED: Final = _unspaced()
+_LOWERED_ASCII: Final = bytes(_LOWERED[:128].tolist()).ljust(256)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from nextlong.wrap import wrapped
+from nextlong.wrap import HANGING, wrapped
 
 Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
@@ -122,7 +122,7 @@ class Bars:
     def tell(self, text: str) -> None:
         """Print a line."""
         self._console.print(
-            "\n".join(wrapped(text, self._console.width)), highlight=False, markup=False, soft_wrap=True
+            "\n".join(wrapped(text, self._console.width, indent=HANGING)), highlight=False, markup=False, soft_wrap=True
         )
 
     @contextmanager

@@ -60,8 +60,9 @@ class Inside(NamedTuple):
 class Part:
     """A file, or of JSON lines those that begin in bytes [start, stop) of it, or of Parquet the row groups [first, last).
 
-    `lines_before` are the lines or rows further up. Of a zstd file the bytes are those of whole frames, and `inside` says what is
-    in them, once it is known.
+    `lines_before` are the lines or rows further up. Of a file in several zstd frames the bytes are those of whole frames, and
+    `inside` says what is in them, once it is known. Of any other compressed file they are bytes of what it holds: a reader
+    `skips` what stands above, and counts its lines on the way.
     """
 
     file: InputFile
@@ -70,6 +71,7 @@ class Part:
     lines_before: int = 0
     row_groups: tuple[int, int] | None = None
     inside: Inside | None = None
+    skips: bool = False
 
     @property
     def begins_file(self) -> bool:

@@ -37,6 +37,6 @@ def _read(part: Part, source: Source, max_document_chars: int, where: Where | No
     wanted = (*source.keep, *(where.columns if where else ()))
     kind = format_of(part.file.name, source)
     with explained(part.file):
-        with closing(open_file(part.file, start=part.start)) as stream:
+        with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
             yield from kind.read(stream, part, source, max_document_chars, wanted)
         check_unchanged(part.file)

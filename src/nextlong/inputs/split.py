@@ -1,20 +1,29 @@
-"""Split: the files of a source → what each task reads, a large file shared by several where a reader can begin in its midst."""
+"""Split: the files of a source → what each task reads, a large file shared by several where a reader can begin in its midst.
+
+A compressed file of JSON lines can be entered only where a zstd frame begins. One without such places is shared all the same, by a
+few tasks: each decompresses what stands above its part, which takes a fraction of the time of reading it as documents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
 import fsspec
 
 from nextlong.inputs import file_systems
-from nextlong.inputs.files import InputFile, Part, compression_of
+from nextlong.inputs.files import InputFile, Part, compression_of, read_head
 from nextlong.inputs.formats import format_of
-from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.inputs.zstd_frames import content_bytes, frame_bounds
 from nextlong.recipe import Source
 
 _PARTED: Final = 2  # a file is parted if it holds more parts
+# Parts of a file that is compressed as a whole, so that all of them together decompress it a few times over at most …
+_MOST_PARTS: Final = {"zstd": 8, "gzip": 4}
+_SKIPPING_PART_BYTES: Final = 64_000_000  # … and how much of what it holds makes one: smaller ones would save no second
+_HEAD_BYTES: Final = 1 << 20  # tell what a file holds to some percent; the last part takes what is left
 
 
 def split_inputs(
@@ -40,10 +49,9 @@ def split_inputs(
 
 
 def can_be_parted(file: InputFile, source: Source) -> bool:
-    """Say whether a reader can begin in the midst of a file on a local disk: of JSON lines, plain or in zstd frames, or Parquet."""
+    """Say whether several tasks can share a file: JSON lines, compressed or not, or Parquet, on a local disk."""
     kind = format_of(file.name, source)
-    is_parted = (kind.is_lines or kind.split is not None) and compression_of(file.name) != "gzip"
-    return is_parted and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
+    return (kind.is_lines or kind.split is not None) and file_systems.is_local(fsspec.core.url_to_fs(file.path)[0])
 
 
 def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
@@ -51,28 +59,54 @@ def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
     in_parts = format_of(file.name, source).split
     if in_parts is not None:
         return in_parts(file, part_bytes)
-    if compression_of(file.name):
-        return _frame_parts(file, part_bytes)
+    if compression := compression_of(file.name):
+        parts = _frame_parts(file, part_bytes) if compression == "zstd" else []
+        return parts or _skipping_parts(file)
     count = -(-file.bytes // part_bytes)
     bounds = [file.bytes * number // count for number in range(count + 1)]
     return [Part(file, start, stop) for start, stop in pairwise(bounds)]
 
 
-def has_frames(file: InputFile, source: Source) -> bool:
-    """Say whether a file is of JSON lines in more than one zstd frame, on a local disk."""
-    is_framed = format_of(file.name, source).is_lines and compression_of(file.name) == "zstd"
-    return is_framed and can_be_parted(file, source) and len(_frame_bounds(file)) > 2
+def most_tasks(file: InputFile, source: Source) -> int | None:
+    """Return how many tasks share a file that only the first of them enters at once; None of any other."""
+    if not can_be_parted(file, source):
+        return 1
+    compression = compression_of(file.name)
+    is_framed = compression == "zstd" and len(_frame_bounds(file)) > 2
+    return len(_skipping_parts(file)) if compression and not is_framed else None
 
 
 def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
-    """Return consecutive zstd frames of about `part_bytes` together."""
+    """Return consecutive zstd frames of about `part_bytes` together; none where the file is one frame."""
     _, *ends = _frame_bounds(file) or (0,)
     parts, start = [], 0
     for end in ends:
         if end - start >= part_bytes or end == ends[-1]:
             parts.append(Part(file, start, end))
             start = end
-    return parts if len(parts) > 1 else [Part(file)]
+    return parts if len(parts) > 1 else []
+
+
+def _skipping_parts(file: InputFile) -> list[Part]:
+    """Return parts of about the same size of what a compressed file holds; the file itself where it is small, or damaged."""
+    size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
+    count = min(_MOST_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
+    if count < 2:
+        return [Part(file)]
+    starts = [size * number // count for number in range(count)]
+    return [Part(file, start, stop, skips=True) for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+
+
+@lru_cache(maxsize=64)
+def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
+    """Return or estimate what a compressed file holds; `version` sets one content of the file apart from another."""
+    try:
+        if compression_of(name) == "zstd" and (said := content_bytes(path)) is not None:
+            return said
+        head, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
+    except OSError:
+        return 0
+    return len(head) * size // max(1, head_bytes)
 
 
 def _frame_bounds(file: InputFile) -> tuple[int, ...]:

@@ -94,6 +94,8 @@ class Export(Section):
         if not names or len(set(names)) != len(names):
             raise ValueError("must name at least one format, each once")
         for name in names:
+            if "," in name:
+                raise ValueError(f"lists stand in brackets: --set 'export.formats=[{','.join(names)}]'")
             terms_of(name)
         return names
 

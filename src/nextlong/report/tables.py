@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from nextlong.wrap import wrapped
+from nextlong.wrap import HANGING, wrapped
 
 # What moves the cursor, colours the screen or turns the order of what follows; tabs and newlines do no harm.
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -46,7 +46,7 @@ def say(message: str, console: Console, *, style: str = "", label: str = "") -> 
     """Print a message, behind a label in red if one is given. Paths that are longer than a terminal is wide stay whole."""
     shown = visible(f"{label}{message}")
     if console.is_terminal:
-        shown = "\n".join(wrapped(shown, console.width))
+        shown = "\n".join(wrapped(shown, console.width, indent=HANGING))
     text = Text(shown, style=style)
     text.stylize("bold red", 0, len(label))
     console.print(text, soft_wrap=True)

@@ -15,8 +15,9 @@ from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.results import ChunkResult, IngestResult, LeftOutResult, SplitResult, TokenizerResult
-from nextlong.schemas import Layout
+from nextlong.schemas import DropReason, Layout
 from nextlong.tokens import lost
+from nextlong.tokens.enough import LONGER, MOST_DROPPED
 
 if TYPE_CHECKING:
     from nextlong.runs.opened import Run
@@ -32,7 +33,6 @@ MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
-MOST_DROPPED: Final = 0.5
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
 
 
@@ -83,7 +83,11 @@ def _fewer_sequences(seen: Seen) -> str:
         return ""
     return (
         f"{seen.stats.sequences:,} sequences were made, but {asked:,} were asked for: the corpus gives no more of this length; "
-        "add documents, or lower compose.target_tokens or compose.min_meta_chunks"
+        + (
+            LONGER
+            if _mostly_too_long(seen)
+            else "add documents, or lower compose.target_tokens or compose.min_meta_chunks"
+        )
     )
 
 
@@ -255,8 +259,13 @@ def _many_dropped(seen: Seen) -> str:
     why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
     return (
         f"{lost_drafts:,} of {composed:,} drafts became no sequence ({why}): what is left is not a fair sample of the corpus; "
-        "add documents, or lower compose.target_tokens"
+        + (LONGER if _mostly_too_long(seen) else "add documents, or lower compose.target_tokens")
     )
+
+
+def _mostly_too_long(seen: Seen) -> bool:
+    dropped = seen.stats.yields.dropped
+    return 2 * dropped.get(DropReason.TOO_LONG, 0) > sum(dropped.values())
 
 
 def _many_near_copies(seen: Seen) -> str:

@@ -1,4 +1,4 @@
-"""Enough: whether the corpus has the tokens of one sequence, from a look at its files before anything runs.
+"""Enough: whether the corpus has the tokens of a sequence, and documents that fit one, from a look at its files beforehand.
 
 In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty, nothing but their heads is read; the text
 of a corpus that is small beside one sequence is read whole, which takes well under a second, and a sample of it tokenized. Where
@@ -18,12 +18,16 @@ from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import InputFile
+from nextlong.inputs.head import head_columns
 from nextlong.inputs.sizes import estimate_text_bytes
 from nextlong.recipe import METHODS, Recipe
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.schemas import Layout
 from nextlong.tokens.tokenizer import load_tokenizer, train_bpe
 
+MOST_DROPPED: Final = 0.5  # of the documents that may be extended
+LONGER: Final = "raise compose.target_tokens, or cut the documents into shorter ones first"  # the cure
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # the heads of so many documents are tokenized
@@ -53,10 +57,36 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
         raise CorpusError(too_short(recipe, tokens))
 
 
+def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str:
+    """Say so where most of the first documents are longer than a sequence of a method that extends them, else ""."""
+    texts = [
+        text
+        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
+        for text in head_columns(source_files[0], source).get(source.text, ())
+        if isinstance(text, str)
+    ]
+    longer = sum(len(text) > recipe.sequence_tokens * TYPICAL_CHARS_PER_TOKEN for text in texts)
+    return too_long(recipe, longer, len(texts), of="documents that come first in the sources")
+
+
+def too_long(recipe: Recipe, longer: float, documents: float, *, of: str) -> str:
+    """Say that so many documents do not fit a sequence, "" where these are not most or the method takes them all the same."""
+    if not _is_extended(recipe) or longer <= MOST_DROPPED * documents:
+        return ""
+    return (
+        f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are longer than "
+        f"compose.target_tokens={recipe.compose.target_tokens:,}, so they are left out, and what stays is no fair sample; "
+        f"{LONGER}"
+    )
+
+
+def _is_extended(recipe: Recipe) -> bool:
+    return getattr(METHODS.load(recipe.compose.method), "layout", None) == Layout.EXTENDED
+
+
 def uses_a_chunk_once(recipe: Recipe) -> bool:
     """Say whether no chunk stands in a sequence twice, or is at least not meant to."""
-    is_extended = getattr(METHODS.load(recipe.compose.method), "layout", None) == Layout.EXTENDED
-    return not (is_extended and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
+    return not (_is_extended(recipe) and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:

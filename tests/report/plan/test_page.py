@@ -21,13 +21,17 @@ from nextlong.tokens.enough import count_tokens
 from nextlong.tokens.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
 
+CHEAP = "compose.method=standard"  # for what is told before any step: nothing is embedded, mined or drafted on trial
+
 
 def state_of(row):
     return " ".join(row[1:3]) if row[1] in ("to", "begun,") else row[1]
 
 
-def test_before_a_run_everything_is_to_do_and_costs_something(recipe):
+def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_written(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
     (summary,), rows = shown(recipe)
+    assert sorted(tmp_path.rglob("*")) == before
     assert summary.startswith("80 documents, 0.0 MB of text, ")
     assert summary.endswith(" characters per token; method nextlong; 1 workers")
     *steps, whole = rows
@@ -59,7 +63,7 @@ def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_pa
 
 def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(recipe, tmp_path):
     (tmp_path / "tokenizer.json").write_text(train_bpe(TEXTS, vocab_size=300).to_str())
-    sets = (f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
+    sets = (CHEAP, f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
     files = input_files(recipe)
     looks = plan_look.look_at(recipe, files)
     tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
@@ -76,34 +80,28 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(rec
 
 @pytest.mark.parametrize("kind", ["whole", "sampled", "compressed"])
 def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind):
-    lines = [json.dumps({"text": text}) + "\n" for text in TEXTS * 40]
+    lines = [json.dumps({"text": text}) + "\n" for text in TEXTS * 20]
     lines[::20] = ["{broken\n"] * len(lines[::20])
     if kind != "whole":
         monkeypatch.setattr(plan_look, "_READ_BYTES", 100_000)
         monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
     path = tmp_path / ("c.jsonl.zst" if kind == "compressed" else "c.jsonl")
     path.write_bytes(zstandard.compress("".join(lines).encode()) if kind == "compressed" else "".join(lines).encode())
-    recipe = recipe_in(tmp_path, f"ingest.sources.0.path={path}")
+    recipe = recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}")
     said = written(recipe)
     assert "ingest would stop the run: about " in said
     share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
     assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
     cure = re.search(r"say --set (ingest\.max_reject_share=[\d.]+)", said)[1]
-    assert "would stop" not in written(recipe_in(tmp_path, f"ingest.sources.0.path={path}", cure))
+    assert "would stop" not in written(recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}", cure))
 
 
 def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"text": " "}\n' * 20)
     sources = json.dumps([{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")])
-    said = written(recipe_in(tmp_path, f"ingest.sources={sources}"))
+    said = written(recipe_in(tmp_path, CHEAP, f"ingest.sources={sources}"))
     assert "about 20.00% of the records cannot be used (empty)" in said
     assert "--set ingest.max_reject_share=0.2" in said
-
-
-def test_a_plan_writes_nothing(recipe, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    shown(recipe)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_after_a_run_there_is_nothing_to_do_and_a_knob_changes_what_is_below_it(recipe, tmp_path):
@@ -150,6 +148,7 @@ def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
 
 
 def test_changed_inputs_are_refused_as_by_a_run(recipe, tmp_path):
+    recipe = recipe_in(tmp_path, CHEAP)
     nextlong.run(recipe)
     (tmp_path / "c.jsonl").write_text((tmp_path / "c.jsonl").read_text() + '{"text": "one more"}\n')
     with pytest.raises(RunError, match=r"input files have changed since a run .*c\.jsonl has \d+ bytes and had \d+"):
@@ -184,7 +183,7 @@ def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):
 
 
 def test_a_cap_is_told(recipe, tmp_path):
-    (summary,), _ = shown(recipe_in(tmp_path, "ingest.sources.0.max_documents=10"))
+    (summary,), _ = shown(recipe_in(tmp_path, CHEAP, "ingest.sources.0.max_documents=10"))
     assert summary.startswith("80 documents, 0.0 MB of text, of which 10 stay, ")
 
 
@@ -204,12 +203,13 @@ def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
 def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_look, "_READ_BYTES", 1000)
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 2000)
-    (summary,), _ = shown(recipe)
+    (summary,), _ = shown(recipe_in(tmp_path, CHEAP))
     assert summary.startswith("about ")
     assert 40 < int(summary.split()[1]) < 160
 
 
-def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(recipe, monkeypatch):
+def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(recipe, tmp_path, monkeypatch):
+    recipe = recipe_in(tmp_path, CHEAP)
     monkeypatch.setattr(plan_look, "_KEPT_BYTES", 1000)
     monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
     (summary,), _ = shown(recipe)

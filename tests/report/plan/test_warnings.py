@@ -25,6 +25,21 @@ def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
     assert "[stand-in-tokenizer]" not in told
 
 
+def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
+    """Of 80 texts 17 are longer than 256 characters, of those with at least four chunks all."""
+    asked = recipe_in(tmp_path, "compose.target_tokens=64", "compose.min_meta_chunks=4")
+    told = written(asked)
+    count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that may be extended \(", told).groups())
+    assert documents / 2 < count <= documents < 80
+    assert (
+        "are longer than compose.target_tokens=64, so they are left out, and what stays is no fair sample; raise"
+        in told
+    )
+    assert "[many-dropped]" in told
+    assert "[many-dropped]" not in written(recipe)
+    assert "[many-dropped]" not in written(recipe_in(tmp_path, "compose.target_tokens=64", "compose.method=knn"))
+
+
 def test_a_run_that_cannot_fit_is_warned_of(recipe, monkeypatch):
     monkeypatch.setattr(warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)

@@ -37,11 +37,14 @@ class Corpus:
     chunks: float
     eligible: float  # documents with at least compose.min_meta_chunks chunks
     meta_chunks: float  # the chunks of these
+    too_long: float = 0.0  # of the eligible, those that are longer than a sequence
     evaluation_bytes: float = 0.0  # of decontaminate.files
 
     def times(self, factor: float) -> Corpus:
         """Return a corpus like this one, so many times as large."""
-        names = ("documents", "text_bytes", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks")
+        names = (
+            "documents", "text_bytes", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks", "too_long",
+        )  # fmt: skip
         return replace(self, is_whole=False, **{name: factor * getattr(self, name) for name in names})
 
 

@@ -143,7 +143,12 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         [*assumed.lines(recipe, plan.amounts, columns, plan.measured, asked)],
         [
             *warnings.lines(recipe, plan.amounts, plan.measured, total, run_dir, asked=asked),
-            *whole_files(recipe.ingest.sources, files, shard_bytes=corpus_steps.shard_bytes_of(recipe, files)),
+            *whole_files(
+                recipe.ingest.sources,
+                files,
+                shard_bytes=corpus_steps.shard_bytes_of(recipe, files),
+                workers=asked.workers or pipeline.worker_count(recipe),
+            ),
         ],
         f"the tokenizer {loses}" if loses else "",
         missing,

@@ -89,9 +89,10 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         for text, text_spans in zip(look.texts, of_texts, strict=True)
         for start, end in text_spans
     ]
-    corpus = size(recipe, looks, [[len(text_spans) for text_spans in of_texts] for of_texts in spans])
     encoding = _measure_encoder(recipe, chunks)
     tokenizing = _measure_tokenizer(recipe, chunks)
+    counts = [[len(text_spans) for text_spans in of_texts] for of_texts in spans]
+    corpus = size(recipe, looks, counts, chars_per_token=tokenizing.chars_per_token)
     return Measured(
         corpus=replace(corpus, evaluation_bytes=_evaluation_bytes(recipe)),
         texts=_mixed(looks),
@@ -133,12 +134,12 @@ def _mixed(looks: Sequence[Look]) -> list[str]:
     return texts
 
 
-def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]]) -> Corpus:
+def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]], *, chars_per_token: float) -> Corpus:
     """Scale each source up by itself, cut it to its caps and weight, and add them up; `counts` are chunks a text."""
     found_chars = [look.scale * look.distinct_chars for look in looks]
     found_documents = [look.scale * look.distinct_documents for look in looks]
     kept = kept_shares(looks, found_documents, found_chars)
-    least = recipe.compose.min_meta_chunks
+    least, longest = recipe.compose.min_meta_chunks, recipe.sequence_tokens * chars_per_token
     factors = [share * look.text_scale for share, look in zip(kept, looks, strict=True)]
 
     def total(number_of: Callable[[Sequence[int]], int]) -> float:
@@ -153,6 +154,10 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]])
         chunks=total(sum),
         eligible=total(lambda chunk_counts: sum(count >= least for count in chunk_counts)),
         meta_chunks=total(lambda chunk_counts: sum(count for count in chunk_counts if count >= least)),
+        too_long=sum(
+            factor * sum(n >= least and len(text) >= longest for text, n in zip(look.texts, of_texts, strict=True))
+            for factor, look, of_texts in zip(factors, looks, counts, strict=True)
+        ),
     )
 
 

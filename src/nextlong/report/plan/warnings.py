@@ -22,7 +22,7 @@ from nextlong.runs.warnings import Warned
 from nextlong.search import choose
 from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
-from nextlong.tokens.enough import too_short, uses_a_chunk_once
+from nextlong.tokens.enough import too_long, too_short, uses_a_chunk_once
 
 
 def lines(
@@ -30,11 +30,14 @@ def lines(
 ) -> list[str]:
     """Return the warnings of a plan, none if there is nothing to warn of."""
     is_checked = asked.chunks is None and measured.corpus.is_whole  # as a run does, before this
-    too_long = "" if is_checked else _too_long(recipe, amounts, measured)
-    said = [rejects(recipe, measured), too_long, _index(recipe, amounts)]
+    not_enough = "" if is_checked else _not_enough(recipe, amounts, measured)
+    said = [rejects(recipe, measured), not_enough, _index(recipe, amounts)]
     if not asked.is_elsewhere:
         said += [_disk(total, run_dir), _memory(recipe, total)]
-    foreseen = [] if too_long else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
+    foreseen = [] if not_enough else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
+    corpus = measured.corpus
+    if longer := too_long(recipe, corpus.too_long, corpus.eligible, of="documents that may be extended"):
+        foreseen.insert(0, Warned("many-dropped", longer))
     return [*(line for line in said if line), *map(str, foreseen)]
 
 
@@ -61,7 +64,7 @@ def _different(among: float, drawn: float) -> float:
     return among * -math.expm1(-drawn / max(1.0, among))
 
 
-def _too_long(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
+def _not_enough(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
     """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
     tokens, asked = amounts.kept_chars / measured.tokenizing.chars_per_token, recipe.compose.target_tokens
     if tokens >= asked or not uses_a_chunk_once(recipe):
