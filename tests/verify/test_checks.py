@@ -267,6 +267,21 @@ def test_near_copies_are_counted_where_the_recipe_did_not_ask(run):
     assert outcome.note.startswith("1 found")
 
 
+@pytest.mark.parametrize("asked", [0.8, None])
+def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
+    plant_copy(run, changed_words=1000)
+    change_recipe(run, "mine", "near_copies", asked)
+    one_by_one = list(verify(run))
+    (copies,) = (found for found in one_by_one if found.check == "near-copies among negatives")
+    assert (copies.breaches == 1) == (asked is not None)
+    monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
+    assert list(verify(run, workers=3)) == one_by_one
+    files(run, "weights", ".weights.npy")[0].write_bytes(b"torn")
+    torn = {outcome.check: outcome.examples for outcome in verify(run, workers=2) if outcome.unit == "files"}
+    assert torn == {outcome.check: outcome.examples for outcome in verify(run) if outcome.unit == "files"}
+    assert ("near-copies" in torn) == (asked is not None)
+
+
 def test_the_same_sample_for_the_same_seed(run):
     change_array(files(run, "embed", ".vectors.npy")[0], lambda vectors: np.negative(vectors, out=vectors))
     first, again, other = (breaches(run, sample=9, seed=seed).get("vectors encoded again") for seed in (1, 1, 2))

@@ -33,6 +33,12 @@ class Outcome:
         if len(self.examples) < _KEPT_EXAMPLES:
             self.examples.append(example)
 
+    def add(self, part: Outcome) -> None:
+        """Count what another one of the same kind looked at and found, too."""
+        self.checked += part.checked
+        self.breaches += part.breaches
+        self.examples = [*self.examples, *part.examples][:_KEPT_EXAMPLES]
+
     @property
     def result(self) -> Literal["pass", "breach", "skipped"]:
         """What the table says."""
