@@ -11,7 +11,7 @@ from nextlong.engine import local
 from nextlong.recipe import Recipe
 
 # What every worker needs, imported once by the server that workers are forked from.
-_ALL_STEPS = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "tokenizers")
+_ALL_STEPS = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "scipy.sparse", "tokenizers")
 EXPORT_STEPS = ("nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas")
 
 

@@ -1,6 +1,6 @@
 """Names of pages: one a state or several, told apart, no longer than a file name may be."""
 
-from nextlong.artefacts.pages import page_name, pages_of
+from nextlong.artefacts.pages import STATES_META, SWEEP, page_name, pages_of
 
 
 def test_pages_are_found_by_the_states_that_they_show(tmp_path):
@@ -11,6 +11,15 @@ def test_pages_are_found_by_the_states_that_they_show(tmp_path):
     assert len(many) < 255
     assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", many}
     assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html", many}
+
+
+def test_a_sweep_s_page_is_found_by_what_its_head_names(tmp_path):
+    page = tmp_path / SWEEP
+    page.write_text(f'<head><meta name="{STATES_META}" content="a=1 a=2"></head>')
+    assert pages_of(tmp_path, {"a=2"}) == [page]
+    assert pages_of(tmp_path, {"a"}) == []
+    page.write_text("<head></head>")  # as earlier versions wrote it
+    assert pages_of(tmp_path, {"a"}) == [page]
 
 
 def test_a_state_called_states_is_one_like_any_other(tmp_path):

@@ -1,6 +1,7 @@
 """The command `nextlong evaluate`: what it refuses, with exit code 2 and the cure; a dry run; a report."""
 
 import json
+import socket
 
 import pytest
 
@@ -147,6 +148,30 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
     }
     assert "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16" in said.out
     assert "dependency: say --run RUN" in said.err
+
+
+def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
+    def no_network(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    asked = [
+        "evaluate",
+        "nosuch/model",
+        "--tasks",
+        "vt",
+        "--lengths",
+        "1k",
+        "--dry-run",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(asked) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "vt 1K 500 512,000 to do" in out
+    assert (
+        "nosuch/model is no folder here, nor in the cache of the Hugging Face hub, which a dry run does not ask" in out
+    )
 
 
 def test_a_dry_run_of_a_server_refuses_probes(tmp_path, capsys):

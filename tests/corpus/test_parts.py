@@ -4,7 +4,8 @@ from nextlong.inputs.listing import list_files
 from nextlong.recipe import Source
 
 
-def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path):
+def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.corpus.parts._WORTH_TELLING_BYTES", 0)
     (tmp_path / "a.csv.gz").write_bytes(b"x" * 5000)
     sources = [Source(path=str(tmp_path))]
     files = [list_files(sources[0], where="path")]

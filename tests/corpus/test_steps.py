@@ -56,7 +56,8 @@ def ingested(folder, files, *, sources):
     return list(done), len(counts_of(done["ingest"])), *tables
 
 
-def test_large_file_in_parts_gives_the_same_documents_compressed_or_not(tmp_path, text):
+def test_large_file_in_parts_gives_the_same_documents_compressed_or_not(tmp_path, text, monkeypatch):
+    monkeypatch.setattr("nextlong.inputs.split._SKIPPING_PART_BYTES", 1000)
     packed, parts = {"a.jsonl.gz": gzip.compress(text)}, {"a.jsonl": text}
     names, tasks, documents, rejects = ingested(tmp_path / "packed", packed, sources=packed)
     assert (names, tasks, len(documents)) == (["ingest", "select"], 4, 298)

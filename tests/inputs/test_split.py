@@ -8,6 +8,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.inputs import split
 from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.record import Record, Reject
@@ -64,12 +65,14 @@ COMPRESSED = {"gz": gzip.compress, "zst": zstandard.compress}
 
 
 def in_parts(folder, content, *, suffix, part_bytes):
-    """Return the items of a compressed file, read by parts, and these."""
+    """Return the items of a compressed file, read by parts of at least so many bytes, and these."""
     path = folder / f"a.jsonl.{suffix}"
     path.write_bytes(COMPRESSED[suffix](content))
     source = Source(path=str(path))
     (file,) = list_files(source, where="path")
-    parts = [part for task in split_inputs([file], source, shard_bytes=1, part_bytes=part_bytes) for part in task]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(split, "_SKIPPING_PART_BYTES", part_bytes)
+        parts = [part for task in split_inputs([file], source, shard_bytes=1, part_bytes=1) for part in task]
     read = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
     assert read == list(read_records(Part(file), source, max_document_chars=1000))
     return read, parts

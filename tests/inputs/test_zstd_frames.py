@@ -21,7 +21,7 @@ from nextlong.inputs.json_lines import count_lines
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.records import read_records
 from nextlong.inputs.split import split_inputs
-from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.inputs.zstd_frames import content_bytes, frame_bounds
 from nextlong.recipe import Recipe, Source
 from nextlong.results import LineCountResult
 
@@ -65,6 +65,14 @@ def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
     whole = zstandard.ZstdCompressor().compress(b"text " * 99)
     (tmp_path / "b.zst").write_bytes(whole + whole[:-1])
     assert frame_bounds(str(tmp_path / "b.zst"), version="") == ()
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_frame_says_what_it_holds_or_not(tmp_path, is_said):
+    (tmp_path / "a.zst").write_bytes(zstandard.ZstdCompressor(write_content_size=is_said).compress(b"text " * 99))
+    assert content_bytes(str(tmp_path / "a.zst")) == (495 if is_said else None)
+    (tmp_path / "a.zst").write_bytes(b"text")
+    assert content_bytes(str(tmp_path / "a.zst")) is None
 
 
 LISTED = """
@@ -132,7 +140,7 @@ def test_a_file_that_cannot_be_opened_has_no_frames(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(split, "frame_bounds", refused)
-    assert whole_files([source], [[file]], shard_bytes=1, workers=9)
+    monkeypatch.setattr(split, "_SKIPPING_PART_BYTES", 1)
     assert all(part.skips for (part,) in split_inputs([file], source, shard_bytes=1, part_bytes=1))
 
 
@@ -176,13 +184,15 @@ def documents_of(tmp_path, name, frames, *, executor="serial", **conditions):
     return len(done.manifest["parts"]), rows
 
 
-def test_a_run_gives_the_documents_of_one_frame(tmp_path):
+def test_a_run_gives_the_documents_of_one_frame(tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.inputs.split._SKIPPING_PART_BYTES", 1000)
     draw = random.Random(1)
     texts = ["\n".join(f"Line {n}.{k} {draw.random()} about tides and ropes." for k in range(20)) for n in range(80)]
     text = b"".join(json.dumps({"id": f"d{n}", "text": text}).encode() + b"\n" for n, text in enumerate(texts))
     parts, rows = documents_of(tmp_path, "parted", framed(text, range(5_000, len(text), 17_001)))
     whole_parts, whole_rows = documents_of(tmp_path, "whole", framed(text, []))
-    assert parts > whole_parts > 1
+    assert parts > 3
+    assert whole_parts == 8
     assert rows == whole_rows
     assert [row["text"] for row in rows] == texts
 
@@ -206,7 +216,9 @@ def test_processes_and_one_process_write_the_same_of_frames_and_conditions(tmp_p
     assert serial == hashes_of(tmp_path / "run-tides-local")
 
 
-def test_one_frame_is_said_to_be_read_by_few_tasks(tmp_path):
+def test_one_frame_is_said_to_be_read_by_few_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.inputs.split._SKIPPING_PART_BYTES", 1000)
+    monkeypatch.setattr("nextlong.corpus.parts._WORTH_TELLING_BYTES", 0)
     lines = b"".join(b'{"text":"%d"}\n' % n for n in range(40_000))
     (tmp_path / "one.jsonl.zst").write_bytes(zstandard.ZstdCompressor(level=1).compress(lines))
     (tmp_path / "two.jsonl.zst").write_bytes(b"".join(framed(lines, [len(lines) // 2])))

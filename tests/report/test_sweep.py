@@ -94,6 +94,29 @@ def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(re
     assert variant.recipe.compose.joint == "/ \n"
 
 
+def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
+    axes = [Axis("ingest.sources.0.path", (str(tmp_path / "none"),)), Axis("compose.position", ("head",))]
+    ((error),) = sweep.ahead(sweep.variants(recipe, axes))
+    assert "does not exist" in str(error)
+    seeds = sweep.variants(recipe, [Axis("compose.seed", (1,)), Axis("compose.position", ("head", "tail"))])
+    first, second, again = sweep.ahead([*seeds, seeds[0]])
+    assert first.done > 0 < first.to_do
+    assert (first.shared, second.done) == (0, first.done)
+    assert 0 < second.to_do < first.to_do
+    assert second.shared == first.to_do - second.to_do
+    assert (again.shared, again.to_do) == (first.to_do, 0)
+    assert len(list(own_run.glob("*/manifest.json"))) == len(list(own_run.glob("[0-9]*")))  # nothing ran
+
+
+def test_the_variants_are_told_before_the_first_step(recipe, capsys):
+    code, _, err = call(capsys, "sweep", recipe, "--over", "compose.position=head,tail")
+    assert code == 0
+    told = err.splitlines()
+    assert told[0].split() == ["variant", "steps", "done", "shared", "to", "do"]
+    assert [line.split()[0] for line in told[1:3]] == ["position=head", "position=tail"]
+    assert told[3] == "1 of 2 variants: position=head"
+
+
 @pytest.mark.parametrize(
     ("over", "message"),
     [

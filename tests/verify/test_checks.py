@@ -65,7 +65,7 @@ def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, tmp_path, o
     pipeline.run(recipe_for(tmp_path / "run", "compose.sequences=4", override))
     outcomes = list(verify(tmp_path / "run"))
     assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
-    assert {outcome.check for outcome in outcomes if outcome.skipped} >= {"near-copies among negatives"}
+    assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-copies among negatives"}
 
 
 def test_a_shifted_border_between_spans(run):
@@ -265,6 +265,21 @@ def test_near_copies_are_counted_where_the_recipe_did_not_ask(run):
     (outcome,) = (found for found in verify(run) if found.check == "near-copies among negatives")
     assert outcome.breaches == 0
     assert outcome.note.startswith("1 found")
+
+
+@pytest.mark.parametrize("asked", [0.8, None])
+def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
+    plant_copy(run, changed_words=1000)
+    change_recipe(run, "mine", "near_copies", asked)
+    one_by_one = list(verify(run))
+    (copies,) = (found for found in one_by_one if found.check == "near-copies among negatives")
+    assert (copies.breaches == 1) == (asked is not None)
+    monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
+    assert list(verify(run, workers=3)) == one_by_one
+    files(run, "weights", ".weights.npy")[0].write_bytes(b"torn")
+    torn = {outcome.check: outcome.examples for outcome in verify(run, workers=2) if outcome.unit == "files"}
+    assert torn == {outcome.check: outcome.examples for outcome in verify(run) if outcome.unit == "files"}
+    assert ("near-copies" in torn) == (asked is not None)
 
 
 def test_the_same_sample_for_the_same_seed(run):

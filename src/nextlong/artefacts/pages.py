@@ -10,9 +10,12 @@ from typing import Final
 import xxhash
 
 CURRENT: Final = "report.html"  # of the state that the directory stands for
+SWEEP: Final = "sweep.html"  # of those that a sweep made
+STATES_META: Final = "nextlong-states"  # in the head of a page: which states it shows
 _AND: Final = "@"  # which no state has in its name
 _MANY: Final = "states"
 _HASH: Final = re.compile("[0-9a-f]{8}")
+HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its states
 _LONGEST_BYTES: Final = 200
 
 
@@ -25,9 +28,21 @@ def page_name(names: Sequence[str]) -> str:
 
 
 def pages_of(run_dir: Path, names: Container[str]) -> list[Path]:
-    """Return the pages that show one of these states, and those of which the name does not tell."""
+    """Return the pages that show one of these states, and those of which neither name nor head tells."""
     pages = {path: path.stem.removeprefix("report-").split(_AND) for path in sorted(run_dir.glob("report-*.html"))}
-    return [path for path, shown in pages.items() if _is_hashed(shown) or any(name in names for name in shown)]
+    sweep = run_dir / SWEEP
+    if sweep.is_file():
+        pages[sweep] = _told(sweep)
+    return [
+        path for path, shown in pages.items() if not shown or _is_hashed(shown) or any(name in names for name in shown)
+    ]
+
+
+def _told(page: Path) -> list[str]:
+    with page.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(HEAD_CHARS)
+    told = re.search(rf'name="{STATES_META}" content="([^"]*)"', head)
+    return told[1].split() if told else []
 
 
 def _is_hashed(shown: Sequence[str]) -> bool:

@@ -50,11 +50,12 @@ def _sweep(asked: argparse.Namespace) -> None:
     for path in filter(None, (asked.csv, None if is_printed else asked.json)):
         check_folder_of(path)  # now, not when hours of work are done
     progress = Console(stderr=True)
+    sweep.show_ahead(variants, progress)
     ran = sweep.run_variants(variants, reporter=reporter_for(progress), when_done=runs_export.complete)
     outcomes = []
-    for number, outcome in enumerate(ran, start=1):
-        tables.say(f"{number} of {len(variants)} variants: {outcome.variant.name}", progress)
-        outcomes.append(outcome)
+    for number, variant in enumerate(variants, start=1):
+        tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
+        outcomes.append(next(ran))
     if is_printed:
         print_json(sweep.json_of(outcomes))
     else:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from nextlong.engine.step import Config
 from nextlong.inputs.files import InputFile, Inside, Part, compression_of
 from nextlong.inputs.split import most_tasks
 from nextlong.recipe import Source
 from nextlong.results import LineCountResult
+
+_WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
 
 Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
 
@@ -57,7 +60,7 @@ def whole_files(
         (file, most_tasks(file, source))
         for source, source_files in zip(sources, files, strict=True)
         for file in source_files
-        if compression_of(file.name) and file.bytes > 2 * shard_bytes
+        if compression_of(file.name) and file.bytes > max(2 * shard_bytes, _WORTH_TELLING_BYTES)
     ]
     return [
         f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {_tasks(most)}; several smaller files, plain JSON "

@@ -20,14 +20,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
 from nextlong.embed.base import EncoderKind
 from nextlong.embed.chunks import count_chunks, draw_texts
-from nextlong.embed.words import cut_ascii_words, cut_words
 from nextlong.engine.estimate import TRIED, Estimate
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
@@ -81,6 +79,11 @@ class Lsa:
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
+        from nextlong.embed.words import (
+            cut_ascii_words,
+            cut_words,
+        )  # makes tables of letters, which no recipe needs to be read
+
         is_ascii = all(map(str.isascii, texts))
         cut, terms = (cut_ascii_words, self._ascii_terms) if is_ascii else (cut_words, self._terms)
         words, starts = [pa.array([], pa.large_binary())], [np.zeros(1, np.int64)]
@@ -130,6 +133,8 @@ def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int)
 
 def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
     """Return all words as indices into the distinct ones, where each text's begin, and the distinct words."""
+    from nextlong.embed.words import cut_words
+
     encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
     for first, last in _batches(texts, chars=_ENCODED_CHARS):
         words, bounds = cut_words(texts[first:last])
@@ -152,6 +157,8 @@ def _choose_terms(counts: Any, names: Any, *, dimensions: int, max_terms: int) -
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
     """Return how often each column occurs in each text, CSR float32; words starts[i] to starts[i + 1] are text i's."""
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     texts = len(starts) - 1
     bits = width.bit_length()
     # Sorting numbers of text and column is faster than sorting the columns of each text with their counts.
@@ -162,7 +169,7 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
     counts = np.diff(firsts, append=len(keys)).astype(np.float32)
     keys = keys[firsts]
     offsets = np.searchsorted(keys, np.arange(texts + 1) << bits)
-    return sp.csr_matrix((counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets), shape=(texts, width))
+    return sparse.csr_matrix((counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets), shape=(texts, width))
 
 
 def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
@@ -241,7 +248,7 @@ class LsaKind(EncoderKind):
 
     version = 2
     needs_fit = True
-    preload = ("nextlong.embed.lsa",)
+    preload = ("nextlong.embed.lsa", "nextlong.embed.words")
     rate = TRIED
     cure = "this is a bug in nextlong; please report it"
     result = FitResult

@@ -14,7 +14,7 @@ from nextlong.evaluate.asked import Asked, behind_a_server, files_of, is_there, 
 from nextlong.evaluate.asked import check as check_asked
 from nextlong.evaluate.extra import required
 from nextlong.evaluate.lengths import short
-from nextlong.evaluate.models.huggingface import read_config
+from nextlong.evaluate.models.huggingface import is_here, read_config
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.probes.short import EVERYTHING
 from nextlong.evaluate.results import place_of
@@ -26,6 +26,10 @@ from nextlong.report import tables
 if TYPE_CHECKING:
     from nextlong.evaluate.command import Settings
 
+_UNKNOWN = (
+    "{0} is no folder here, nor in the cache of the Hugging Face hub, which a dry run does not ask: whether it exists, its "
+    "context and its memory are not known; `hf download {0}`, or name its folder, and ask again"
+)
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -51,11 +55,14 @@ class Planned:
 
 def planned(settings: Settings, asked: Asked) -> tuple[list[Planned], str]:
     """Return the tasks, and the memory at the greatest length in words; of a server ""."""
-    context = _context(settings)
+    config = _config(settings)
+    context = _context(settings, config)
     tasks = [_planned(asked, task, length, context) for task, length in pairs(asked)]
     if settings.server is not None:
         return tasks, ""
-    config = read_config(settings.model, revision=settings.load.revision)
+    if config is None:
+        device_memory(settings.load.device)  # refuses one that is not there
+        return tasks, _UNKNOWN.format(settings.model)
     # Short prompts are answered together, so that the longest need not take the most.
     greatest = max(asked.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length))
     return tasks, memory(config, settings, greatest)
@@ -66,13 +73,19 @@ def check(settings: Settings, asked: Asked) -> None:
     for task in asked.tasks if settings.server is not None else ():
         if isinstance(task, Probe):
             raise behind_a_server(task)
-    check_asked(asked, context=_context(settings))
+    check_asked(asked, context=_context(settings, _config(settings)))
 
 
-def _context(settings: Settings) -> int | None:
-    if settings.context is not None or settings.server is not None:
-        return settings.context
-    return getattr(read_config(settings.model, revision=settings.load.revision), "max_position_embeddings", None)
+def _config(settings: Settings) -> Any:
+    """Return the model's configuration; None of one that is not on this machine, for a plan waits for no network."""
+    name, revision = settings.model, settings.load.revision
+    if settings.server is not None or not is_here(name, revision=revision):
+        return None
+    return read_config(name, revision=revision, hub="leave")
+
+
+def _context(settings: Settings, config: Any) -> int | None:
+    return settings.context or getattr(config, "max_position_embeddings", None)
 
 
 def _planned(asked: Asked, task: Task | Probe, length: int | None, context: int | None) -> Planned:

@@ -100,14 +100,15 @@ def read(stream: Any, part: Part, source: Source, max_document_chars: int, wante
 
 def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield each line of a part that is not blank with its 1-based number; of one over the limit only its head."""
-    reader = io.BufferedReader(stream, BUFFER_BYTES)
     number, at, stop = part.lines_before, part.start, part.stop
+    if part.skips and part.start:
+        number += _skip_bytes(stream, part.start - 1) + 1  # and the line that ends next
+    reader = io.BufferedReader(stream, BUFFER_BYTES)
     if part.inside is not None:
         at, stop = 0, part.inside.bytes
         if not part.inside.begins_line:
             at, number = _skip_line(reader), number + 1
     elif part.skips and part.start:
-        number += _skip_bytes(reader, part.start - 1) + 1  # and the line that ends next
         at = part.start - 1 + _skip_line(reader)
     elif part.start:
         at = reader.seek(part.start - 1) + _skip_line(reader)
@@ -123,10 +124,10 @@ def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, 
             yield number, line
 
 
-def _skip_bytes(reader: io.BufferedReader, size: int) -> int:
+def _skip_bytes(stream: Any, size: int) -> int:
     """Read so many bytes, or all there are; return how many lines end in them."""
     lines = 0
-    while size and (block := reader.read(min(size, BUFFER_BYTES))):
+    while size and (block := stream.read(min(size, BUFFER_BYTES))):
         lines += block.count(b"\n")
         size -= len(block)
     return lines

@@ -16,14 +16,14 @@ import fsspec
 from nextlong.inputs import file_systems
 from nextlong.inputs.files import InputFile, Part, compression_of, read_head
 from nextlong.inputs.formats import format_of
-from nextlong.inputs.zstd_frames import frame_bounds
+from nextlong.inputs.zstd_frames import content_bytes, frame_bounds
 from nextlong.recipe import Source
 
 _PARTED: Final = 2  # a file is parted if it holds more parts
-# Parts of a file that is compressed as a whole, so that all of them together decompress it a few times over at most.
-MOST_PARTS: Final = {"zstd": 8, "gzip": 4}
-_SHARDS_A_SKIPPING_PART: Final = 4
-_HEAD_BYTES: Final = 4 << 20  # tell its size decompressed to some percent; the last part takes what is left
+# Parts of a file that is compressed as a whole, so that all of them together decompress it a few times over at most …
+_MOST_PARTS: Final = {"zstd": 8, "gzip": 4}
+_SKIPPING_PART_BYTES: Final = 64_000_000  # … and how much of what it holds makes one: smaller ones would save no second
+_HEAD_BYTES: Final = 1 << 20  # tell what a file holds to some percent; the last part takes what is left
 
 
 def split_inputs(
@@ -61,20 +61,19 @@ def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
         return in_parts(file, part_bytes)
     if compression := compression_of(file.name):
         parts = _frame_parts(file, part_bytes) if compression == "zstd" else []
-        count = -(-file.bytes // (_SHARDS_A_SKIPPING_PART * part_bytes))
-        return parts or _skipping_parts(file, min(MOST_PARTS[compression], count))
+        return parts or _skipping_parts(file)
     count = -(-file.bytes // part_bytes)
     bounds = [file.bytes * number // count for number in range(count + 1)]
     return [Part(file, start, stop) for start, stop in pairwise(bounds)]
 
 
 def most_tasks(file: InputFile, source: Source) -> int | None:
-    """Return how many tasks may share a compressed file of whatever size; None: as many as it is large."""
+    """Return how many tasks share a file that only the first of them enters at once; None of any other."""
     if not can_be_parted(file, source):
         return 1
     compression = compression_of(file.name)
     is_framed = compression == "zstd" and len(_frame_bounds(file)) > 2
-    return MOST_PARTS[compression] if compression and not is_framed else None
+    return len(_skipping_parts(file)) if compression and not is_framed else None
 
 
 def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
@@ -88,19 +87,22 @@ def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
     return parts if len(parts) > 1 else []
 
 
-def _skipping_parts(file: InputFile, count: int) -> list[Part]:
-    """Return `count` parts of about the same size of what a compressed file holds, or the file where that is one."""
+def _skipping_parts(file: InputFile) -> list[Part]:
+    """Return parts of about the same size of what a compressed file holds; the file itself where it is small, or damaged."""
     size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
+    count = min(_MOST_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
+    if count < 2:
+        return [Part(file)]
     starts = [size * number // count for number in range(count)]
-    if count == 1 or len(set(starts)) < count:
-        return [Part(file)]  # or a head that is damaged, or nothing inside: reading it says so
     return [Part(file, start, stop, skips=True) for start, stop in zip(starts, [*starts[1:], None], strict=True)]
 
 
 @lru_cache(maxsize=64)
 def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
-    """Estimate what a compressed file holds, from its head; `version` sets one content of the file apart from another."""
+    """Return or estimate what a compressed file holds; `version` sets one content of the file apart from another."""
     try:
+        if compression_of(name) == "zstd" and (said := content_bytes(path)) is not None:
+            return said
         head, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
     except OSError:
         return 0

@@ -47,6 +47,17 @@ def frame_bounds(path: str, *, version: str) -> tuple[int, ...]:
     return (*bounds, size) if bounds else ()
 
 
+def content_bytes(path: str) -> int | None:
+    """Return how much the first frame of a file says that it holds, None where it does not."""
+    with Path(path).open("rb") as file:
+        head = file.read(_MOST_HEADER_BYTES)
+    try:
+        size = zstandard.get_frame_parameters(head).content_size
+    except zstandard.ZstdError:
+        return None
+    return None if size == zstandard.CONTENTSIZE_UNKNOWN else size
+
+
 def _frame_end(file: int, head: bytes, at: int) -> int | None:
     """Return where the frame that begins at `at`, with `head`, ends; None where none begins there, or it is cut short."""
     if not head.startswith(_MAGIC):

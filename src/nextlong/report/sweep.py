@@ -23,11 +23,13 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artefacts.names import name_for, word
-from nextlong.artefacts.record import State, run_dir_of
+from nextlong.artefacts.record import State, run_dir_of, store_of
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
+from nextlong.engine.runner import find_done
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.inputs.remembered import input_files, recognise_inputs
 from nextlong.methods.base import described
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
@@ -134,6 +136,49 @@ def _label(settings: Json) -> str:
 def _variant(recipe: Recipe, settings: Json) -> Variant:
     name = name_for(recipe, run_dir_of(recipe), swept=settings)
     return Variant(name, settings, recipe.model_copy(update={"name": name}))
+
+
+class Ahead(NamedTuple):
+    """How many steps a variant has, and how many of them are done, will be by a variant before it, and are its own to do."""
+
+    steps: int
+    done: int
+    shared: int
+    to_do: int
+
+
+def ahead(variants: Sequence[Variant]) -> list[Ahead | NextlongError]:
+    """Return what is to be done for each variant, or why it cannot be."""
+    seen: set[str] = set()
+    return [_ahead(variant.recipe, seen) for variant in variants]
+
+
+def _ahead(recipe: Recipe, seen: set[str]) -> Ahead | NextlongError:
+    run_dir, stored = run_dir_of(recipe), store_of(recipe)
+    try:
+        steps = pipeline.route(recipe, recognise_inputs(recipe, input_files(recipe), run_dir, tell=lambda _: None))
+    except NextlongError as error:
+        return error
+    left = [step for step in steps if not any(find_done(step, place) for place in (run_dir, stored) if place)]
+    new = {step.fingerprint for step in left} - seen
+    seen |= new
+    return Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new))
+
+
+def show_ahead(variants: Sequence[Variant], console: Console) -> None:
+    """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
+    table = tables.table()
+    table.add_column("variant", overflow="fold")
+    for heading in Ahead._fields:
+        table.add_column(heading.replace("_", " "), justify="right", no_wrap=True)
+    counted = ahead(variants)
+    for variant, counts in zip(variants, counted, strict=True):
+        cells = map(str, counts) if isinstance(counts, Ahead) else ("–" for _ in Ahead._fields)
+        table.add_row(tables.cell(variant.name), *cells)
+    tables.show(table, console)
+    for variant, counts in zip(variants, counted, strict=True):
+        if isinstance(counts, NextlongError):
+            tables.say(f"{variant.name} will fail: {counts}", console)
 
 
 def run_variants(

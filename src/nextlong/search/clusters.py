@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from nextlong.rng import rng_for
 
@@ -56,6 +55,8 @@ def train_centres(sample_ND: NDArray[np.float32], *, count: int, iterations: int
 def _means(
     sample_ND: NDArray[np.float32], numbers_N: NDArray[np.int64], best_N: NDArray[np.float32], *, count: int
 ) -> NDArray[np.float32]:
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     ones, ends = np.ones(len(sample_ND), np.float32), np.arange(len(sample_ND) + 1)
     of_row = sparse.csr_matrix((ones, numbers_N, ends), shape=(len(sample_ND), count))
     sums_CD: NDArray[np.float32] = of_row.T @ sample_ND

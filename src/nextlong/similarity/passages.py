@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import scipy.sparse as sp
 
 from nextlong.similarity.shared_runs import Bools, Ints, Owners, SharedRuns, ranges, shared_runs
 from nextlong.similarity.shingles import SHINGLE_WORDS
@@ -56,6 +55,8 @@ def _numbers(texts: Texts, firsts: Ints, owners: Owners) -> U64:
 
 def _pairs(shared: SharedRuns, count: int) -> Ints:
     """Return the pairs a < b of `count` texts that hold the same kind, (n, 2)."""
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
@@ -67,7 +68,7 @@ def _pairs(shared: SharedRuns, count: int) -> Ints:
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]
     shape = (len(several), count)
-    has = sp.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
+    has = sparse.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
     a, b = (has.T @ has).nonzero()
     pairs: Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
     return pairs

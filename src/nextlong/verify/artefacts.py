@@ -236,9 +236,12 @@ class Artefacts:
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
-        paths = (self._token_files[0][shard], self._token_files[1][shard], self._token_files[2][shard])
-        rows, offsets, ids = (np.load(path, mmap_mode="r") for path in paths)
-        return rows, offsets, ids
+        # Slices of a plain array take a third of the time of those of a memmap.
+        return *self._token_index(shard), np.asarray(np.load(self._token_files[2][shard], mmap_mode="r"))
+
+    def _token_index(self, shard: int) -> tuple[Ids, Ids]:
+        rows, offsets = (np.load(files[shard], mmap_mode="r") for files in self._token_files[:2])
+        return rows, offsets
 
     @cached_property
     def _token_files(self) -> list[list[Path]]:
@@ -251,11 +254,13 @@ class Artefacts:
 
     # sequences
 
-    def blocks(self) -> Iterator[list[Composed]]:
-        """Yield the sequences of the data set, in order, in blocks of about four million tokens, chunks looked up."""
+    def blocks(self, numbers: range | None = None) -> Iterator[list[Composed]]:
+        """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
         block: list[Stored] = []
         held = 0
         for sequence in self.bare_sequences():
+            if numbers is not None and sequence.number not in numbers:
+                continue
             block.append(sequence)
             held += int(sequence.end[-1]) if len(sequence.end) else 0
             if held >= _BLOCK_SEQUENCE_TOKENS:
@@ -318,7 +323,7 @@ class Artefacts:
             columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
             columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
             columns["open_ended"][places] = table["joint"][rows]
-            named, offsets, _ = self.token_shard(shard)
+            named, offsets = self._token_index(shard)
             at = np.searchsorted(named, rows)
             there = at < len(named)
             there[there] = named[at[there]] == rows[there]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
-from nextlong.verify.near_copies import check_near_copies, check_weights
+from nextlong.verify.near_copies import check_near_copies, check_weights, find_copies
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.processes import side_by_side
 from nextlong.verify.search import check_search
@@ -27,19 +27,30 @@ from nextlong.verify.vectors import check_vectors
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
+_COPIES = "near-copies"
 _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
     "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
     "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
-    "near-copies": lambda run, _sample, _seed: check_near_copies(run),
+    _COPIES: lambda run, _sample, _seed: check_near_copies(run),
     "weights": lambda run, _sample, _seed: check_weights(run),
     "exports": lambda run, _sample, _seed: check_exports(run),
     "mixes": lambda run, _sample, _seed: check_mixes(run),
 }
-_LONG = ("tokens", "near-copies", "search", "weights")
-_LONGEST_FIRST = (*_LONG, *(name for name in _CHECKS if name not in _LONG))
+# What one process carries out beside others, those first that take longest, or most memory, in a process that is new.
+_TOGETHER = (
+    ("tokens", "sequences", "exports"),  # which read the tokenizer
+    (_COPIES,),  # a part of the sequences for each process
+    ("search",),
+    ("documents and chunks",),
+    ("weights",),
+    ("vectors", "mixes"),
+)
+_IMPORTED_ONCE = (__name__, "nextlong.cli.main", "tokenizers", "fastokens")
+
+Outcomes = dict[str, list[Outcome]]  # of checks, by their names
 
 
 def verify(
@@ -59,15 +70,11 @@ def verify(
     """
     run = Artefacts(run_dir)
     whole = run.path == run_dir.expanduser()  # the run directory, not one state of it
-    starting("hashes")
-    yield from check_files(run)
     if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
-        calls = {name: partial(_carry_out, run_dir, name, sample=sample, seed=seed) for name in _LONGEST_FIRST}
-        with side_by_side(calls, processes=workers) as outcomes_of:
-            for name in _CHECKS:
-                starting(name)
-                yield from outcomes_of(name)
+        yield from _side_by_side(run, run_dir, sample=sample, seed=seed, workers=workers, starting=starting)
     else:
+        starting("hashes")
+        yield from check_files(run)
         for name, check in _CHECKS.items():
             starting(name)
             yield from _guarded(name, partial(check, run, sample, seed))
@@ -81,9 +88,39 @@ def _stored_bytes(run: Artefacts) -> int:
     return sum(path.stat().st_size for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
 
 
-def _carry_out(run_dir: Path, name: str, *, sample: int, seed: int) -> list[Outcome]:
-    """Carry out one check in a process of its own."""
-    return _guarded(name, partial(_CHECKS[name], Artefacts(run_dir), sample, seed))
+def _side_by_side(
+    run: Artefacts, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """Yield the outcomes of all checks in their order."""
+    count = sum(run.takes)
+    parts = [range(count * part // workers, count * (part + 1) // workers) for part in range(workers)]
+    calls: dict[str, Callable[[], Outcomes]] = {}
+    for names in _TOGETHER:
+        if names == (_COPIES,):
+            calls |= {str(part): partial(_find_copies, run_dir, part) for part in parts}
+        else:
+            calls |= {names[0]: partial(_carry_out, run_dir, names, sample=sample, seed=seed)}
+    call_of = {name: names[0] for names in _TOGETHER for name in names}
+    with side_by_side(calls, processes=workers, preload=_IMPORTED_ONCE) as outcomes_of:
+        starting("hashes")
+        yield from check_files(run)
+        for name in _CHECKS:
+            starting(name)
+            if name != _COPIES:
+                yield from outcomes_of(call_of[name])[name]
+            else:
+                found = (outcome for part in parts for outcome in outcomes_of(str(part))[name])
+                yield from _guarded(name, partial(check_near_copies, run, found))
+
+
+def _carry_out(run_dir: Path, names: Sequence[str], *, sample: int, seed: int) -> Outcomes:
+    """Carry out some checks in a process of their own."""
+    run = Artefacts(run_dir)
+    return {name: _guarded(name, partial(_CHECKS[name], run, sample, seed)) for name in names}
+
+
+def _find_copies(run_dir: Path, numbers: range) -> Outcomes:
+    return {_COPIES: [find_copies(Artefacts(run_dir), numbers)]}
 
 
 def _check_other(state: Artefacts, run: Artefacts) -> list[Outcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,7 @@ def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
                 return
 
 
+@lru_cache(maxsize=1)  # in most corpora all documents' are the same
 def _keys(kept: str) -> list[str] | None:
     try:
         return list(json.loads(kept))

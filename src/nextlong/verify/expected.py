@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROLES, ROW_MASK, SHARD_BITS
+from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Composed
 from nextlong.verify.export_readers import SPAN_KEYS, Row, Spans
@@ -38,9 +38,12 @@ class Expected:
         self._special_texts = {
             role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
         }
-        self._shards = {
-            int(shard): run.token_shard(int(shard)) for shard in np.unique(chunks[chunks >= 0] >> SHARD_BITS)
-        }
+        self._stored_ids: dict[int, NDArray[np.uint32]] = {}  # by shard
+        self._first: dict[int, int] = {}  # of each chunk's ids
+        for shard, rows in run.by_shard(chunks):
+            named, offsets, self._stored_ids[shard] = run.token_shard(shard)
+            firsts = offsets[np.searchsorted(named, rows)]
+            self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
 
     def row(self, sequences: Sequence[Composed]) -> Row:
         """Return the row that holds these sequences, with everything that any format says."""
@@ -85,9 +88,8 @@ class Expected:
             if chunk == NO_CHUNK:
                 pieces.append(self._run.special_ids[role][:length])
                 continue
-            named, offsets, ids = self._shards[chunk >> SHARD_BITS]
-            start = int(offsets[np.searchsorted(named, chunk & ROW_MASK)])
-            pieces.append(ids[start : start + length])
+            start = self._first[chunk]
+            pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
         return np.concatenate(pieces).astype(np.int32)
 
     def char_ends(self, sequence: Composed) -> list[int]:

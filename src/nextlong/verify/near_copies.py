@@ -8,7 +8,8 @@ The weights are counted again, from the texts of all documents that the run says
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,9 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.outcome import Outcome
 from nextlong.verify.repeats import LEAST_WORDS, Texts
-from nextlong.verify.words import Numbers, runs_of, words_of
+from nextlong.verify.words import Numbers, runs_within, words_of
 
+_CHECK = "near-copies among negatives"
 _THRESHOLD = 0.8  # of a count where the recipe asked for none
 _SLOTS = 1 << 22
 _FULL_WEIGHT = 1024
@@ -28,31 +30,56 @@ _COMMON_SHARE = 1000
 _ALL_COUNTED_CHARS = 48_000_000  # a corpus of no more than these is counted whole
 _COUNTED_AT_ONCE = 1 << 20  # runs
 
-Words = dict[int, Numbers]  # of chunks, by their ids
+
+class Words(NamedTuple):
+    """The words of chunks, by their ids, and of whole meta-documents, by the numbers of their sequences."""
+
+    of_chunk: dict[int, Numbers]
+    of_document: dict[int, Numbers]
+    own_chunks: dict[int, Ids]
+
+    def chunks(self, ids: Ids) -> list[Numbers]:
+        """Return the words of each chunk."""
+        return [self.of_chunk[chunk] for chunk in ids.tolist()]
+
+    def document(self, sequence: Composed) -> list[Numbers]:
+        """Return the words of the whole meta-document, and of each of its chunks that has few."""
+        chunks = self.chunks(self.own_chunks[sequence.number])
+        return [self.of_document[sequence.number], *(words for words in chunks if len(words) < LEAST_WORDS)]
 
 
-def check_near_copies(run: Artefacts) -> list[Outcome]:
-    """Compare every negative; a breach where the recipe asked for no near-copies, else a count."""
-    outcome = Outcome("near-copies among negatives", "negatives")
-    if run.layout != Layout.EXTENDED or run.negatives.repeat_meta_chunk:
-        of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
-        outcome.skipped = f"{of}: not meant to be free of them"
+def check_near_copies(run: Artefacts, found: Iterable[Outcome] | None = None) -> list[Outcome]:
+    """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
+    outcome = Outcome(_CHECK, "negatives", not_needed=_not_meant(run))
+    if outcome.not_needed:
         return [outcome]
-    is_asked = run.setting("mine", "near_copies") is not None
-    copies = 0
-    for block in run.blocks():
-        words = _words_of(run, np.concatenate([_compared(sequence) for sequence in block]))
+    for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
+        outcome.add(part)
+    if run.setting("mine", "near_copies") is None:
+        count = f"{outcome.breaches:,} found, stock passages included"
+        note = f"{count}; mine.near_copies is not set, so they are only counted"
+        return [Outcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
+    return [outcome]
+
+
+def find_copies(run: Artefacts, numbers: range) -> Outcome:
+    """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
+    outcome = Outcome(_CHECK, "negatives")
+    for block in () if _not_meant(run) else run.blocks(numbers):
+        words = _words_of(run, block)
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            problems = dict(_copies(run, sequence, words))
-            copies += len(problems)
-            for problem in problems.values() if is_asked else ():
+            for problem in dict(_copies(run, sequence, words)).values():
                 outcome.breach(problem)
-    if not is_asked:
-        outcome.note = (
-            f"{copies:,} found, stock passages included; mine.near_copies is not set, so they are only counted"
-        )
-    return [outcome]
+    return outcome
+
+
+def _not_meant(run: Artefacts) -> str:
+    """Say why sequences are not meant to be free of near-copies, "" if they are."""
+    if run.layout == Layout.EXTENDED and not run.negatives.repeat_meta_chunk:
+        return ""
+    of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
+    return f"{of}: not meant to be free of them"
 
 
 def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
@@ -66,13 +93,10 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
         if not wanted:
             continue
         chunks = [passed_over[sequence.number] for sequence in wanted]
-        words = _words_of(run, np.concatenate([*map(_compared, wanted), *chunks]))
+        words = _words_of(run, wanted, *chunks)
         for sequence, candidate_chunks in zip(wanted, chunks, strict=True):
-            document, negatives = _document(run, sequence), _negatives(sequence)
-            texts = [
-                *document,
-                *(words[chunk] for chunk in (*sequence.chunk[negatives].tolist(), *candidate_chunks.tolist())),
-            ]
+            document, negatives = words.document(sequence), _negatives(sequence)
+            texts = [*document, *words.chunks(sequence.chunk[negatives]), *words.chunks(candidate_chunks)]
             placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
             others = range(first, len(texts))
             compared = _texts(run, texts)
@@ -85,9 +109,9 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
 
 def _copies(run: Artefacts, sequence: Composed, words: Words) -> Iterator[tuple[int, str]]:
     """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats."""
-    negatives, document = _negatives(sequence), _document(run, sequence)
-    chunks = sequence.chunk[negatives].tolist()
-    texts = [*document, *(words[chunk] for chunk in chunks)]
+    negatives, document = _negatives(sequence), words.document(sequence)
+    chunks = sequence.chunk[negatives]
+    texts = [*document, *words.chunks(chunks)]
     first = len(document)
     for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
         span = int(negatives[a - first])
@@ -116,22 +140,17 @@ def _own_chunks(sequence: Composed) -> Ids:
     )
 
 
-def _compared(sequence: Composed) -> Ids:
-    return sequence.chunk[_negatives(sequence)]
-
-
-def _document(run: Artefacts, sequence: Composed) -> list[Numbers]:
-    """Return the words of the whole meta-document, and of each of its chunks that has few."""
-    own_chunks = _own_chunks(sequence)
-    texts = run.texts_of(own_chunks)
-    chunks = [texts[chunk] for chunk in own_chunks.tolist()]
-    whole, *parts = words_of(["".join(chunks), *chunks])
-    return [whole, *(part for part in parts if len(part) < LEAST_WORDS)]
-
-
-def _words_of(run: Artefacts, chunks: Ids) -> Words:
-    texts = run.texts_of(chunks)
-    return dict(zip(texts, words_of(list(texts.values())), strict=True))
+def _words_of(run: Artefacts, block: Sequence[Composed], *further: Ids) -> Words:
+    """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
+    own_chunks = {sequence.number: _own_chunks(sequence) for sequence in block}
+    negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
+    texts = run.texts_of(np.concatenate([*negatives, *own_chunks.values(), *further]))
+    documents = ["".join(texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values()]
+    return Words(
+        dict(zip(texts, words_of(list(texts.values())), strict=True)),
+        dict(zip(own_chunks, words_of(documents), strict=True)),
+        own_chunks,
+    )
 
 
 # the table of weights
@@ -188,9 +207,9 @@ def _count(run: Artefacts, shard: int, doc_rows: Ids, counts: NDArray[np.int64])
     rows = np.flatnonzero(np.isin(owners, doc_rows))
     pieces: list[NDArray[np.uint64]] = []
     for part, texts in run.chunk_texts(shard, rows):
-        for doc, words in zip(owners[part].tolist(), words_of(texts), strict=True):
-            if len(words) >= LEAST_WORDS:
-                pieces.append(runs_of(words) % np.uint64(_SLOTS) | np.uint64(doc << SHARD_BITS))
+        words = [text if len(text) >= LEAST_WORDS else text[:0] for text in words_of(texts)]
+        numbers, chunk = runs_within(words)
+        pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
         # No document is parted: a batch holds whole ones.
         if sum(map(len, pieces)) >= _COUNTED_AT_ONCE:
             _add(counts, pieces)

@@ -25,7 +25,8 @@ class Outcome:
     breaches: int = 0
     examples: list[str] = field(default_factory=list)
     note: str = ""
-    skipped: str = ""  # why nothing was checked
+    skipped: str = ""  # why nothing was checked, or …
+    not_needed: str = ""  # … why the method, or what the recipe asks of it, has nothing to check
 
     def breach(self, example: str) -> None:
         """Count one breach, and keep its description if it is among the first."""
@@ -33,9 +34,17 @@ class Outcome:
         if len(self.examples) < _KEPT_EXAMPLES:
             self.examples.append(example)
 
+    def add(self, part: Outcome) -> None:
+        """Count what another one of the same kind looked at and found, too."""
+        self.checked += part.checked
+        self.breaches += part.breaches
+        self.examples = [*self.examples, *part.examples][:_KEPT_EXAMPLES]
+
     @property
-    def result(self) -> Literal["pass", "breach", "skipped"]:
+    def result(self) -> Literal["pass", "breach", "skipped", "not needed"]:
         """What the table says."""
         if self.breaches:
             return "breach"
+        if self.not_needed:
+            return "not needed"
         return "skipped" if self.skipped else "pass"

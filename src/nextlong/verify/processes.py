@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,6 +20,9 @@ from nextlong.errors import RunError
 
 Result = TypeVar("Result")
 
+# Forked from a server that has imported what all of them need, they start at once; Windows has no such server.
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
 
 def available() -> int:
     """Return how many processors this process may use."""
@@ -27,11 +30,16 @@ def available() -> int:
 
 
 @contextmanager
-def side_by_side(calls: Mapping[str, Callable[[], Result]], *, processes: int) -> Iterator[Callable[[str], Result]]:
-    """Start all calls, in their order; what this yields waits for the one of a name and returns its result."""
-    pool = ProcessPoolExecutor(
-        min(processes, len(calls)), mp_context=multiprocessing.get_context("spawn"), initializer=_prepare
-    )
+def side_by_side(
+    calls: Mapping[str, Callable[[], Result]], *, processes: int, preload: Sequence[str] = ()
+) -> Iterator[Callable[[str], Result]]:
+    """Start all calls, in their order; what this yields waits for the one of a name and returns its result.
+
+    `preload` names the modules that all of them need.
+    """
+    context = multiprocessing.get_context(_METHOD)
+    context.set_forkserver_preload(list(preload))
+    pool = ProcessPoolExecutor(min(processes, len(calls)), mp_context=context, initializer=_prepare)
     try:
         started = {name: pool.submit(call) for name, call in calls.items()}
         yield lambda name: started[name].result()
@@ -49,4 +57,5 @@ def side_by_side(calls: Mapping[str, Callable[[], Result]], *, processes: int) -
 
 def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threadpool_limits(1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.verify.words import RUN_WORDS, Numbers, runs_of
+from nextlong.verify.words import RUN_WORDS, Numbers, runs_within
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -22,7 +22,7 @@ _PASSAGE_WORDS = 100
 _FULL_WEIGHT = 1024
 _MILLION = 1_000_000
 _SCREEN_SLOTS = 1 << 20
-_ROWS_AT_ONCE = 1 << 20  # runs of a text that another one has
+_ROWS_AT_ONCE = 1 << 18  # runs of a text that another one has
 
 
 class Repeat(NamedTuple):
@@ -40,17 +40,14 @@ class Texts:
         """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
-        long = [text for text, text_words in enumerate(words) if len(text_words) >= LEAST_WORDS]
-        text_of_word = np.repeat(np.array(long, np.int64), [len(words[text]) for text in long])
-        ends_within = text_of_word[RUN_WORDS - 1 :] == text_of_word[: -RUN_WORDS + 1]
-        self._text = text_of_word[: len(ends_within)][ends_within]  # (r,)
+        numbers, self._text = runs_within([text if len(text) >= LEAST_WORDS else text[:0] for text in words])  # (r,)
         self._stops = np.cumsum(np.bincount(self._text, minlength=len(words)))
         self._starts = np.append(0, self._stops[:-1])
-        numbers = runs_of(np.concatenate([np.empty(0, np.uint64), *(words[text] for text in long)]))[ends_within]
         self._shared = np.flatnonzero(self._may_stand_in_two(numbers))  # (s,)
         self._group = np.unique(numbers[self._shared], return_inverse=True)[1]  # (s,)
-        entries = np.unique(self._group * len(words) + self._text[self._shared])
-        self._has = (entries // max(1, len(words)), entries % max(1, len(words)))  # which group stands in which text
+        entries = np.sort(self._group * len(words) + self._text[self._shared])
+        entries = entries[np.flatnonzero(np.diff(entries, prepend=-1))]
+        self._has = np.divmod(entries, max(1, len(words)))  # which group stands in which text
         self._weight = self._word_weights(numbers, weights)
         self._whole = self._total(self._weight)
 
@@ -78,7 +75,7 @@ class Texts:
     def _may_stand_in_two(self, numbers: Numbers) -> Bools:
         """Return which runs another text may have, too: it has one with the same last bits, shape (r,)."""
         slots = (numbers % np.uint64(_SCREEN_SLOTS)).astype(np.int64)
-        lowest, highest = (np.empty(_SCREEN_SLOTS, np.int32) for _ in range(2))
+        lowest, highest = (np.empty(_SCREEN_SLOTS, np.min_scalar_type(len(self._words))) for _ in range(2))
         highest[slots] = self._text  # which are in order, and the last one stays
         lowest[slots[::-1]] = self._text[::-1]
         two: Bools = lowest[slots] != highest[slots]
@@ -168,16 +165,20 @@ class Texts:
             row = np.repeat(rows[part], reps)
             at = np.arange(len(row)) - np.repeat(np.cumsum(reps) - reps - firsts[groups[part]], reps)
             pair = self._text[row] * len(wanted) + holders[at]
+            # A run covers its three words: as many as all runs do together, had they none in common, is never too few.
+            most = np.bincount(pair, weight_before[row + 1] - weight_before[np.maximum(row - RUN_WORDS + 1, 0)])
+            a, b = np.divmod(np.arange(len(most)), len(wanted))
+            likely = (self._reaches(most.astype(np.int64), a) & (a != b))[pair]
+            row, pair = row[likely], pair[likely]
             order = np.argsort(pair, kind="stable")
             row, pair = row[order], pair[order]
-            # A run covers its three words, but for those that the run before covers.
             first = np.maximum(row - RUN_WORDS + 1, 0)
             is_same = pair[1:] == pair[:-1]
             first[1:][is_same] = np.maximum(first[1:], row[:-1] + 1)[is_same]
-            starts = np.flatnonzero(np.append(True, ~is_same))
+            starts = np.flatnonzero(np.diff(pair, prepend=-1))
             shared = np.add.reduceat(weight_before[row + 1] - weight_before[first], starts)
-            a, b = pair[starts] // len(wanted), pair[starts] % len(wanted)
-            for place in np.flatnonzero(self._reaches(shared, a) & (a != b)).tolist():
+            a, b = np.divmod(pair[starts], len(wanted))
+            for place in np.flatnonzero(self._reaches(shared, a)).tolist():
                 share = shared[place] / self._whole[a[place]]
                 yield Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
 

@@ -22,6 +22,9 @@ from nextlong.verify.near_copies import without_cause
 from nextlong.verify.outcome import Outcome
 
 _TOLERANCE = 1e-3
+_LISTS = ("neighbour_ids", "scores")
+_LISTS_AT_ONCE = 16
+_QUERIES_AT_ONCE = 1024
 _BLOCK_ROWS = 32_768
 
 Scores = NDArray[np.float32]
@@ -38,6 +41,14 @@ class MetaChunk(NamedTuple):
     in_sequence: Ids
 
 
+class Candidates(NamedTuple):
+    """The stored neighbours of a meta-chunk, their stored scores, and the cosines of their stored vectors to its own."""
+
+    ids: Ids
+    scores: Scores
+    cosines: Scores
+
+
 class PassedOver(NamedTuple):
     """Chunks nearer to a meta-chunk than `farthest`, the cosine of its farthest negative, that its sequence has not."""
 
@@ -50,39 +61,35 @@ class PassedOver(NamedTuple):
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
-        skipped = Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")
-        return [check_document_scores(run), skipped]
+        none = Outcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
+        return [check_document_scores(run), none]
     scores = Outcome("scores are cosines", "negatives")
-    for block in run.blocks():
-        _check_scores(run, block, scores)
+    meta_chunks = _check_scores_and_draw(run, scores, sample=sample, seed=seed)
     candidates, nearest = (
         Outcome("candidates searched again", "meta-chunks"),
         Outcome("negatives are the nearest free", "meta-chunks"),
     )
     if "mine" not in run.steps:
-        candidates.skipped = nearest.skipped = "this run mined no candidates"
+        candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return [scores, candidates, nearest]
     if not run.negatives.are_nearest or run.is_filtered:
         asked = "compose.negatives asks for others than the nearest"
-        nearest.skipped = "some of the nearest were passed over" if run.negatives.are_nearest else asked
+        nearest.not_needed = "some of the nearest were passed over" if run.negatives.are_nearest else asked
     promised = _promised_recall(run)
     recall = Outcome("recall of the approximate index", "meta-chunks")
     if promised is not None:
-        nearest.skipped = nearest.skipped or f"the index is approximate: held to its recall of {promised:g}"
-    meta_chunks = _draw(run, sample=sample, seed=seed)
+        nearest.not_needed = nearest.not_needed or f"the index is approximate: held to its recall of {promised:g}"
     if not meta_chunks:
         return [scores, candidates, nearest]
-    stored = _candidates_of(run, [meta.chunk for meta in meta_chunks])
-    fetch = max((len(ids) for ids, _ in stored.values()), default=0)
     passed_over: list[PassedOver] = []
     recalls: list[float] = []
-    for meta, ids, true in zip(meta_chunks, *_brute_force(run, meta_chunks, fetch), strict=True):
+    for meta, stored, ids, true in _searched_again(run, meta_chunks):
         candidates.checked += 1
-        for problem in _candidate_problems(run, meta, stored.get(meta.chunk), ids, true, is_exact=promised is None):
+        for problem in _candidate_problems(meta, stored, ids, true, is_exact=promised is None):
             candidates.breach(problem)
-        if meta.chunk in stored:
-            recalls.append(_recall(*stored[meta.chunk], ids, true))
-        if not nearest.skipped:
+        if stored is not None:
+            recalls.append(_recall(stored, ids, true))
+        if not nearest.not_needed:
             nearest.checked += 1
             passed_over.append(_passed_over(meta, ids, true))
     for problem in _nearer(run, passed_over):
@@ -98,11 +105,11 @@ def _promised_recall(run: Artefacts) -> float | None:
     return float(parts[0]["counts"]["recall"]) if parts else None
 
 
-def _recall(ids: Ids, said: Scores, true_ids: Ids, true: Scores) -> float:
+def _recall(stored: Candidates, true_ids: Ids, true: Scores) -> float:
     """Return the share of the nearest by brute force that are among the stored, or as near as the farthest of them."""
     if not len(true):
         return 1.0
-    return min(1.0, float((np.isin(ids, true_ids) | (said >= true[-1])).sum()) / len(true))
+    return min(1.0, float((np.isin(stored.ids, true_ids) | (stored.scores >= true[-1])).sum()) / len(true))
 
 
 def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
@@ -115,44 +122,48 @@ def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
     return outcome
 
 
-def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
-    """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
-    for sequence in block:
-        meta_chunks = {
-            int(sequence.group[span]): int(sequence.chunk[span]) for span in np.flatnonzero(sequence.role == META)
-        }
-        spans = np.flatnonzero(
-            (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*meta_chunks])
-        )
-        if not len(spans):
-            continue
-        outcome.checked += len(spans)
-        groups, said = sequence.group[spans], sequence.score[spans]
-        queries = run.vectors_of(np.array([meta_chunks[group] for group in groups.tolist()], np.int64))
-        true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), queries)
-        for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
-            outcome.breach(
-                f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
-            )
-        if run.negatives.are_nearest:
-            for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
-                outcome.breach(
-                    f"{sequence.where(int(spans[place]))} stands before one that is nearer to its meta-chunk"
-                )
-
-
-def _draw(run: Artefacts, *, sample: int, seed: int) -> list[MetaChunk]:
-    """Return `sample` random meta-chunks of the data set."""
+def _check_scores_and_draw(run: Artefacts, outcome: Outcome, *, sample: int, seed: int) -> list[MetaChunk]:
+    """Check the scores of all negatives; return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
     meta_chunks, number = [], 0
     for block in run.blocks():
+        _check_scores(run, block, outcome)
         for sequence in block:
             for span in np.flatnonzero(sequence.role == META).tolist():
                 if number in drawn and sequence.doc[span] != UNKNOWN:
                     meta_chunks.append(_meta_chunk(sequence, span))
                 number += 1
     return meta_chunks
+
+
+def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
+    """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
+    spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
+    chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
+    cosines = np.einsum("nd,nd->n", run.vectors_of(chunks), run.vectors_of(np.concatenate(queries)))
+    for sequence, places, true in zip(block, spans, np.split(cosines, np.cumsum([*map(len, spans)])[:-1]), strict=True):
+        outcome.checked += len(places)
+        groups, said = sequence.group[places], sequence.score[places]
+        for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
+            outcome.breach(
+                f"{sequence.where(int(places[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
+            )
+        if run.negatives.are_nearest:
+            for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
+                outcome.breach(
+                    f"{sequence.where(int(places[place]))} stands before one that is nearer to its meta-chunk"
+                )
+
+
+def _negatives_and_queries(sequence: Composed) -> tuple[Ids, Ids]:
+    """Return the spans of the negatives whose group has a meta-chunk, and that meta-chunk of each."""
+    meta_spans = np.flatnonzero(sequence.role == META)
+    meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
+    spans = np.flatnonzero(
+        (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*meta_chunks])
+    )
+    return spans, np.array([meta_chunks[group] for group in sequence.group[spans].tolist()], np.int64)
 
 
 def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
@@ -167,17 +178,35 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
     )
 
 
-def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, tuple[Ids, Scores]]:
-    """Return the stored neighbours and scores of the given meta-chunks."""
-    candidates = {}
+def _searched_again(
+    run: Artefacts, meta_chunks: list[MetaChunk]
+) -> Iterator[tuple[MetaChunk, Candidates | None, Ids, Scores]]:
+    """Yield each meta-chunk with its stored candidates, and the ids and cosines of as many found by brute force."""
+    for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
+        some = meta_chunks[first : first + _QUERIES_AT_ONCE]
+        stored = _candidates_of(run, [meta.chunk for meta in some])
+        fetch = max((len(neighbours.ids) for neighbours in stored.values()), default=0)
+        for meta, ids, true in zip(some, *_brute_force(run, some, fetch), strict=True):
+            yield meta, stored.get(meta.chunk), ids, true
+
+
+def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, Candidates]:
+    """Return the stored neighbours of the given meta-chunks."""
+    candidates: dict[int, Candidates] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 names = batch.column("chunk_id").to_numpy()
-                for row in np.flatnonzero(np.isin(names, chunks)).tolist():
-                    lists = [batch.column(name)[row].values.to_numpy() for name in ("neighbour_ids", "scores")]
-                    candidates[int(names[row])] = (lists[0].copy(), lists[1].copy())
+                rows = np.flatnonzero(np.isin(names, chunks))
+                for first in range(0, len(rows), _LISTS_AT_ONCE):
+                    some = rows[first : first + _LISTS_AT_ONCE]
+                    ids, scores = (
+                        [batch.column(name)[row].values.to_numpy().copy() for row in some.tolist()] for name in _LISTS
+                    )
+                    vectors = np.split(run.vectors_of(np.concatenate(ids)), np.cumsum([*map(len, ids)])[:-1])
+                    cosines = map(np.matmul, vectors, run.vectors_of(names[some]))
+                    candidates.update(zip(names[some].tolist(), map(Candidates, ids, scores, cosines), strict=True))
     return candidates
 
 
@@ -212,20 +241,19 @@ def _vector_blocks(run: Artefacts) -> Iterator[tuple[Ids, Scores]]:
 
 
 def _candidate_problems(
-    run: Artefacts, meta: MetaChunk, stored: tuple[Ids, Scores] | None, true_ids: Ids, true: Scores, *, is_exact: bool
+    meta: MetaChunk, stored: Candidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {meta.chunk} of sequence {meta.sequence}"
     if stored is None:
         yield f"{where} has no candidates"
         return
-    ids, said = stored
+    ids, said, cosines = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
     of_own_document = (ids >= meta.own_first) & (ids < meta.own_stop)
     if of_own_document.any():
         yield f"{where} has candidate {ids[of_own_document][0]}, of its own document"
-    cosines = run.vectors_of(ids) @ run.vectors_of(np.array([meta.chunk]))[0]
     for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
         yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
     if np.any(np.diff(said) > 1e-6):

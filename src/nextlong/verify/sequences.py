@@ -91,17 +91,18 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
+    wants_joint, is_truncated = _wants_joint(sequence), sequence.is_truncated
     for span in np.flatnonzero(sequence.role == JOINT).tolist():
         if lengths[span] != len(special[JOINT]) and not (span == end and lengths[span] < len(special[JOINT])):
             yield f"{sequence.where(span)} should have {len(special[JOINT])} tokens"
-        if span == 0 or not (_wants_joint(sequence)[span - 1] or sequence.is_truncated[span - 1]):
+        if span == 0 or not (wants_joint[span - 1] or is_truncated[span - 1]):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
     if special[JOINT]:
         followed = np.append(sequence.role[1:] == JOINT, False)
-        missing = np.flatnonzero(_wants_joint(sequence) & ~sequence.is_truncated & ~followed)
+        missing = np.flatnonzero(wants_joint & ~is_truncated & ~followed)
         missing = missing[missing != end]
         # A negative that just fills the budget has no joint: it counts as the one that is cut.
-        if len(missing) > (0 if sequence.is_truncated.any() else 1):
+        if len(missing) > (0 if is_truncated.any() else 1):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator (joint) follows it"
 
 
@@ -238,7 +239,7 @@ class _Across:
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
-            self._documents.skipped = f"method {run.method} may repeat documents across sequences"
+            self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
 
     def add(self, sequence: Composed) -> None:
         """Count the documents that this sequence is made of, and its negatives."""

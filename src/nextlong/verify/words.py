@@ -18,6 +18,7 @@ RUN_WORDS = 3
 _BASE = np.uint64(0xD1342543DE82EF95)
 _BASE_INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
 _BATCH_CHARS = 1 << 16
+_LEAST_BITS = 17  # of a code point: letters of all scripts but rare Han are below
 # Thai and Lao, Burmese, Khmer, kana, Han: written without blanks, so that each letter is a word.
 _ALONE = (
     *(range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800), range(0x3040, 0x3100)),
@@ -45,9 +46,17 @@ def runs_of(words: Numbers) -> Numbers:
     return _mixed(numbers ^ np.uint64(RUN_WORDS))
 
 
+def runs_within(words: Sequence[Numbers]) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return the runs of some texts, one text's after the other's, and which of the texts each is of, shape (r,) each."""
+    text_of_word = np.repeat(np.arange(len(words)), [*map(len, words)])
+    is_within = text_of_word[RUN_WORDS - 1 :] == text_of_word[: -RUN_WORDS + 1]
+    numbers = runs_of(np.concatenate([np.empty(0, np.uint64), *words]))
+    return numbers[is_within], text_of_word[: len(is_within)][is_within]
+
+
 def _batch(texts: Sequence[str]) -> list[Numbers]:
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    bits = int(codes.max(initial=0)).bit_length()
+    bits = max(_LEAST_BITS, int(codes.max(initial=0)).bit_length())
     terms = _terms(bits)[codes]
     begins = terms != 0
     begins[1:] &= terms[:-1] == 0
@@ -70,7 +79,7 @@ def _batch(texts: Sequence[str]) -> list[Numbers]:
 def _terms(bits: int) -> Numbers:
     """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
 
-    Made for the largest code point that was met: all of Unicode take half a second.
+    Made for the largest code point that was met: all of Unicode takes half a second.
     """
     letters = np.zeros(1 << bits, np.bool_)
     lower = np.arange(1 << bits, dtype=np.uint64)

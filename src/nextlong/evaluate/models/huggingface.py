@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
@@ -239,7 +239,14 @@ class HuggingFaceModel:
         return len(answer) < sample.max_new_tokens
 
 
-def read_config(name: str, *, revision: str | None = None) -> Any:
+def is_here(name: str, *, revision: str | None = None) -> bool:
+    """Say whether a model's configuration is on this machine, in its folder or in the hub's cache; nobody is asked."""
+    if Path(name).expanduser().is_dir():
+        return True
+    return isinstance(required("huggingface_hub").try_to_load_from_cache(name, "config.json", revision=revision), str)
+
+
+def read_config(name: str, *, revision: str | None = None, hub: Literal["ask", "leave"] = "ask") -> Any:
     """Return a model's configuration, without its weights. Raises EvaluateError if `name` is no model."""
     transformers = required("transformers")
     place = Path(name).expanduser()
@@ -247,7 +254,7 @@ def read_config(name: str, *, revision: str | None = None) -> Any:
     if why := why_no_model(name):
         raise EvaluateError(f"{name} {why}, or the --url of a server")
     try:
-        config = transformers.AutoConfig.from_pretrained(source, revision=revision)
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision, local_files_only=hub == "leave")
     except (OSError, ValueError, KeyError) as error:
         raise EvaluateError(
             f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "

@@ -10,13 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nextlong.artefacts import record
-from nextlong.artefacts.pages import CURRENT, page_name
+from nextlong.artefacts.pages import CURRENT, HEAD_CHARS, SWEEP, page_name
 from nextlong.engine import store
 from nextlong.report.page import pictures, write
 from nextlong.runs.opened import Run
 
 HOW = "pip install 'nextlong[report]', and runs end with a page of pictures: report.html"
-_HEAD_CHARS = 60_000  # the style stands there, and what names the state
 
 
 def leave(runs: Sequence[Run]) -> str:
@@ -24,7 +23,7 @@ def leave(runs: Sequence[Run]) -> str:
     if find_spec("matplotlib") is None:
         return HOW
     shown = runs[: pictures.MAX_RUNS]
-    path = place_of(shown) if len(shown) == 1 else shown[0].path / "sweep.html"
+    path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
     if not _shows(path, write.identity(shown)):
         with store.explained(path):
             store.write_text(path, write.page(shown))
@@ -44,4 +43,4 @@ def _shows(path: Path, identity: str) -> bool:
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
-        return identity in file.read(_HEAD_CHARS)
+        return identity in file.read(HEAD_CHARS)

@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import nextlong
+from nextlong.artefacts.pages import STATES_META
 from nextlong.errors import NextlongError
 from nextlong.picture import strip
 from nextlong.picture.elements import document, element, svg_element
@@ -45,7 +46,7 @@ def page(runs: Sequence[Run]) -> str:
         _glossary(plain),
     ]
     title = f"{plain[0]['sequences']:,} long sequences" if len(runs) == 1 else f"{len(runs)} data sets side by side"
-    return document(_html(title, sections, identity(runs)))
+    return document(_html(title, sections, runs))
 
 
 def identity(runs: Sequence[Run]) -> str:
@@ -55,7 +56,7 @@ def identity(runs: Sequence[Run]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _html(title: str, sections: Sequence[Element], shows: str) -> Element:
+def _html(title: str, sections: Sequence[Element], runs: Sequence[Run]) -> Element:
     style = resources.files(__package__).joinpath("style.css").read_text("utf-8") + strip.asset("strip.css")
     script = strip.asset("strip.js")
     hashes = f"style-src {_digest(style)}; script-src {_digest(script)}"
@@ -66,7 +67,8 @@ def _html(title: str, sections: Sequence[Element], shows: str) -> Element:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="nextlong-data", content=shows),
+        element("meta", name="nextlong-data", content=identity(runs)),
+        element("meta", name=STATES_META, content=" ".join(run.state.name for run in runs)),
         element("title", f"{title} · nextlong report"),
         element("style", style),
     )
