@@ -2,6 +2,7 @@
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError
 from nextlong.export.destination import RECORD, Destination, ExportFile
@@ -59,3 +60,26 @@ def test_a_file_that_cannot_be_sent_leaves_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         destination.put(ExportFile(tmp_path / "none", "a", 1, "0" * 32))
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_writing_is_tried_without_a_trace(tmp_path):
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    for there in (Destination(str(tmp_path / "a/b")), Destination("memory://bucket/there")):
+        there.try_writing()
+        assert there.sizes() == {}
+    assert list(tmp_path.iterdir()) == []
+    assert list(fs.store) == []
+
+
+def test_what_cannot_be_written_is_found_out(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        Destination(str(tmp_path / "file/below")).try_writing()
+
+    def refuse(*_, **__):
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    with pytest.raises(PermissionError):
+        Destination("memory://bucket/there").try_writing()

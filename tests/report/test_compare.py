@@ -32,7 +32,7 @@ def test_one_column_a_run(runs, capsys):
     assert told["position"] == ["head", "tail"]
     assert told["target tokens"] == ["1,024", "2,048"]
     assert told["tokens"] == ["12,288", "24,576"]
-    assert told["similarity rank 1"] == [f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)]
+    assert told["cosine rank 1"] == [f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)]
     assert told["distance max"] == [f"{one.distance_tokens.max:,.0f}" for one in (near, far)]
 
 
@@ -42,8 +42,8 @@ def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
     assert [row["run"] for row in rows] == list(map(str, runs))
     assert [row["tokens"] for row in rows] == ["12288", "24576"]
     measured = stats.measure(nextlong.open(runs[0]))
-    assert float(rows[0]["similarity_mean"]) == measured.similarity.mean
-    assert rows[0]["similarity_rank_200"] == ""
+    assert float(rows[0]["cosine_mean"]) == measured.similarity.mean
+    assert rows[0]["cosine_rank_200"] == ""
 
 
 def test_json_holds_everything(runs, capsys):

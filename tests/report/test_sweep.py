@@ -177,7 +177,7 @@ def test_csv_and_json_say_what_stats_says(swept):
     for row, one in zip(rows, plain, strict=True):
         measured = stats.measure(nextlong.open(f"{swept}/run@{one['variant']}"))
         assert one["stats"] == json.loads(json.dumps(measured.as_json()))
-        assert float(row["similarity_mean"]) == measured.similarity.mean
+        assert float(row["cosine_mean"]) == measured.similarity.mean
         assert row["compose.position"] == one["settings"]["compose.position"] == measured.position
         assert (row["error"], one["error"]) == ("", None)
 
@@ -196,7 +196,7 @@ def test_again_does_no_new_work(swept, hashes_of, capsys):
     code, out, err = call(capsys, "sweep", swept / "my.yaml", *OVER)
     assert code == 0
     heading, *lines = out.splitlines()
-    assert heading.startswith("position  target tokens  sequences  tokens  similarity mean")
+    assert heading.startswith("position  target tokens  sequences  tokens  cosine mean")
     cells = [line.split() for line in lines]
     assert [f"position={own[0]},target_tokens={own[1]}" for own in cells] == NAMES
     assert {own[-1] for own in cells} == {"0.0"}

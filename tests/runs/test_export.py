@@ -208,6 +208,16 @@ def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_
     assert sorted(Path(own_run).iterdir()) == before
 
 
+def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_step(recipe_for, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/mine.parquet").write_text("")
+    for there, told in (("file/below", "Not a directory"), ("there", "1 file that no push put there")):
+        with pytest.raises(NextlongError, match=told):
+            nextlong.run(recipe_for(tmp_path / "run", f"export.push={tmp_path / there}", "export.formats=jsonl"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
     mix = json.loads((done["rows"].folder / "mix.json").read_text())

@@ -106,7 +106,7 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     block = page.partition("Yield\n")[2].splitlines()
     rows = dict(line.strip().split("  ", 1) for line in block[:8])
     assert list(rows) == [
-        "asked", "documents", "eligible", "drawn", "kept", "more than asked", "not needed",
+        "asked", "documents", "eligible", "drawn", "kept", "spare", "untried",
         "dropped: too few negatives to reach target_tokens",
     ]  # fmt: skip
     drawn, *parts = [int(value.removesuffix(", which are")) for value in list(rows.values())[3:]]
@@ -159,7 +159,7 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     page = printed(measured, terminal=False)
     assert "Tokens between" not in page
     assert "own-document negatives" not in page
-    assert "chunks repeated" in page
+    assert "repeated chunks" in page
     numbers = compare.row(measured)
     assert {key for key, value in numbers.items() if value is None} >= {
         "distance_mean", "distance_p50", "distance_p90", "distance_max", "meta_share", "own_document_negatives",

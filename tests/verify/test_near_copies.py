@@ -77,7 +77,7 @@ def test_a_sound_run_passes(finished):
     assert {name: own.examples for name, own in outcomes.items() if own.breaches} == {}
     assert outcomes[COPIES].checked > 20
     assert outcomes[WEIGHTS].checked == 1 << 22
-    assert not outcomes[NEAREST].skipped
+    assert not outcomes[NEAREST].not_needed
 
 
 def test_a_copy_of_the_meta_document_that_was_placed(run):

@@ -8,7 +8,8 @@ from nextlong.verify.outcome import Outcome
 from nextlong.verify.show import as_json, passed, show
 
 SOUND = Outcome("hashes", "files", checked=12_345)
-SKIPPED = Outcome("vectors", "vectors", skipped="this run has none")
+SKIPPED = Outcome("vectors", "vectors", skipped="openai:x cannot be asked twice")
+NOT_NEEDED = Outcome("candidates", "meta-chunks", not_needed="this run mined none")
 BROKEN = Outcome("spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"])
 
 
@@ -19,10 +20,11 @@ def test_a_breach_is_no_pass_and_a_skipped_check_is_no_breach():
 
 def test_a_line_a_check_then_its_breaches_then_their_number():
     sink = io.StringIO()
-    show([SOUND, SKIPPED, BROKEN], Path("run"), Console(file=sink, width=120))
+    show([SOUND, SKIPPED, NOT_NEEDED, BROKEN], Path("run"), Console(file=sink, width=120))
     lines = [" ".join(line.split()) for line in sink.getvalue().splitlines()]
     assert "hashes 12,345 files pass" in lines
-    assert "vectors 0 vectors skipped this run has none" in lines
+    assert "vectors 0 vectors skipped openai:x cannot be asked twice" in lines
+    assert "candidates 0 meta-chunks not needed this run mined none" in lines
     assert "spans 3 sequences breach 7 breaches" in lines
     assert lines[-3:] == ["spans: one [bold]", "spans: two", "7 breaches; 1 check skipped"]
 
@@ -30,7 +32,7 @@ def test_a_line_a_check_then_its_breaches_then_their_number():
 def test_skipped_checks_are_counted_at_the_end():
     for skipped, told in (0, "no breach"), (1, "no breach; 1 check skipped"), (2, "no breach; 2 checks skipped"):
         sink = io.StringIO()
-        show([SOUND] + [SKIPPED] * skipped, Path("run"), Console(file=sink, width=120))
+        show([SOUND, NOT_NEEDED] + [SKIPPED] * skipped, Path("run"), Console(file=sink, width=120))
         assert sink.getvalue().splitlines()[-1] == told
 
 

@@ -9,7 +9,9 @@ import json
 import os
 import posixpath
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict
@@ -20,6 +22,8 @@ from nextlong.inputs import file_systems
 RECORD: Final = ".nextlong-push.json"
 DELIVERED: Final = "manifest.json"  # says what the files are of
 
+_MARKER: Final = ".nextlong-push-check"
+_COMMITS: Final = frozenset({"hf"})
 # Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
 
@@ -91,6 +95,27 @@ class Destination:
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
+    def try_writing(self) -> None:
+        """Raise OSError, or what the file system raises, where files cannot be put there; nothing is left behind.
+
+        On the Hugging Face hub each write is a commit, so there nothing is tried.
+        """
+        if self.is_local:
+            return _check_folder(Path(self.root))
+        if not file_systems.protocols(self.fs) & _COMMITS:
+            marker = f"{self._nearest().rstrip('/')}/{_MARKER}"
+            self.fs.pipe_file(marker, b"")
+            with suppress(PermissionError):  # some may write and not delete
+                self.fs.rm_file(marker)
+        return None
+
+    def _nearest(self) -> str:
+        """Return the folder, or the nearest one above it that is there; object stores have no folders that could be missing."""
+        folder = self.root
+        while not self.is_atomic and folder != self.fs._parent(folder) and not self.fs.exists(folder):
+            folder = self.fs._parent(folder)
+        return folder
+
     def write_record(self, files: Mapping[str, Entry]) -> None:
         text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
         if self.is_local:
@@ -121,6 +146,11 @@ class Destination:
 
     def at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
+
+
+def _check_folder(folder: Path) -> None:
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    tempfile.TemporaryFile(dir=there).close()  # one without a name
 
 
 def _write_whole(target: Path, write: Callable[[Path], Any], *, mark: str) -> None:

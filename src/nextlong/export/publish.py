@@ -86,9 +86,10 @@ def publish(
     return Published(len(plan.due), sum(file.bytes for file in plan.due), len(files) - len(plan.due))
 
 
-def check_destination(destination: str, steps: Mapping[str, str]) -> None:
-    """Raise ExportError if a destination holds other files than an export whose splits these steps, by fingerprint, make.
+def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
+    """Raise ExportError if a destination cannot be written to, or holds files that no push put there.
 
+    Of `steps`, the fingerprints of those that make the export's splits where they are known, it must also hold no other export.
     Called before the files are made, so that nothing is made in vain; `publish` compares their hashes afterwards.
     """
     place = Destination(destination)
@@ -97,8 +98,9 @@ def check_destination(destination: str, steps: Mapping[str, str]) -> None:
         known = _known(at_destination, record)
         _refuse_strangers((), at_destination, known, destination)
         there = sorted(known.keys() & at_destination.keys())
-        if there and place.pushed_steps() not in (None, steps):
+        if there and steps is not None and place.pushed_steps() not in (None, steps):
             raise _another(destination, there)
+        place.try_writing()
 
 
 def plan_push(

@@ -25,7 +25,7 @@ _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV a
 def row(stats: Stats) -> Json:
     """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
     by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
-    similarity, distance, documents = stats.similarity, stats.distance_tokens, stats.documents_per_sequence
+    cosines, distance, documents = stats.similarity, stats.distance_tokens, stats.documents_per_sequence
     return {
         "run": stats.run,
         "method": stats.method,
@@ -39,11 +39,11 @@ def row(stats: Stats) -> Json:
         "eligible": stats.yields.eligible,
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
-        "similarity_mean": similarity and similarity.mean,
-        "similarity_p10": similarity and similarity.p10,
-        "similarity_p50": similarity and similarity.p50,
-        "similarity_p90": similarity and similarity.p90,
-        **{f"similarity_rank_{rank}": by_rank.get(rank) for rank in RANKS},
+        "cosine_mean": cosines and cosines.mean,
+        "cosine_p10": cosines and cosines.p10,
+        "cosine_p50": cosines and cosines.p50,
+        "cosine_p90": cosines and cosines.p90,
+        **{f"cosine_rank_{rank}": by_rank.get(rank) for rank in RANKS},
         "distance_mean": distance and distance.mean,
         "distance_p50": distance and distance.p50,
         "distance_p90": distance and distance.p90,

@@ -82,7 +82,7 @@ def _yield(stats: Stats) -> Rows:
         counts.append(("eligible", yields.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
     rows.append(("drawn" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, which are"))
-    parts = [("kept", yields.kept), ("more than asked", yields.spare), ("not needed", yields.untried)]
+    parts = [("kept", yields.kept), ("spare", yields.spare), ("untried", yields.untried)]
     parts += [(f"dropped: {reason}", count) for reason, count in yields.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
     if stats.near_copies is not None:
@@ -114,8 +114,8 @@ def _left_out(stats: Stats) -> Rows:
 
 def _similarity_title(stats: Stats) -> str:
     if _is_extended(stats):
-        return f"Cosine of negatives to {stats.scores}, by their place beside it"
-    return f"Cosine of documents to {stats.scores}, by their place in the sequence, from 0"
+        return f"Cosine of negatives to {stats.scores}, by their rank beside it"
+    return f"Cosine of documents to {stats.scores}, by their rank in the sequence, from 0"
 
 
 def _stretched(stats: Stats) -> str:
@@ -144,7 +144,7 @@ def _reuse(stats: Stats) -> Rows:
 
 def _leaks(stats: Stats) -> Rows:
     by_design = " (by design)" if stats.repeat_meta_chunks else ""
-    leaks = [("own-document negatives", stats.own_document_negatives), ("chunks repeated", stats.repeated_chunks)]
+    leaks = [("own-document negatives", stats.own_document_negatives), ("repeated chunks", stats.repeated_chunks)]
     return [(name, f"{count:,}{by_design}") for name, count in leaks if count is not None]
 
 

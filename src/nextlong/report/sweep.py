@@ -37,7 +37,7 @@ from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
 from nextlong.runs.stats import Stats, measure
 
-_TABLE = ("sequences", "tokens", "similarity_mean", "distance_p50", "distinct_documents")
+_TABLE = ("sequences", "tokens", "cosine_mean", "distance_p50", "distinct_documents")
 _FAILED = {"sequences": "failed"}
 
 

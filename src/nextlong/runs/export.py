@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from nextlong import pipeline
 from nextlong.artefacts import record
+from nextlong.artefacts.names import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import find_done, run_steps
@@ -57,6 +58,10 @@ def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
+    run_dir = record.run_dir_of(recipe)
+    if recipe.export.push is not None and name_for(recipe, run_dir) not in record.state_names(run_dir):
+        for name in recipe.export.formats:
+            check_destination(_destination(recipe, name))
     finished: list[Exported] = []
     pipeline.run(
         recipe,

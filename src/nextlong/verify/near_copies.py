@@ -50,8 +50,8 @@ class Words(NamedTuple):
 
 def check_near_copies(run: Artefacts, found: Iterable[Outcome] | None = None) -> list[Outcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
-    outcome = Outcome(_CHECK, "negatives", skipped=_not_meant(run))
-    if outcome.skipped:
+    outcome = Outcome(_CHECK, "negatives", not_needed=_not_meant(run))
+    if outcome.not_needed:
         return [outcome]
     for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
         outcome.add(part)

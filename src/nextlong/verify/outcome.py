@@ -25,7 +25,8 @@ class Outcome:
     breaches: int = 0
     examples: list[str] = field(default_factory=list)
     note: str = ""
-    skipped: str = ""  # why nothing was checked
+    skipped: str = ""  # why nothing was checked, or …
+    not_needed: str = ""  # … why the method, or what the recipe asks of it, has nothing to check
 
     def breach(self, example: str) -> None:
         """Count one breach, and keep its description if it is among the first."""
@@ -40,8 +41,10 @@ class Outcome:
         self.examples = [*self.examples, *part.examples][:_KEPT_EXAMPLES]
 
     @property
-    def result(self) -> Literal["pass", "breach", "skipped"]:
+    def result(self) -> Literal["pass", "breach", "skipped", "not needed"]:
         """What the table says."""
         if self.breaches:
             return "breach"
+        if self.not_needed:
+            return "not needed"
         return "skipped" if self.skipped else "pass"

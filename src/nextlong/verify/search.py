@@ -61,8 +61,8 @@ class PassedOver(NamedTuple):
 def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
-        skipped = Outcome("candidates searched again", "meta-chunks", skipped=f"{run.layout} sequences have none")
-        return [check_document_scores(run), skipped]
+        none = Outcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
+        return [check_document_scores(run), none]
     scores = Outcome("scores are cosines", "negatives")
     meta_chunks = _check_scores_and_draw(run, scores, sample=sample, seed=seed)
     candidates, nearest = (
@@ -70,15 +70,15 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
         Outcome("negatives are the nearest free", "meta-chunks"),
     )
     if "mine" not in run.steps:
-        candidates.skipped = nearest.skipped = "this run mined no candidates"
+        candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return [scores, candidates, nearest]
     if not run.negatives.are_nearest or run.is_filtered:
         asked = "compose.negatives asks for others than the nearest"
-        nearest.skipped = "some of the nearest were passed over" if run.negatives.are_nearest else asked
+        nearest.not_needed = "some of the nearest were passed over" if run.negatives.are_nearest else asked
     promised = _promised_recall(run)
     recall = Outcome("recall of the approximate index", "meta-chunks")
     if promised is not None:
-        nearest.skipped = nearest.skipped or f"the index is approximate: held to its recall of {promised:g}"
+        nearest.not_needed = nearest.not_needed or f"the index is approximate: held to its recall of {promised:g}"
     if not meta_chunks:
         return [scores, candidates, nearest]
     passed_over: list[PassedOver] = []
@@ -89,7 +89,7 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
             candidates.breach(problem)
         if stored is not None:
             recalls.append(_recall(stored, ids, true))
-        if not nearest.skipped:
+        if not nearest.not_needed:
             nearest.checked += 1
             passed_over.append(_passed_over(meta, ids, true))
     for problem in _nearer(run, passed_over):

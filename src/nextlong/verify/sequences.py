@@ -239,7 +239,7 @@ class _Across:
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
-            self._documents.skipped = f"method {run.method} may repeat documents across sequences"
+            self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
 
     def add(self, sequence: Composed) -> None:
         """Count the documents that this sequence is made of, and its negatives."""

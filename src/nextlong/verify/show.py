@@ -13,7 +13,7 @@ from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.verify.outcome import Outcome
 
-_STYLES = {"pass": "green", "breach": "bold red", "skipped": "dim"}
+_STYLES = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}
 
 
 def passed(outcomes: Sequence[Outcome]) -> bool:
@@ -30,7 +30,7 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
     for heading in ("of", "result", ""):
         table.add_column(heading)
     for outcome in outcomes:
-        said = outcome.skipped or outcome.note
+        said = outcome.skipped or outcome.not_needed or outcome.note
         if outcome.breaches:
             said = f"{outcome.breaches:,} breach{'es' if outcome.breaches > 1 else ''}"
         style = _STYLES[outcome.result]

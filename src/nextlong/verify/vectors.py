@@ -24,7 +24,7 @@ _AT_ONCE = 4096
 def check_vectors(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Check the shape and length of all vectors, and encode `sample` random chunks again."""
     if "embed" not in run.steps:
-        return [Outcome("vectors", "vectors", skipped="this run has none")]
+        return [Outcome("vectors", "vectors", not_needed="this run has none")]
     lengths, again = Outcome("vectors have unit length", "vectors"), Outcome("vectors encoded again", "vectors")
     sizes: list[int] = []
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):

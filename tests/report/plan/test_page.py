@@ -28,6 +28,14 @@ def state_of(row):
     return " ".join(row[1:3]) if row[1] in ("to", "begun,") else row[1]
 
 
+def test_the_destination_is_named_and_left_alone(recipe, tmp_path):
+    there = tmp_path / "there"
+    asked = recipe.model_copy(update={"export": recipe.export.model_copy(update={"push": str(there)})})
+    assert f"the files are put to {there}, too (export.push)" in written(asked)
+    assert not there.exists()
+    assert "export.push" not in written(recipe)
+
+
 def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_written(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     (summary,), rows = shown(recipe)

@@ -111,8 +111,8 @@ def yields(plain: Plain) -> list[Row]:
         "asked": "sequences asked for",
         "drafts": "drafts of a sequence",
         "kept": "kept",
-        "spare": "more than asked",
-        "untried": "not needed",
+        "spare": "spare: composed beyond what was asked for",
+        "untried": "untried, because there were enough",
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     reasons = dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"])
@@ -126,10 +126,10 @@ def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
 
 
 def by_rank(plain: Plain) -> list[Row]:
-    """The mean cosine at each place."""
+    """The mean cosine at each rank."""
     ranks = sorted({one["rank"] for stats in plain for one in stats["similarity_by_rank"]})
     return [
-        Row(f"place {rank:,}", _cells_where(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}"))
+        Row(f"rank {rank:,}", _cells_where(plain, "similarity_by_rank", {"rank": rank}, "mean", "{:.4f}"))
         for rank in ranks
     ]
 

@@ -67,8 +67,8 @@ def outcome(runs: Named) -> str | None:
     """What became of the drafts."""
     parts = {
         "kept": [one.yields.kept for _, one in runs],
-        "more than asked": [one.yields.spare for _, one in runs],
-        "not needed": [one.yields.untried for _, one in runs],
+        "spare": [one.yields.spare for _, one in runs],
+        "untried": [one.yields.untried for _, one in runs],
         "dropped": [sum(one.yields.dropped.values()) for _, one in runs],
     }
     return _stacked(runs, parts, label="drafts of a sequence")
@@ -84,6 +84,8 @@ def roles(runs: Named) -> str | None:
 def _stacked(runs: Named, parts: Mapping[str, Sequence[float]], *, label: str) -> str | None:
     letters = [letter for letter, _ in runs]
     there = {name: values for name, values in parts.items() if any(values)}
+    if not there:  # of which matplotlib would warn that its legend is empty
+        return None
 
     def paint(figure: Any) -> bool:
         axes, left = figure.subplots(), [0.0] * len(runs)
@@ -94,19 +96,19 @@ def _stacked(runs: Named, parts: Mapping[str, Sequence[float]], *, label: str) -
         axes.invert_yaxis()
         axes.set_xlabel(label)
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
-        return bool(there)
+        return True
 
     return draw(paint, height=1.3 + 0.35 * len(runs))
 
 
 def similarity_by_rank(runs: Named) -> str | None:
-    """The mean cosine at each place (the paper's figure on choosing negatives)."""
+    """The mean cosine at each rank (the paper's figure on choosing negatives)."""
     lines = [[(float(point.rank), point.mean) for point in one.similarity_by_rank] for _, one in runs]
 
     def paint(figure: Any) -> bool:
         axes = figure.subplots()
         _lines(figure, axes, runs, lines)
-        axes.set(xscale="log", xlabel="place beside what it is compared to", ylabel="mean cosine")
+        axes.set(xscale="log", xlabel="rank: the place beside what it is compared to", ylabel="mean cosine")
         ticks = sorted({x for points in lines for x, _ in points})
         axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
         axes.minorticks_off()
@@ -142,7 +144,7 @@ def _lines(figure: Any, axes: Any, runs: Named, lines: Sequence[Sequence[tuple[f
 
 
 def distances(runs: Named) -> str | None:
-    """How far apart neighbouring pieces of a document stand."""
+    """How far apart neighbouring chunks, or parts, of a document stand."""
     return _binned(runs, [one.distance_histogram for _, one in runs], label="tokens in between")
 
 

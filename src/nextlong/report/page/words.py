@@ -158,7 +158,7 @@ def verdict(stats: Mapping[str, Any]) -> list[str]:
     asked = ", and there are as many sequences as were asked for" if isinstance(stats["yields"]["asked"], int) else ""
     return [
         f"Nothing that is checked here speaks against training on it: no chunk stands twice in a sequence{no_leaks}{asked}. "
-        "Whether its similarity, distances and sources are what you want, the pictures say."
+        "Whether its cosines, distances and sources are what you want, the pictures say."
     ]
 
 

@@ -135,12 +135,13 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
     compared = "; ".join(dict.fromkeys(map(words.similarity_to, plain)))
     source_names = pictures.source_names(named)
     is_extended = words.is_extended(plain)
-    apart = "How far apart the pieces of a document stand now"
+    part = "chunk" if is_extended else "part"
+    apart = f"How far apart the {part}s of a document stand now"
     wanted: list[tuple[str, str, Callable[[pictures.Named], str | None], list[Row], str]] = [
         ("yield", "What became of the drafts", pictures.outcome, numbers.yields(plain), "From documents to sequences"),
         (
             "rank",
-            "Similarity by place",
+            "Cosine by rank",
             pictures.similarity_by_rank,
             numbers.by_rank(plain),
             f"Mean cosine of {compared}",
@@ -160,7 +161,7 @@ def _qualities(runs: Sequence[Run], named: pictures.Named, plain: Plain) -> Iter
                 *numbers.spread(plain, "distance_tokens", "{:,.0f}"),
                 *numbers.bins(plain, "distance_histogram", of="tokens"),
             ],
-            "Tokens between a piece of a document and its next",
+            f"Tokens between a {part} of a document and its next",
         ),
         (
             "reuse",

@@ -77,6 +77,7 @@ class Planned(NamedTuple):
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
             "workers": pipeline.worker_count(self.recipe),
+            "push": self.recipe.export.push,
             "documents": corpus and corpus.documents,
             "kept_documents": corpus and corpus.kept_documents,
             "chunks": corpus and corpus.chunks,
@@ -168,6 +169,8 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # n
     _print(page.steps, page.states, page.columns, console)
     for line in page.notes:
         say(line)
+    if recipe.export.push is not None:
+        say(f"the files are put to {recipe.export.push}, too (export.push)")
     for line in page.warnings:
         say(line, style="bold red")
     if page.missing:
