@@ -150,6 +150,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
     assert "dependency: say --run RUN" in said.err
 
 
+@pytest.mark.heavy
 def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
     def no_network(*_, **__):
         raise AssertionError("the network was asked")

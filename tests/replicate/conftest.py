@@ -1,6 +1,11 @@
 """A replication so small that it takes seconds: two methods, two seeds, two steps."""
 
+from types import SimpleNamespace
+
 import pytest
+
+from nextlong.replicate.recipe import Replication
+from scored_rows import LENGTHS, row
 
 SMALL = {
     "seeds": [0, 1],
@@ -30,3 +35,25 @@ def small_replication(small_corpus):
         return {**SMALL, "corpus": corpus, "out": str(out), **more}
 
     return keys
+
+
+@pytest.fixture
+def done(small_replication, tmp_path):
+    recipe = Replication.from_dict(small_replication(tmp_path / "out", seeds=[0, 1, 2], measure={"lengths": LENGTHS}))
+    return SimpleNamespace(recipe=recipe, out=tmp_path / "out")
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The rows that stand for an experiment: nextlong, ahead of standard and level with knn."""
+    from nextlong.replicate import figures, tables
+
+    made = [
+        row("not extended", 10.0, 11.0, 9.0),
+        row("standard", 20.0, 21.0, 22.0, arm="standard"),
+        row("knn", 41.0, 38.0, 43.0, arm="knn"),
+        row("nextlong", 40.0, 41.0, 42.0, arm="nextlong"),
+    ]
+    for module in (tables, figures):
+        monkeypatch.setattr(module, "rows", lambda done, experiment: made)
+    return made

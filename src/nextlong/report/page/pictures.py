@@ -84,6 +84,8 @@ def roles(runs: Named) -> str | None:
 def _stacked(runs: Named, parts: Mapping[str, Sequence[float]], *, label: str) -> str | None:
     letters = [letter for letter, _ in runs]
     there = {name: values for name, values in parts.items() if any(values)}
+    if not there:  # of which matplotlib would warn that its legend is empty
+        return None
 
     def paint(figure: Any) -> bool:
         axes, left = figure.subplots(), [0.0] * len(runs)
@@ -94,7 +96,7 @@ def _stacked(runs: Named, parts: Mapping[str, Sequence[float]], *, label: str) -
         axes.invert_yaxis()
         axes.set_xlabel(label)
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
-        return bool(there)
+        return True
 
     return draw(paint, height=1.3 + 0.35 * len(runs))
 

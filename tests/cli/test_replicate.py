@@ -1,0 +1,71 @@
+"""`nextlong replicate` before anything runs: what is asked, what is missing, whose documents are taken."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from nextlong.cli import replicate
+from nextlong.cli.main import main
+from nextlong.errors import NextlongError
+from nextlong.replicate.presets import recipe_from
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "replicate needs a recipe or a preset, one of the two"),
+        (["r.yaml", "--preset", "smoke"], "replicate needs a recipe or a preset, one of the two"),
+        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper"),
+        (
+            ["r.yaml"],
+            "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe there",
+        ),
+        (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
+        (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
+        (
+            ["init", "r.yaml", "--dry-run"],
+            "init only writes the recipe; leave out --dry-run, then say nextlong replicate r.yaml",
+        ),
+        (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),
+    ],
+)
+def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["replicate", *arguments]) == 2
+    assert told in capsys.readouterr().err.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_packages_that_are_missing_are_named_together(monkeypatch):
+    monkeypatch.setattr(
+        replicate.importlib.util, "find_spec", lambda name: None if name in ("torch", "accelerate") else 1
+    )
+    with pytest.raises(
+        NextlongError, match=r"replicate needs torch, accelerate; pip install 'nextlong\[train,evaluate\]'"
+    ):
+        replicate._check_installed(replicate._NEEDED)
+    replicate._check_installed(("transformers",))
+
+
+def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("nextlong.cli.demo_corpus.write_demo_corpus", lambda path: (written.append(path), path.touch()))
+    told = io.StringIO()
+    console = Console(file=told, width=500)
+    users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
+    assert replicate._with_corpus(users, console) is users
+    for _ in range(2):
+        recipe = replicate._with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
+    path = tmp_path / "python-documentation.jsonl"
+    assert written == [path]
+    assert [(source.path, source.label) for source in recipe.corpus.sources] == [(str(path), "python-documentation")]
+    assert recipe.corpus.held_out_chars == users.corpus.held_out_chars
+    assert told.getvalue().count("Python's own documentation (--corpus FILE: yours)") == 2
+
+
+def test_ablations_are_compared_beside_what_the_recipe_compares(tmp_path):
+    recipe = recipe_from("smoke", out=str(tmp_path))
+    both = replicate._with_ablations(recipe, ["position", "granularity", "position"])
+    assert both.experiments == ("methods", "position", "granularity")
+    assert replicate._with_ablations(recipe, []) == recipe

@@ -1,0 +1,44 @@
+"""What a step declares of its costs, and what counts where it declares nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from nextlong.engine.estimate import BY_CHUNKS, TRIED, Estimate, none, one, per_shard
+from nextlong.recipe.amounts import Amounts
+
+AMOUNTS = Amounts(
+    shards=0.2,
+    text_bytes=1e6,
+    documents=900.0,
+    kept_documents=800.0,
+    kept_chars=1e6,
+    chunks=5000.0,
+    evaluation_bytes=0.0,
+    dimensions=16,
+    vectors=5000.0,
+    neighbours=8.0,
+)
+
+
+def test_there_is_a_task_for_each_shard_and_one_of_less():
+    assert per_shard(AMOUNTS) == 1.0
+    assert per_shard(replace(AMOUNTS, shards=12.0)) == 12.0
+    assert (none(AMOUNTS), one(AMOUNTS)) == (0.0, 1.0)
+
+
+def test_a_step_that_declares_its_work_alone_is_one_task_that_writes_nothing_and_is_tried():
+    estimate = Estimate(work=lambda amounts: amounts.documents, seconds=0.5)
+    assert (estimate.work(AMOUNTS), estimate.tasks(AMOUNTS)) == (900.0, 1.0)
+    assert (estimate.disk(AMOUNTS), estimate.memory(AMOUNTS), estimate.bytes) == (0.0, 0.0, 0.0)
+    assert estimate.rate == TRIED
+
+
+def test_what_declares_nothing_grows_with_the_chunks():
+    assert (BY_CHUNKS.work(AMOUNTS), BY_CHUNKS.disk(AMOUNTS)) == (5000.0, 5000.0)
+    assert (BY_CHUNKS.rate, BY_CHUNKS.seconds) == (TRIED, 0.0)
+
+
+def test_numbers_are_given_by_name():
+    with pytest.raises(TypeError):
+        Estimate(one, 0.5)

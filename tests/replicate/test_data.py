@@ -1,0 +1,110 @@
+"""The runs of a replication: what their recipes have in common, and what each compares."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
+from nextlong.replicate import data
+from nextlong.replicate.data import HELD_OUT_NEGATIVES, Arm
+from nextlong.replicate.recipe import KEYS, Replication
+from nextlong.replicate.stage import Stage
+
+
+@pytest.fixture
+def recipe(small_replication, tmp_path):
+    keys = small_replication(tmp_path, experiments=["methods", "granularity"])
+    keys["data"]["settings"] = {"executor": "serial", "mine.near_copies": None}
+    return Replication.from_dict(keys)
+
+
+@pytest.fixture
+def documents(tmp_path):
+    return Stage(tmp_path / "corpus", "documents", {"corpus": "made up"})
+
+
+@pytest.fixture
+def swept(monkeypatch):
+    """The recipe and axis of every sweep; nothing runs."""
+    sweeps = []
+
+    def run_variants(variants, *, when_done):
+        for variant in variants:
+            yield SimpleNamespace(variant=variant, stats=SimpleNamespace(sequences=4), error=None)
+
+    def opened(name):
+        manifest = {"fingerprint": name.rpartition("@")[2]}
+        return SimpleNamespace(state=SimpleNamespace(named=name), steps={"compose": SimpleNamespace(manifest=manifest)})
+
+    def variants(path, axes):
+        sweeps.append((Recipe.load(path), axes))
+        return real(path, axes)
+
+    real = data.sweep.variants
+    monkeypatch.setattr(data.sweep, "variants", variants)
+    monkeypatch.setattr(data.sweep, "run_variants", run_variants)
+    monkeypatch.setattr(data, "Run", opened)
+    return sweeps
+
+
+def test_every_experiment_is_a_sweep_over_its_key(recipe, documents, swept, tmp_path):
+    arms = data._arms(recipe, documents, tmp_path, "tokenizer.json")
+    assert [(axis.key, axis.values) for _, (axis,) in swept] == [
+        (KEYS["methods"], ("standard", "nextlong")),
+        (KEYS["granularity"], (200, 300)),
+    ]
+    assert [(arm.experiment, arm.value) for arm in arms] == [
+        ("methods", "standard"),
+        ("methods", "nextlong"),
+        ("granularity", 200),
+        ("granularity", 300),
+    ]
+    for made, _ in swept:
+        assert made.tokenizer.source == "tokenizer.json"
+        assert made.compose.target_tokens == recipe.extend.tokens
+        assert made.compose.sequences == recipe.data.sequences
+        assert made.decontaminate.files == (str(documents.folder / "held-out.jsonl"),)
+        assert [source.path for source in made.ingest.sources] == [str(documents.folder / "train.jsonl")]
+        assert (made.executor, made.mine.near_copies) == ("serial", None)  # data.settings
+
+
+def test_held_out_documents_are_not_held_against_themselves(recipe, documents, swept, tmp_path):
+    arms = data._held_out(recipe, documents, tmp_path, "tokenizer.json")
+    ((made, (axis,)),) = swept
+    assert axis.values == HELD_OUT_NEGATIVES == tuple(arm.value for arm in arms)
+    assert made.decontaminate.files == ()
+    assert [source.path for source in made.ingest.sources] == [str(documents.folder / "held-out.jsonl")]
+    assert made.compose.sequences == recipe.measure.sequences
+
+
+def test_a_variant_that_cannot_be_made_ends_it(recipe, documents, swept, tmp_path, monkeypatch):
+    def failing(variants, *, when_done):
+        for variant in variants:
+            yield SimpleNamespace(variant=variant, stats=None, error="the corpus is too small")
+
+    monkeypatch.setattr(data.sweep, "run_variants", failing)
+    with pytest.raises(CorpusError, match="standard: the corpus is too small"):
+        data._arms(recipe, documents, tmp_path, "tokenizer.json")
+
+
+def test_the_tokenizer_is_the_users_or_trained_on_the_corpus(recipe):
+    assert data._tokenizer(recipe) == {"train": 700}
+    plain = recipe.model_dump(mode="json")
+    plain["data"]["tokenizer"] = "org/model"
+    assert data._tokenizer(Replication.from_dict(plain)) == {"source": "org/model"}
+
+
+@pytest.mark.parametrize(("value", "name"), [("nextlong", "nextlong"), (32768, "32,768")])
+def test_an_arm_is_called_by_its_value(value, name):
+    assert Arm("methods", value, "run", "fingerprint", None).name == name
+
+
+def test_settings_reach_into_sections(recipe):
+    keys = {"mine": {"fetch": 8}, "run_dir": str(Path("r"))}
+    made = data._with_settings(recipe, keys)
+    assert made["mine"] == {"fetch": 8, "near_copies": None}
+    assert made["executor"] == "serial"
+    assert json.loads(json.dumps(made)) == made

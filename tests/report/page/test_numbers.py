@@ -1,0 +1,114 @@
+"""Rows of numbers, from hand-made statistics: each cell says where its value stands, and what is missing is a dash."""
+
+from nextlong.report.page import numbers
+from nextlong.report.page.numbers import Cell, Row
+from nextlong.schemas import Layout
+
+NOTHING = Cell("–")
+
+
+def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
+    plain = [{"a": {"b": 1234567}}, {"a": None}, {}, {"a": {"b": "word"}}]
+    assert numbers.row("n", plain, ("a", "b")) == Row(
+        "n", (Cell("1,234,567", 1234567, ("a", "b")), NOTHING, NOTHING, Cell("word", "word", ("a", "b")))
+    )
+    assert numbers.row("n", [{"x": 0}], ("x",)).cells == (Cell("0", 0, ("x",)),)  # 0 is a number, not nothing
+    assert numbers.row("n", [{"x": 0.256}], ("x",), "{:.1%}").cells == (Cell("25.6%", 0.256, ("x",)),)
+
+
+def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
+    ranks = [[{"rank": 1, "mean": 0.5}, {"rank": 8, "mean": 0.25}], [{"rank": 8, "mean": 0.125}]]
+    assert numbers.by_rank([{"similarity_by_rank": one} for one in ranks]) == [
+        Row("place 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
+        Row(
+            "place 8",
+            (
+                Cell("0.2500", 0.25, ("similarity_by_rank", 1, "mean")),
+                Cell("0.1250", 0.125, ("similarity_by_rank", 0, "mean")),
+            ),
+        ),
+    ]
+    counts = [[{"least": 64, "most": 127, "count": 3}], [{"least": 1, "most": 1, "count": 2000}]]
+    plain = [{"h": one} for one in counts]
+    assert [(row.name, [cell.text for cell in row.cells]) for row in numbers.bins(plain, "h", of="tokens")] == [
+        ("1 tokens", ["–", "2,000"]),
+        ("64–127 tokens", ["3", "–"]),
+    ]
+    assert numbers.bins([{"h": [{"least": -0.05, "most": 0.0, "count": 1}]}], "h", of="")[0].name == "from -0.05"
+
+
+def stats(**changed):
+    yields = {"documents": 9, "eligible": 5, "asked": "all", "drafts": 5, "kept": 4, "spare": 0, "untried": 0}
+    return {"layout": Layout.EXTENDED, "yields": {**yields, "dropped": {}}, **changed}
+
+
+def test_reasons_of_all_runs_stand_once_each_in_the_order_in_which_they_come():
+    plain = [stats(), stats()]
+    plain[0]["yields"]["dropped"] = {"too long": 1}
+    plain[1]["yields"]["dropped"] = {"too few": 2, "too long": 3}
+    rows = {row.name: [cell.text for cell in row.cells] for row in numbers.yields(plain)}
+    assert [name for name in rows if name.startswith("dropped")] == ["dropped: too long", "dropped: too few"]
+    assert (rows["dropped: too long"], rows["dropped: too few"]) == (["1", "3"], ["–", "2"])
+    assert rows["sequences asked for"] == ["all", "all"]
+    assert "of which may be extended" in rows
+    assert "of which may be used" in {row.name for row in numbers.yields([stats(layout=Layout.CONCATENATED)])}
+
+
+def test_rows_that_say_nothing_of_any_run_are_left_out():
+    plain = [{"near_copies": None, "repeated_passages": 2, "contaminated": {"q.json": 7}, "near_copy_documents": None}]
+    rows = numbers.left_out(plain)
+    assert [(row.name, row.cells[0].text, row.is_foreign) for row in rows] == [
+        ("of them, for one passage of 100 words", "2", False),
+        ("chunks that share text with q.json", "7", True),
+    ]
+    assert numbers.leaks([{"own_document_negatives": None, "repeated_chunks": 0}]) == [
+        numbers.row("chunks that a sequence holds twice", [{"repeated_chunks": 0}], ("repeated_chunks",))
+    ]
+
+
+def test_sources_beyond_those_shown_are_added_up():
+    names = [f"s{number:02}" for number in range(45)]
+    plain = [{"tokens_by_source": dict.fromkeys(names, 10)}, {"tokens_by_source": {names[-1]: 7}}]
+    *shown, rest = numbers.sources(plain, names)
+    assert [row.name for row in shown] == names[:40]
+    assert all(row.is_foreign for row in shown)
+    assert (rest.name, [cell.text for cell in rest.cells]) == ("5 sources more, together", ["50", "7"])
+    assert [row.name for row in numbers.sources(plain, names[:40])] == names[:40]
+
+
+def test_costs_stand_in_the_order_of_the_route_each_at_its_own_place():
+    plain = [
+        {"steps": [{"step": "ingest", "bytes": 2_500_000}, {"step": "embed", "bytes": None}]},
+        {"steps": [{"step": "embed", "bytes": 1_000_000}]},
+    ]
+    assert numbers.costs(plain, "bytes", "{:.1f} MB", 1e-6) == [
+        Row("ingest", (Cell("2.5 MB", 2_500_000, ("steps", 0, "bytes")), NOTHING)),
+        Row("embed", (NOTHING, Cell("1.0 MB", 1_000_000, ("steps", 0, "bytes")))),
+    ]
+
+
+def test_reuse_and_hubs_point_at_their_own_entries():
+    reuse = {
+        "distinct_chunks": 5,
+        "mean": 1.5,
+        "max": 4,
+        "histogram": [{"least": 1, "most": 1, "chunks": 3}, {"least": 2, "most": 3, "chunks": 2}],
+        "hubs": [{"source_id": "a", "chunk_id": 9, "uses": 4}],
+    }
+    rows = {row.name: row.cells[0] for row in numbers.reuse([{"reuse": reuse}])}
+    assert rows["chunks used 2–3 times"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
+    assert rows["uses of a chunk, mean"].text == "1.50"
+    (hub,) = numbers.hubs({"reuse": reuse})
+    assert (hub.name, hub.cells, hub.is_foreign) == ("a, chunk 9", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),), True)
+
+
+def test_what_looks_alike_is_called_so_only_where_documents_are_extended():
+    keys = {"sequences": 1, "target_tokens": 2, "tokens": 2, "distinct_documents": 1}
+    spread = {"distance_tokens": None, "similarity": {"mean": 0.5}}
+    names = [
+        {row.name for row in numbers.first([stats(layout=layout, **keys, **spread)])}
+        for layout in (Layout.EXTENDED, Layout.CONCATENATED)
+    ]
+    assert "cosine of the look-alikes, on average" in names[0]
+    assert "cosine of the documents, on average" in names[1]
+    assert not [name for name in names[0] if name.startswith("tokens between")]

@@ -1,0 +1,92 @@
+"""What the page says in words: true of the run that it is said of."""
+
+import pytest
+
+from hand_made_spans import DOCUMENTS, EXTENDED, span
+from nextlong.recipe.negatives import NEGATIVES
+from nextlong.report.page import words
+from nextlong.schemas import Layout
+
+
+def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_lie_apart():
+    assert words.sequence(EXTENDED, lead=1, tokens=402) == (
+        "402 tokens: 2 chunks of the document, and text of 2 other documents. "
+        "Chunks that stood side by side are now up to 101 tokens apart."
+    )
+    assert words.sequence(DOCUMENTS, lead=0, tokens=30).endswith(
+        "2 chunks of the document, and text of 1 other document. Whatever the document holds still stands side by side."
+    )
+    alone = [span("meta", 3, 0, 0, 1200)]
+    assert words.sequence(alone, lead=0, tokens=1200).startswith(
+        "1,200 tokens: 1 chunk of the document, and text of 0 other documents."
+    )
+
+
+def plain(layout, **more):
+    return {
+        "layout": layout,
+        "warnings": [],
+        "negatives": "top",
+        "own_document_negatives": 0,
+        "yields": {"asked": 4},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_every_layout_has_an_opening_of_its_own(layout):
+    others = [words.opening(plain(other)) for other in Layout if other != layout]
+    assert words.opening(plain(layout)) not in others
+
+
+def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
+    extended, concatenated = plain(Layout.EXTENDED), plain(Layout.CONCATENATED)
+    assert "look-alikes" in words.reading("rank", [concatenated, extended])
+    assert "look-alikes" not in words.reading("rank", [concatenated])
+    assert words.reading("bytes", [concatenated]) == words.READ["bytes"]
+    of_documents = {name: words.reading(name, [concatenated]) for name in words.READ}
+    assert not [name for name, said in of_documents.items() if "negative" in said or "stretched" in said]
+
+
+def test_only_terms_that_a_run_has_a_use_for_are_explained():
+    nothing = {
+        "meta_share": None,
+        "negatives": None,
+        "similarity": None,
+        "near_copies": None,
+        "near_copy_documents": None,
+    }
+    assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
+    assert "near-copy" in words.glossary([nothing, {**nothing, "near_copy_documents": 0}])
+    assert words.glossary([{**nothing, "negatives": "top"}])["negative"] == words.GLOSSARY["negative"]
+
+
+def test_what_is_wrong_is_said_before_what_is_right():
+    warned = plain(Layout.EXTENDED, warnings=[{"name": "x", "message": "the corpus is small"}])
+    assert words.verdict(warned) == ["Look before you train: the corpus is small."]
+    (sound,) = words.verdict(plain(Layout.EXTENDED))
+    assert "no look-alike comes from the document" in sound
+    assert "as many sequences as were asked for" in sound
+    (of_documents,) = words.verdict(
+        plain(Layout.CONCATENATED, negatives=None, own_document_negatives=None, yields={"asked": "all"})
+    )
+    assert "look-alike" not in of_documents
+    assert "asked for" not in of_documents
+
+
+@pytest.mark.parametrize("negatives", NEGATIVES)
+def test_a_control_that_repeats_itself_is_called_one(negatives):
+    (said,) = words.verdict(plain(Layout.EXTENDED, negatives=negatives))
+    assert ("control" in said) is NEGATIVES[negatives].repeat_meta_chunk
+
+
+def test_counts_of_one_are_singular():
+    stats = {"sequences": 1, "target_tokens": 4096, "tokens": 4096, "distinct_documents": 1, "yields": {"documents": 1}}
+    assert words.made(stats) == (
+        "1 sequence of exactly 4,096 tokens, 4,096 tokens in all, from 1 of the 1 document of the corpus."
+    )
+    assert (
+        words.similarity_to({"layout": Layout.EXTENDED, "scores": "their meta-chunk"})
+        == "negatives to their meta-chunk"
+    )
+    assert words.similarity_to({"layout": Layout.INTERLEAVED, "scores": "the first"}) == "documents to the first"

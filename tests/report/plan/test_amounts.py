@@ -1,0 +1,91 @@
+"""How much a plan says there is to do: what follows from a recipe and the size of a corpus."""
+
+import pytest
+
+from nextlong.recipe.amounts import fetch_of
+from nextlong.report.plan.amounts import Corpus, amounts_of, of_trial
+from nextlong.report.plan.trial import Trial
+
+CORPUS = Corpus(
+    is_whole=True,
+    documents=1200,
+    text_bytes=1.1e6,
+    kept_documents=1000,
+    kept_chars=1e6,
+    chunks=4000,
+    eligible=500,
+    meta_chunks=3000,
+)
+
+
+@pytest.fixture
+def amounts(recipe_for, tmp_path):
+    def made(*overrides, corpus=CORPUS):
+        recipe = recipe_for(tmp_path / "run", *overrides)
+        return amounts_of(recipe, corpus, dimensions=16, chars_per_token=4.0, shards=2)
+
+    return made
+
+
+def test_a_corpus_so_many_times_as_large_is_no_longer_known_whole():
+    larger = CORPUS.times(10)
+    assert not larger.is_whole
+    assert (larger.documents, larger.kept_chars, larger.meta_chunks) == (12_000, 1e7, 30_000)
+    assert larger.evaluation_bytes == CORPUS.evaluation_bytes
+
+
+def test_chunks_are_searched_for_chunks_and_documents_for_documents(amounts, recipe_for, tmp_path):
+    nextlong, knn = amounts(), amounts("compose.method=knn")
+    assert (nextlong.vectors, knn.vectors) == (4000, 1000)
+    assert nextlong.neighbours == fetch_of(recipe_for(tmp_path / "run"))
+    assert nextlong.chunk_chars == 250
+    # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be searched for.
+    assert nextlong.queries == pytest.approx((12 * 1.25 + 8) * 6)
+    assert amounts("compose.method=standard").queries == 0
+
+
+def test_no_more_sequences_come_out_than_the_corpus_can_give(amounts):
+    assert amounts("compose.sequences=12").sequences == 12
+    assert amounts("compose.sequences=99999").sequences == CORPUS.eligible  # each extends a document
+    everything = amounts("compose.method=standard", "compose.sequences=all")
+    assert everything.sequences == pytest.approx(CORPUS.kept_chars / (2048 * 4.0))  # each text stands in one
+    assert everything.tokens == pytest.approx(everything.sequences * 2048)
+
+
+def test_drafts_name_no_chunk_that_is_not_there(amounts):
+    few, many = amounts("compose.sequences=1"), amounts("compose.sequences=99999")
+    assert few.named_chunks < few.drafted_chunks
+    assert few.named_chunks < many.named_chunks <= CORPUS.chunks
+    assert many.drafted_chunks > CORPUS.chunks  # chunks serve again and again
+
+
+def test_more_documents_are_drafted_where_many_are_longer_than_a_sequence(amounts):
+    longer = Corpus(**{**vars(CORPUS), "kept_chars": 8e6})
+    short, long = amounts(), amounts(corpus=longer)
+    assert short.drafts < long.drafts <= CORPUS.eligible
+
+
+def test_an_index_that_is_named_is_looked_into_in_part_and_an_exact_one_wholly(amounts):
+    exact = amounts("search.index=exact", corpus=CORPUS.times(1000))
+    assert (exact.index, exact.looked_into) == ("exact", 1.0)
+    built = amounts("search.index='IVF4096,SQ8'", corpus=CORPUS.times(1000))
+    assert built.index == "IVF4096,SQ8"
+    assert 0 < built.looked_into < 1
+
+
+def test_a_trial_is_counted_as_its_corpus_would_be(recipe_for, tmp_path):
+    trial = Trial(
+        recipe=recipe_for(tmp_path / "run", "compose.sequences=8"),
+        documents=100,
+        chars=50_000,
+        chunks=200,
+        eligible=60,
+        drawn=20,
+        meta_chunks=80,
+        dimensions=16,
+        chars_per_token=4.0,
+        steps={},
+    )
+    amounts = of_trial(trial)
+    assert (amounts.documents, amounts.chunks, amounts.shards) == (100, 200, 1)
+    assert amounts.queries == pytest.approx(18 * 80 / 20)  # 8 + 2 + 8 drawn, of four chunks each

@@ -1,0 +1,88 @@
+"""What a plan says that its figures rest on: nothing where all was measured here, and the sums worked out elsewhere."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from nextlong.recipe.amounts import Amounts
+from nextlong.report.plan import assumed
+from nextlong.report.plan.cluster import Asked, Shape
+from nextlong.report.plan.costs import Cost, Machines
+from nextlong.report.plan.sample import Tokenizing
+from nextlong.search import choose
+from planned import recipe_in
+
+JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
+AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, looked_into=0.25)
+MEASURED = SimpleNamespace(
+    tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, worth_chars=1e6, slow_s=2e-6, load_s=3.0, fast_s=1e-6),
+    encode_s=0.02,
+    encode_unknown="why",
+    product_s=1e-10,
+)
+
+
+def lines(recipe, asked, amounts=AMOUNTS, **cost):
+    costs = {
+        "embed": Cost(seconds=1.0, disk_bytes=3e9, on_gpus=True),
+        "mine": Cost(seconds=1.0, disk_bytes=1e9, **cost),
+    }
+    on = [(Machines(2), {}), (Machines(workers=8, gpus=4), costs)]
+    return assumed.lines(recipe, amounts, on, MEASURED, asked)
+
+
+def test_of_this_machine_and_this_corpus_nothing_is_assumed(tmp_path):
+    assert lines(recipe_in(tmp_path), Asked()) == []
+    assert lines(recipe_in(tmp_path), Asked(chunks=1e5))[1] == "assumed:"
+
+
+def test_workers_are_told_by_the_node(tmp_path):
+    (_, _, nodes, *_) = lines(recipe_in(tmp_path), Asked(nodes=2))
+    assert nodes.startswith("  2 nodes of 4 workers and 0 GPUs, ")
+    assert "takes 4 GB meanwhile" in nodes
+    (_, _, one, *_) = lines(recipe_in(tmp_path), Asked(workers=3))
+    assert one.startswith("  1 node of 3 workers and 0 GPUs, ")
+
+
+def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
+    *_, exact = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "looked_into": 1.0}))
+    assert exact == (
+        "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 operations, "
+        "at 20 GFLOP/s a core (measured)"
+    )
+    *_, built = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
+    assert "× 25.0% looked into = 1.0e+11 operations" in built
+    *_, on_gpus = lines(recipe_in(tmp_path), Asked(gpus=4), on_gpus=True)
+    assert "TFLOP/s a GPU (assumed)" in on_gpus
+    assert not [line for line in lines(recipe_in(tmp_path), Asked(nodes=2), Amounts()) if "search" in line]
+
+
+def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
+    recipe = recipe_in(tmp_path, JINA)
+    (embed,) = (line for line in lines(recipe, Asked(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
+    operations = Shape(24, 1024, 4096).operations(100.0)  # 450 characters a chunk, 4.5 a token
+    assert embed.startswith(
+        "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 of "
+    )
+    assert (
+        f"= {1e5 * operations:.1e} operations; 100 TFLOP/s a GPU (--gpu-tflops): {1e14 / operations:,.0f} chunks/s"
+        in embed
+    )
+    assert not [line for line in lines(recipe, Asked(nodes=2)) if line.startswith("  embed: ")]
+
+
+@pytest.mark.parametrize(("gpus", "on_gpu"), [(0, 0.02), (4, None)])
+def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
+    rates = assumed.rates(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
+    assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
+    assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, choose.GPU_PRODUCT_S)
+    assert rates["queries"].seconds is None
+    assert rates["tokens"].seconds == 1e-6
+    assert rates["tokens"].start_s(2e6) == 0.5 + 3.0
+    assert rates["tokens"].start_s(1e5) == pytest.approx(0.5 + 1e5 * 1e-6)
+    assert rates["tokenizer"].start_s(2e6) == 0.5
+
+
+def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(tmp_path):
+    rate = assumed.rates(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
+    assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(100.0) / 1e14)

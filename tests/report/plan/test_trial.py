@@ -1,0 +1,86 @@
+"""The trial: which texts are tried, what of a recipe is changed for them, and what is added up."""
+
+import pytest
+
+from nextlong.engine.executor import Resources
+from nextlong.report.plan import trial
+from nextlong.report.plan.trial import Timed, Tried, try_route
+from planned import TEXTS, recipe_in
+
+
+def test_texts_are_taken_from_everywhere_and_two_at_least():
+    texts = [f"{number:03}-" + "x" * 96 for number in range(100)]
+    few = trial._first(texts, 1000)
+    assert sum(map(len, few)) == 1000
+    assert [text[:3] for text in few] == [f"{number:03}" for number in range(0, 100, 10)]
+    assert trial._first(texts, 10**9) == texts
+    assert trial._first(texts, 1) == texts[:2]
+    assert sorted(trial._first(texts[:7], 350)) == sorted({*trial._first(texts[:7], 350)})
+
+
+@pytest.fixture
+def tried(tmp_path):
+    """A function of overrides that returns the recipe of a trial of 40,000 characters."""
+    corpus = tmp_path / "sample.jsonl"
+    corpus.write_text('{"text": "a text about tides and gulls"}\n' * 50)
+
+    def changed(*overrides):
+        recipe = recipe_in(tmp_path, *overrides)
+        return trial._recipe_for(recipe, corpus, chars=40_000, chars_per_token=4.0), recipe
+
+    return changed
+
+
+def test_a_trial_runs_alone_on_its_own_files_and_sends_nothing(tried, tmp_path):
+    recipe, asked = tried(
+        "workers=7", "executor=local", "decontaminate=[eval.txt]", "export.push=s3://b/x", "search.index=IVF4,Flat"
+    )
+    assert (recipe.executor, recipe.workers, recipe.export.push) == ("serial", 1, None)
+    assert recipe.run_dir == str(tmp_path / "run")
+    assert [source.path for source in recipe.ingest.sources] == [str(tmp_path / "sample.jsonl")]
+    assert (recipe.decontaminate.files, recipe.search.index, recipe.search.device) == ((), "exact", "cpu")
+    assert recipe.chunk == asked.chunk
+    assert recipe.mine == asked.mine
+
+
+def test_sequences_are_as_long_as_a_sample_has_room_for(tried):
+    recipe, _ = tried("compose.target_tokens=1000000")
+    assert 256 <= recipe.compose.target_tokens <= 10_000 / 3
+    assert tried("compose.target_tokens=300")[0].compose.target_tokens == 300
+    assert tried("compose.sequences=all")[0].compose.sequences == 2
+    assert (
+        tried("compose.method=standard", "compose.sequences=1000", "compose.target_tokens=300")[0].compose.sequences
+        == 16
+    )
+
+
+def test_models_and_servers_give_way_to_what_needs_none(tried, tmp_path):
+    recipe, _ = tried("encoder.model='openai:m'", "compose.method=quest", "quest.queries=some/model")
+    assert recipe.encoder.model == "lsa"
+    assert recipe.options.queries == "extractive"
+    recipe, _ = tried("tokenizer={source: org/model, bos: '<s>', eos: '</s>'}")
+    assert recipe.tokenizer.source == str(tmp_path / "tokenizer.json")
+    assert recipe.tokenizer.bos == recipe.tokenizer.eos == trial.END_OF_TEXT
+    assert (tmp_path / "tokenizer.json").is_file()
+    assert tried("tokenizer={source: org/model}")[0].tokenizer.bos is None
+
+
+def test_seconds_are_added_up_by_step():
+    executor = Timed()
+    for label in ("embed task 0", "embed task 1", "left_out task 0"):
+        executor.submit(0, sum, range(1000), resources=Resources(), label=label)
+        assert list(executor.ended()) == [(0, 499500)]
+    assert executor.seconds.keys() == {"embed", "left_out"}
+    assert all(seconds >= 0 for seconds in executor.seconds.values())
+
+
+def test_a_sample_is_counted_as_its_steps_counted_it(tmp_path):
+    less, more = try_route(recipe_in(tmp_path, "compose.method=standard"), TEXTS, chars_per_token=3.0)
+    assert (more.documents, more.chars) == (80, sum(map(len, TEXTS)))
+    assert less.documents < more.documents
+    assert less.chunks < more.chunks
+    assert {"ingest", "chunk", "tokens", "compose", "parquet"} <= more.steps.keys()
+    assert more.steps["ingest"].bytes > less.steps["ingest"].bytes > 0
+    assert "embed" not in more.steps
+    assert isinstance(more.steps["chunk"], Tried)
+    assert not list(tmp_path.glob("runs/*"))

@@ -1,0 +1,26 @@
+"""Whatever error of the tree a command raises is told in a line, without a traceback, and ends with 2."""
+
+import pytest
+
+import nextlong
+from nextlong import errors, pipeline
+from nextlong.cli.main import main
+
+TREE = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)]
+
+
+def test_there_is_one_root_which_the_package_shows():
+    assert [one for one in TREE if not issubclass(one, errors.NextlongError)] == []
+    assert nextlong.NextlongError is errors.NextlongError
+    assert len(TREE) > 5
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda error: error.__name__)
+def test_each_is_told_without_a_traceback(recipe_for, tmp_path, monkeypatch, capsys, error):
+    def refused(*_, **__):
+        raise error("embed.size=[7] is wrong; make it 8")
+
+    monkeypatch.setattr(pipeline, "run", refused)
+    (tmp_path / "r.yaml").write_text(recipe_for(tmp_path / "run").dump())
+    assert main(["run", str(tmp_path / "r.yaml")]) == 2
+    assert capsys.readouterr().err == "error: embed.size=[7] is wrong; make it 8\n"
