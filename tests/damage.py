@@ -1,12 +1,30 @@
 """Damage: alter the files of a finished run, their hashes in order, so that only what they say can give it away."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from exported_runs import change_json, folder_of, record_of
+from nextlong.verify.artefacts import Artefacts
+from nextlong.verify.checks import _CHECKS, _guarded, verify
+
+
+def outcomes(run, *names, sample=100, seed=0):
+    """Return the outcome of each check of these groups, without the hashes; of none, all that `verify` says."""
+    if not names:
+        return {outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)}
+    artefacts = Artefacts(run)
+    checked = [_guarded(name, partial(_CHECKS[name], artefacts, sample, seed)) for name in names]
+    return {outcome.check: outcome for of_group in checked for outcome in of_group}
+
+
+def breaches(run, *names, **options):
+    """Return what each check that found a breach says first."""
+    found = outcomes(run, *names, **options)
+    return {check: outcome.examples[0] for check, outcome in found.items() if outcome.breaches}
 
 
 def files(run, step, suffix):

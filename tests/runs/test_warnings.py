@@ -134,7 +134,9 @@ def test_too_little_of_the_documents_that_are_extended(measured):
 
 
 def test_documents_as_long_as_the_sequence(measured):
-    found = measured({"one": Writer(3).documents(60, sentences=(60, 70))}, "compose.target_tokens=2600")
+    found = measured(
+        {"one": Writer(3).documents(30, sentences=(60, 70))}, "compose.target_tokens=2600", "compose.sequences=4"
+    )
     assert found.meta_share > warnings.MOST_META_SHARE
     assert f"{found.meta_share:.0%} of the tokens" in said(found, "high-meta-share")
 

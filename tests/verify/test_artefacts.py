@@ -3,10 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from damage import (
-    files,
-    rehash,
-)
+from damage import breaches, files, rehash
 from exported_runs import record_of
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -17,11 +14,6 @@ from nextlong.verify.checks import verify
 def run(finished, tmp_path):
     """A copy to damage."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
 
 
 def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):

@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from damage import (
+    breaches,
     change_array,
     change_recipe,
     change_rows,
     change_sequence,
     files,
     first_sequence,
+    outcomes,
     read_batches,
     rehash,
     spans_of,
@@ -36,11 +38,6 @@ LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
 def run(finished, tmp_path):
     """A copy to damage."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
 
 
 def test_checks_side_by_side_find_what_they_find_one_by_one(finished, monkeypatch):
@@ -76,7 +73,7 @@ def test_a_shifted_border_between_spans(run):
         row["token_start"][span + 1] += 1
 
     change_sequence(run, alter)
-    assert "is longer than its chunk" in breaches(run)["spans tile the sequence"]
+    assert "is longer than its chunk" in breaches(run, "sequences")["spans tile the sequence"]
 
 
 def test_a_gap_between_spans(run):
@@ -84,7 +81,7 @@ def test_a_gap_between_spans(run):
         row["token_start"][3] += 1
 
     change_sequence(run, alter)
-    assert "sequence 0 span 3 " in breaches(run)["spans tile the sequence"]
+    assert "sequence 0 span 3 " in breaches(run, "sequences")["spans tile the sequence"]
 
 
 def test_a_sequence_that_is_too_short(run):
@@ -93,7 +90,7 @@ def test_a_sequence_that_is_too_short(run):
             row[name].pop()
 
     change_sequence(run, alter)
-    found = breaches(run)
+    found = breaches(run, "sequences")
     assert "sequence 0 has 1,023 tokens, compose.target_tokens is 1,024" in found["spans tile the sequence"]
     assert "has eos at spans []" in found["joints, bos, eos"]
 
@@ -106,7 +103,7 @@ def test_a_joint_that_is_missing(run):
         row["token_end"][span - 1] += 1
 
     change_sequence(run, alter)
-    assert "no separator (joint) follows it" in breaches(run)["joints, bos, eos"]
+    assert "no separator (joint) follows it" in breaches(run, "sequences")["joints, bos, eos"]
 
 
 def test_two_negatives_swapped(run):
@@ -120,7 +117,7 @@ def test_two_negatives_swapped(run):
             row[name][one], row[name][other] = row[name][other], row[name][one]
 
     change_sequence(run, alter)
-    assert "stands before one that is nearer" in breaches(run)["scores are cosines"]
+    assert "stands before one that is nearer" in breaches(run, "search")["scores are cosines"]
 
 
 def test_a_negative_of_the_meta_document(run):
@@ -128,7 +125,7 @@ def test_a_negative_of_the_meta_document(run):
         row["chunk_id"][spans_of(row, NEGATIVE)[0]] = row["chunk_id"][spans_of(row, META)[1]]
 
     change_sequence(run, alter)
-    found = breaches(run)
+    found = breaches(run, "sequences")
     assert "is of the meta-document" in found["negatives of other documents"]
     assert "sequence 0 holds chunk" in found["no chunk twice"]
 
@@ -139,7 +136,7 @@ def test_a_negative_that_stands_twice(run):
         row["chunk_id"][first] = row["chunk_id"][last]
 
     change_sequence(run, alter)
-    found = breaches(run)
+    found = breaches(run, "sequences")
     assert "sequence 0 holds chunk" in found["no chunk twice"]
     assert "negatives of other documents" not in found
 
@@ -150,7 +147,7 @@ def test_meta_chunks_out_of_order(run):
         row["chunk_id"][first], row["chunk_id"][second] = row["chunk_id"][second], row["chunk_id"][first]
 
     change_sequence(run, alter)
-    assert "stands where meta-chunk 0" in breaches(run)["order and completeness"]
+    assert "stands where meta-chunk 0" in breaches(run, "sequences")["order and completeness"]
 
 
 def test_a_meta_chunk_that_is_missing(run):
@@ -158,25 +155,25 @@ def test_a_meta_chunk_that_is_missing(run):
         row["role"][spans_of(row, META)[-1]] = NEGATIVE
 
     change_sequence(run, alter)
-    assert "chunks of its meta-document" in breaches(run)["order and completeness"]
+    assert "chunks of its meta-document" in breaches(run, "sequences")["order and completeness"]
 
 
 def test_a_meta_document_that_stands_in_two_sequences(run):
     paths = files(run, "compose", ".sequences.arrow")
     change_rows(paths[1], lambda rows: rows.__setitem__(0, first_sequence(run)))
-    assert "stands in an earlier one" in breaches(run)["documents across sequences"]
+    assert "stands in an earlier one" in breaches(run, "sequences")["documents across sequences"]
 
 
 def test_a_sequence_under_a_false_name(run):
     change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "is called nextlong-0123456789abcdef" in breaches(run)["sequence ids and keys"]
+    assert "is called nextlong-0123456789abcdef" in breaches(run, "sequences")["sequence ids and keys"]
 
 
 def test_a_chunk_used_more_often_than_allowed(run):
     change_recipe(run, "compose", "max_uses", 4)
-    assert "uses of a negative" not in breaches(run)
+    assert "uses of a negative" not in breaches(run, "sequences")
     change_recipe(run, "compose", "max_uses", 1)
-    assert "is a negative in" in breaches(run)["uses of a negative"]
+    assert "is a negative in" in breaches(run, "sequences")["uses of a negative"]
 
 
 @pytest.mark.parametrize(
@@ -255,14 +252,14 @@ def plant_copy(run, *, changed_words):
 def test_a_near_copy_is_a_breach_where_the_recipe_asked_for_none(run, changed_words, is_copy):
     plant_copy(run, changed_words=changed_words)
     change_recipe(run, "mine", "near_copies", 0.8)
-    found = breaches(run).get("near-copies among negatives", "")
+    found = breaches(run, "near-copies").get("near-copies among negatives", "")
     assert ("the meta-document" in found) == is_copy
 
 
 def test_near_copies_are_counted_where_the_recipe_did_not_ask(run):
     plant_copy(run, changed_words=1000)
     change_recipe(run, "mine", "near_copies", None)
-    (outcome,) = (found for found in verify(run) if found.check == "near-copies among negatives")
+    outcome = outcomes(run, "near-copies")["near-copies among negatives"]
     assert outcome.breaches == 0
     assert outcome.note.startswith("1 found")
 
@@ -284,7 +281,9 @@ def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
 
 def test_the_same_sample_for_the_same_seed(run):
     change_array(files(run, "embed", ".vectors.npy")[0], lambda vectors: np.negative(vectors, out=vectors))
-    first, again, other = (breaches(run, sample=9, seed=seed).get("vectors encoded again") for seed in (1, 1, 2))
+    first, again, other = (
+        breaches(run, "vectors", sample=9, seed=seed).get("vectors encoded again") for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 

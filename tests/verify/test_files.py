@@ -4,21 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from damage import (
-    files,
-)
-from nextlong.verify.checks import verify
+from damage import breaches, files
 
 
 @pytest.fixture
 def run(finished, tmp_path):
     """A copy to damage."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
 
 
 def test_a_changed_byte_and_a_missing_file_are_found_by_their_hashes(run):

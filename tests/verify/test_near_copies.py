@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nextlong
-from damage import change_array, change_sequence, files, first_sequence, rehash, spans_of
+from damage import change_array, change_sequence, files, first_sequence, outcomes, rehash, spans_of
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import verify
@@ -49,8 +49,10 @@ def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def found(run):
-    return {outcome.check: outcome.examples for outcome in verify(run, sample=100_000) if outcome.breaches}
+def found(run, name):
+    """Return what the checks of one group say of each breach."""
+    checked = outcomes(run, name, sample=100_000)
+    return {check: outcome.examples for check, outcome in checked.items() if outcome.breaches}
 
 
 def copies_of_metas(run):
@@ -84,13 +86,13 @@ def test_a_copy_of_the_meta_document_that_was_placed(run):
     copies = copies_of_metas(run)
     span = spans_of(first_sequence(run), NEGATIVE)[1]
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(span, copies[0]))
-    assert any("the meta-document" in problem for problem in found(run)[COPIES])
+    assert any("the meta-document" in problem for problem in found(run, "near-copies")[COPIES])
 
 
 def test_a_copy_of_another_negative_that_was_placed(run):
     first, second = spans_of(first_sequence(run), NEGATIVE)[:2]
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(second, row["chunk_id"][first]))
-    assert any(f"span {second}" in problem for problem in found(run)[COPIES])
+    assert any(f"span {second}" in problem for problem in found(run, "near-copies")[COPIES])
 
 
 def test_a_chunk_that_was_passed_over_without_cause(run):
@@ -101,18 +103,18 @@ def test_a_chunk_that_was_passed_over_without_cause(run):
     assert others
     far = next(chunk for chunk in range(100) if chunk not in row["chunk_id"])
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(nearest, far))
-    assert any("is free and nearer to meta-chunk" in problem for problem in found(run)[NEAREST])
+    assert any("is free and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
 
 
 @pytest.mark.parametrize("weight", [1, 512])
 def test_a_weight_that_was_altered(run, weight):
     (path,) = files(run, "weights", ".weights.npy")
     change_array(path, lambda weights: weights.__setitem__(7, weight))
-    assert found(run)[WEIGHTS] == [f"slot 7 has the weight {weight}, its runs stand in 0 documents: 1024"]
+    assert found(run, "weights")[WEIGHTS] == [f"slot 7 has the weight {weight}, its runs stand in 0 documents: 1024"]
 
 
 def test_a_document_that_was_not_counted(run):
     (path,) = files(run, "weights", ".counted.npy")
     np.save(path, np.load(path)[1:])
     rehash(path)
-    assert any("519 documents are counted of 520" in problem for problem in found(run)[WEIGHTS])
+    assert any("519 documents are counted of 520" in problem for problem in found(run, "weights")[WEIGHTS])

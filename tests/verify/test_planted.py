@@ -1,7 +1,6 @@
 """Planted faults: each kind, in a run of each method, is found by a check that says which; a sound run passes."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from damage import (
+    breaches,
     change_array,
     change_recipe,
     change_rows,
@@ -23,7 +23,6 @@ from nextlong import pipeline
 from nextlong.recipe.methods import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK
 from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.checks import _CHECKS, _guarded, verify
 from nextlong.verify.files import check_files
 
 QUICK = ["nextlong top", "knn", "untie_the_knots"]  # one of each layout
@@ -39,14 +38,6 @@ def finished(request, recipe_for, tmp_path_factory):
     sizes = ["compose.sequences=4", "compose.target_tokens=1024", "export.formats=[parquet]", "workers=1"]
     pipeline.run(recipe_for(run_dir, f"compose.method={method}", *chosen, *sizes))
     return run_dir
-
-
-def found(run, *checks):
-    """Return what each outcome of these checks, or of all, says first of a breach."""
-    artefacts = Artefacts(run)
-    some = (outcome for name in checks for outcome in _guarded(name, partial(_CHECKS[name], artefacts, 5, 0)))
-    outcomes = some if checks else verify(run, sample=20)
-    return {outcome.check: outcome.examples[0] for outcome in outcomes if outcome.breaches}
 
 
 def chunk_spans(row):
@@ -126,7 +117,7 @@ def test_faults_in_a_sequence(finished, tmp_path):
     for fault, finders in IN_A_SEQUENCE.items():
         run = Path(shutil.copytree(finished, tmp_path / fault.__name__))
         change_sequence(run, fault)
-        assert found(run, "sequences", "search").keys() & finders, fault.__name__
+        assert breaches(run, "sequences", "search", sample=5).keys() & finders, fault.__name__
 
 
 def sequences_of(run):
@@ -215,11 +206,11 @@ def test_faults_in_files(finished, tmp_path):
     for fault, (check, outcomes) in IN_THE_FILES.items():
         run = Path(shutil.copytree(finished, tmp_path / fault.__name__))
         fault(run)
-        assert found(run, check).keys() & outcomes, fault.__name__
+        assert breaches(run, check, sample=5).keys() & outcomes, fault.__name__
 
 
 def test_a_sound_run_passes_and_any_flipped_or_cut_file_is_found(finished, tmp_path):
-    assert found(finished) == {}
+    assert breaches(finished, sample=20) == {}
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     draw = np.random.default_rng(0)
     paths = [path for path in sorted(run.glob("[0-9]*/*")) if path.stat().st_size and not path.name.startswith(".")]

@@ -4,16 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from damage import (
-    change_rows,
-    change_sequence,
-    files,
-    first_sequence,
-    read_batches,
-    spans_of,
-)
+from damage import breaches, change_rows, change_sequence, files, first_sequence, read_batches, spans_of
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
-from nextlong.verify.checks import verify
 
 ALL = 100_000  # a sample of everything
 
@@ -24,17 +16,12 @@ def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
-
-
 def test_a_wrong_score(run):
     def alter(row):
         row["score"][spans_of(row, NEGATIVE)[0]] -= 0.1
 
     change_sequence(run, alter)
-    assert "the cosine is" in breaches(run)["scores are cosines"]
+    assert "the cosine is" in breaches(run, "search")["scores are cosines"]
 
 
 def true_neighbours(run, meta, own):
@@ -78,4 +65,4 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
         row["chunk_id"][span], row["score"][span] = int(ids[99]), float(scores[99])
 
     change_sequence(run, alter)
-    assert "is free and nearer to meta-chunk" in breaches(run, sample=ALL)["negatives are the nearest free"]
+    assert "is free and nearer to meta-chunk" in breaches(run, "search", sample=ALL)["negatives are the nearest free"]

@@ -11,16 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from damage import (
-    change_array,
-    files,
-    first_sequence,
-    rehash,
-)
+from damage import breaches, change_array, files, first_sequence, outcomes, rehash
 from nextlong.cli.main import main
 from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify import tokens
-from nextlong.verify.checks import verify
 from nextlong.verify.outcome import Outcome
 
 
@@ -36,13 +30,8 @@ def sampled(monkeypatch):
     return lambda chars: monkeypatch.setattr(tokens, "_SAMPLE_CHARS", chars)
 
 
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
-
-
 def token_outcome(run, **options):
-    return next(outcome for outcome in verify(run, **options) if outcome.check == "token ids")
+    return outcomes(run, "tokens", **options)["token ids"]
 
 
 def change_tokenizer(run, change):
@@ -106,7 +95,7 @@ def test_wrong_joints_of_the_tokenizer(run):
     manifest = json.loads(path.read_text())
     manifest["parts"][0]["counts"]["joint_ids"] = [7]
     path.write_text(json.dumps(manifest))
-    assert "joint_ids is [7]" in breaches(run)["token ids"]
+    assert "joint_ids is [7]" in breaches(run, "tokens")["token ids"]
 
 
 def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(finished, sampled, capsys):

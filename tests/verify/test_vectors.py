@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from damage import (
-    change_array,
-    files,
-)
-from nextlong.verify.checks import verify
+from damage import breaches, change_array, files
 
 ALL = 100_000  # a sample of everything
 
@@ -19,17 +15,12 @@ def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def breaches(run, **options):
-    """Return what each check that found a breach says first."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run, **options) if outcome.breaches}
-
-
 def test_a_vector_that_is_not_the_encoders(run):
     def alter(vectors):
         vectors[3] = -vectors[3]
 
     change_array(files(run, "embed", ".vectors.npy")[0], alter)
-    found = breaches(run, sample=ALL)
+    found = breaches(run, "vectors", sample=ALL)
     assert "the vector of chunk 3 has the cosine -1.0000" in found["vectors encoded again"]
     assert "vectors have unit length" not in found
 
@@ -39,5 +30,7 @@ def test_a_vector_that_is_too_short(run):
         vectors[3] /= 2
 
     change_array(files(run, "embed", ".vectors.npy")[0], alter)
-    (told,) = re.findall(r"chunk 3 has the length ([\d.]+)", breaches(run, sample=0)["vectors have unit length"])
+    (told,) = re.findall(
+        r"chunk 3 has the length ([\d.]+)", breaches(run, "vectors", sample=0)["vectors have unit length"]
+    )
     assert float(told) == pytest.approx(0.5, abs=0.001)
