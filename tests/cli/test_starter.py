@@ -119,7 +119,7 @@ def notes_of(folder, *asked):
 
 
 def test_what_was_found_and_what_not_is_said(folder):
-    touch(folder, "in/empty.jsonl", "in/notes.txt", "in/old.doc", "beside.txt", "README.md")
+    touch(folder, "in/empty.jsonl", "in/notes.txt", "in/old.doc", "beside.txt", "README.md", "tokenizer.json")
     (folder / "in/a.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
     assert notes_of(folder, "in", "s3://bucket/x.jsonl") == [
         "in: text from 'text', ids from 'id', which repeat ('x' stands twice): make them unique, or name another column as id",

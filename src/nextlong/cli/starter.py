@@ -78,7 +78,7 @@ def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator
             yield f"{path}: left out, for their names tell no known format: {found.listed(left_out)}"
     folder = Path(_absolute(recipe_path)).parent
     for place in (folder, folder / "data") if not sources else ():
-        if left_out := found.left_beside(place, taken):
+        if left_out := found.left_beside(place, [*taken, str(recipe.tokenizer.source)]):
             told = found.listed(left_out)
             yield f"{place}: left out, for they may be no documents: {told}; to take them, name them behind the recipe"
 

@@ -9,8 +9,8 @@ corpus is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[Any]]
 
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
+_KEPT_SHARDS = (
+    64  # of which CHUNKS, some 2 MB, stay in memory: each block of sequences names chunks of nearly all shards
+)
 
 
 class Artefacts:
@@ -147,9 +150,10 @@ class Artefacts:
         chunks = self.files("clean" if "clean" in self.steps else "chunk", ".chunks.arrow")
         return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
 
-    def chunks(self, shard: int) -> Columns:
-        """Return the CHUNKS of a shard as arrays, shape (rows,)."""
-        return _read_chunks(self.shards[shard][1])
+    @cached_property
+    def chunks(self) -> Callable[[int], Columns]:
+        """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: _read_chunks(self.shards[shard][1]))
 
     def chunks_before_cleaning(self, shard: int) -> Columns:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
@@ -236,21 +240,15 @@ class Artefacts:
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
-        # Slices of a plain array take a third of the time of those of a memmap.
-        return *self._token_index(shard), np.asarray(np.load(self._token_files[2][shard], mmap_mode="r"))
-
-    def _token_index(self, shard: int) -> tuple[Ids, Ids]:
-        rows, offsets = (np.load(files[shard], mmap_mode="r") for files in self._token_files[:2])
-        return rows, offsets
+        rows, offsets = self._token_index(shard)
+        ids = np.load(self.files("tokens", ".ids.npy")[shard], mmap_mode="r")
+        return rows, offsets, np.asarray(ids)  # slices of a plain array take a third of the time of those of a memmap
 
     @cached_property
-    def _token_files(self) -> list[list[Path]]:
+    def _token_index(self) -> Callable[[int], list[Ids]]:
         rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "named_chunks")
-        return [
-            self.files(rows_step, ".rows.npy"),
-            self.files("tokens", ".offsets.npy"),
-            self.files("tokens", ".ids.npy"),
-        ]
+        paths = list(zip(self.files(rows_step, ".rows.npy"), self.files("tokens", ".offsets.npy"), strict=True))
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: [np.load(path, mmap_mode="r") for path in paths[shard]])
 
     # sequences
 

@@ -31,6 +31,8 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
             chunks.breach(f"chunk {shard << SHARD_BITS | int(long[0])} is longer than chunk.max_chars={limit}")
         _check_kept(documents, run, shard)
+        columns = [table[name].tolist() for name in ("start", "end", "joint")]
+        bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
         for first, batch in run.documents(shard, "text", "content_hash"):
             stored = batch.column("content_hash").to_pylist()
             for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
@@ -41,7 +43,8 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
                     documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
                 if len(text) != own_chars[row]:
                     documents.breach(f"{name} has {len(text):,} characters, stored is {own_chars[row]:,}")
-                if problem := _tiling_problem(text, row, table, is_kept=bool(keep[row])):
+                tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
+                if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
     return [documents, chunks]
 
@@ -86,13 +89,12 @@ def _keep_files(run: Artefacts) -> list[Path]:
     return keep_files[-1]
 
 
-def _tiling_problem(text: str, row: int, table: Columns, *, is_kept: bool) -> str:
-    low, high = np.searchsorted(table["doc_row"], [row, row + 1]).tolist()
+def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
+    """Return what is wrong with the chunks of a document: their starts, ends, and whether each is open-ended."""
     if not is_kept:
-        return f"has {high - low} chunks but was not selected" if high > low else ""
+        return f"has {len(tiles[0])} chunks but was not selected" if tiles[0] else ""
     at = 0
-    columns = (table[name][low:high].tolist() for name in ("start", "end", "joint"))
-    for start, end, is_open in zip(*columns, strict=True):
+    for start, end, is_open in zip(*tiles, strict=True):
         if start != at or end <= start:
             return f"a chunk is [{start}, {end}) where the one before ends at {at}"
         if is_open != (text[end - 1 : end] != "\n"):

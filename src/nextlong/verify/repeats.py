@@ -160,16 +160,17 @@ class Texts:
         of_suspects = (met & suspects[self._text])[self._shared]
         rows, groups = self._shared[of_suspects], self._group[of_suspects]
         weight_before = np.append(0, np.cumsum(self._weight))
+        first = np.maximum(rows - RUN_WORDS + 1, 0)
+        most = weight_before[rows + 1] - weight_before[first]  # what a run covers, if no other does: its three words
         for part in _parts(self._text[rows], counts[groups]):
             reps = counts[groups[part]]
-            row = np.repeat(rows[part], reps)
-            at = np.arange(len(row)) - np.repeat(np.cumsum(reps) - reps - firsts[groups[part]], reps)
-            pair = self._text[row] * len(wanted) + holders[at]
-            # A run covers its three words: as many as all runs do together, had they none in common, is never too few.
-            most = np.bincount(pair, weight_before[row + 1] - weight_before[np.maximum(row - RUN_WORDS + 1, 0)])
-            a, b = np.divmod(np.arange(len(most)), len(wanted))
-            likely = (self._reaches(most.astype(np.int64), a) & (a != b))[pair]
-            row, pair = row[likely], pair[likely]
+            stops = np.cumsum(reps)
+            at = np.arange(stops[-1]) + np.repeat(firsts[groups[part]] - stops + reps, reps)
+            pair = np.repeat(self._text[rows[part]] * len(wanted), reps) + holders[at]
+            bound = np.bincount(pair, np.repeat(most[part], reps)).astype(np.int64)
+            a, b = np.divmod(np.arange(len(bound)), len(wanted))
+            likely = np.flatnonzero((self._reaches(bound, a) & (a != b))[pair])
+            pair, row = pair[likely], rows[part][np.searchsorted(stops, likely, side="right")]
             order = np.argsort(pair, kind="stable")
             row, pair = row[order], pair[order]
             first = np.maximum(row - RUN_WORDS + 1, 0)

@@ -141,7 +141,9 @@ def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> No
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
-    cosines = np.einsum("nd,nd->n", run.vectors_of(chunks), run.vectors_of(np.concatenate(queries)))
+    distinct, of_chunk = np.unique(np.concatenate(queries), return_inverse=True)
+    vectors = run.vectors_of(np.concatenate([distinct, chunks]))
+    cosines = np.einsum("nd,nd->n", vectors[len(distinct) :], vectors[of_chunk])
     for sequence, places, true in zip(block, spans, np.split(cosines, np.cumsum([*map(len, spans)])[:-1]), strict=True):
         outcome.checked += len(places)
         groups, said = sequence.group[places], sequence.score[places]

@@ -31,6 +31,8 @@ _BATCH_CHUNKS = 512
 _SAMPLE_CHARS = 8_000_000  # which the reference encodes in about a second
 _DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the reference alone is asked
 
+Bools = NDArray[np.bool_]
+
 
 class Chunks(NamedTuple):
     """Some chunks, and the ids that are stored for each."""
@@ -38,6 +40,12 @@ class Chunks(NamedTuple):
     names: list[int]
     texts: list[str]
     ids: list[NDArray[np.uint32]]
+
+    @property
+    def rows(self) -> Ids:
+        """Their rows in their shard, shape (n,)."""
+        rows: Ids = np.array(self.names, np.int64) & ROW_MASK
+        return rows
 
     def at(self, places: list[int]) -> Chunks:
         """Return some of them."""
@@ -48,34 +56,38 @@ class Chunks(NamedTuple):
 def check_tokens(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
     ids, texts = Outcome("token ids", "chunks"), Outcome("decoded text", "chunks")
+    used = run.used_rows()
+    share = 1.0 if sample == EVERYTHING else _SAMPLE_CHARS / max(1, _chars(run, used))
+    suspects = _suspects(run, used) if share < 1 else None
+    draw, judged_by_reference = np.random.default_rng(seed), 0
     _check_special(run, ids)
     if (bytes_of_id := _bytes_of_ids(run)) is None:
         texts.skipped = "this tokenizer's decoder does not give back the text"
-    used = run.used_rows()
-    share = 1.0 if sample == EVERYTHING else _SAMPLE_CHARS / max(1, _chars(run, used))
-    fast = _fast_tokenizer(run) if share < 1 else None
-    draw, judged_by_reference = np.random.default_rng(seed), 0
     for shard, is_used in enumerate(used):
-        drawn = draw.random(len(is_used)) < share
-        for chunks in _chunks(run, shard, np.flatnonzero(is_used), ids):
-            rows = np.array(chunks.names, np.int64) & ROW_MASK
-            judged = np.flatnonzero(drawn[rows] | _suspects(fast, chunks)).tolist()
+        by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
+        wanted = np.flatnonzero(is_used)
+        for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
+            ids.breach(f"chunk {shard << SHARD_BITS | row} stands in a sequence but has no tokens")
+        for chunks in _chunks(run, shard, wanted):
+            judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
             _compare_ids(run, chunks.at(judged), ids)
             judged_by_reference += len(judged)
             ids.checked += len(chunks.names)
             if bytes_of_id is not None:
                 _compare_texts(run, bytes_of_id, chunks, texts)
-    ids.note = f"{judged_by_reference:,} of them by the reference tokenizer" if fast is not None else ""
+    ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
 
-def _chunks(run: Artefacts, shard: int, wanted: Ids, outcome: Outcome) -> Iterator[Chunks]:
-    """Yield the chunks of some rows of a shard, a few hundred at a time; a breach for each that has no tokens."""
+def _chars(run: Artefacts, used: list[Bools]) -> int:
+    tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
+    return sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
+
+
+def _chunks(run: Artefacts, shard: int, wanted: Ids) -> Iterator[Chunks]:
+    """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
-    absent = wanted[~np.isin(wanted, named)]
-    for row in absent.tolist():
-        outcome.breach(f"chunk {shard << SHARD_BITS | row} stands in a sequence but has no tokens")
-    for part, texts in run.chunk_texts(shard, np.setdiff1d(wanted, absent)):
+    for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
         for start in range(0, len(texts), _BATCH_CHUNKS):
             rows = part[start : start + _BATCH_CHUNKS]
             places = np.searchsorted(named, rows).tolist()
@@ -83,35 +95,37 @@ def _chunks(run: Artefacts, shard: int, wanted: Ids, outcome: Outcome) -> Iterat
             yield Chunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
 
 
-def _chars(run: Artefacts, used: list[NDArray[np.bool_]]) -> int:
-    tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
-    return sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
+def _suspects(run: Artefacts, used: list[Bools]) -> list[Bools] | None:
+    """Return for each shard of which of the chunk rows in use fastokens does not give the stored ids.
 
-
-def _fast_tokenizer(run: Artefacts) -> FastTokenizer | None:
-    """Return the run's tokenizer as fastokens has it, None where it does not know the kind."""
+    None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
+    """
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read when it first encodes
     import fastokens
 
+    (path,) = run.files("tokenizer", ".tokenizer.json")
     try:
-        return fastokens.Tokenizer.from_json_str(run.tokenizer.to_str())
+        fast = fastokens.Tokenizer.from_json_str(path.read_text(encoding="utf-8"))
     except ValueError:
         return None
+    suspects = [np.zeros(len(is_used), np.bool_) for is_used in used]
+    for shard, is_used in enumerate(used):
+        for chunks in _chunks(run, shard, np.flatnonzero(is_used)):
+            suspects[shard][chunks.rows] = differs(fast, chunks)
+    return suspects
 
 
-def _suspects(fast: FastTokenizer | None, chunks: Chunks) -> NDArray[np.bool_]:
-    """Return of which chunks fastokens does not give the stored ids; of all where there is no fastokens."""
-    suspects = np.ones(len(chunks.texts), np.bool_)
-    if fast is None:
-        return suspects
+def differs(fast: FastTokenizer, chunks: Chunks) -> Bools:
+    """Return of which chunks fastokens does not give the stored ids, or would not be believed."""
     try:
         flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
     except ValueError:  # a limit of its regular expressions, say
-        return suspects
+        return np.ones(len(chunks.texts), np.bool_)
     encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
-    for place, (text, true, ids) in enumerate(zip(chunks.texts, encoded, chunks.ids, strict=True)):
-        suspects[place] = not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL)
-    return suspects
+    compared = zip(chunks.texts, encoded, chunks.ids, strict=True)
+    return np.array(
+        [not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL) for text, true, ids in compared]
+    )
 
 
 def _compare_ids(run: Artefacts, chunks: Chunks, outcome: Outcome) -> None:
