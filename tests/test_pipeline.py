@@ -30,6 +30,8 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     for place, step in enumerate(steps):
         assert {one.name for one in step.inputs} <= set(names[:place]), step.name
     assert names[:2] == ["ingest", "select"]
+    # What was cleaned is what every later step sees, the tokenizer's training, too.
+    assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {"contaminated", "clean"}
     # A typo in the tokenizer must not waste hours: what draws, embeds and searches comes after it.
     assert names.index("tokenizer") == names.index("left_out") + 1
     assert names[-3:] == ["rows", "parquet", "jsonl"]

@@ -23,6 +23,16 @@ def test_only_what_was_measured_is_drawn(done, measured):
     assert list(drawn(done)) == ["methods-score-by-length", "methods-gain-by-distance"]
 
 
+def test_without_scores_by_length_there_is_no_such_figure(done, monkeypatch):
+    from nextlong.replicate import figures
+
+    rows = [row("nextlong", 40.0, 42.0, arm="nextlong")]
+    for scores in rows[0].seeds:
+        scores.mean.pop("key_values")
+    monkeypatch.setattr(figures, "rows", lambda done, experiment: rows)
+    assert list(drawn(done)) == ["methods-gain-by-distance"]
+
+
 def test_lines_bear_the_names_of_the_rows(done, measured):
     figures = drawn(done)
     names = {"not extended", "standard", "knn", "nextlong"}

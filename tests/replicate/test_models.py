@@ -50,6 +50,7 @@ def test_runs_of_the_same_sequences_are_trained_on_once_and_before_what_extends_
     for model in planned:
         if model.arm is not None:
             assert folders.index(Path(model.recipe.model.path).parent) < folders.index(model.stage.folder)
+    assert [model.name for model in planned if model.arm] == [f"methods=nextlong, seed {seed}" for seed in (0, 1)]
     both = [models.of_arm(recipe, one, twice, tmp_path, 1).stage.folder for one in twice.arms]
     assert both[0] == both[1]
 
