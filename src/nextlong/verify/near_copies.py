@@ -144,13 +144,17 @@ def _words_of(run: Artefacts, block: Sequence[Composed], *further: Ids) -> Words
     """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
     own_chunks = {sequence.number: _own_chunks(sequence) for sequence in block}
     negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
-    texts = run.texts_of(np.concatenate([*negatives, *own_chunks.values(), *further]))
-    documents = ["".join(texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values()]
-    return Words(
-        dict(zip(texts, words_of(list(texts.values())), strict=True)),
-        dict(zip(own_chunks, words_of(documents), strict=True)),
-        own_chunks,
-    )
+    of_documents = set(np.concatenate([*own_chunks.values()]).tolist())
+    own_texts: dict[int, str] = {}
+    of_chunk: dict[int, Numbers] = {}
+    for shard, rows in run.by_shard(np.concatenate([*negatives, *own_chunks.values(), *further])):
+        for part, texts in run.chunk_texts(shard, rows):
+            names = (part | (shard << SHARD_BITS)).tolist()
+            of_chunk.update(zip(names, words_of(texts), strict=True))
+            own_texts.update((name, text) for name, text in zip(names, texts, strict=True) if name in of_documents)
+    documents = ("".join(own_texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values())
+    of_document = {number: words_of([text])[0] for number, text in zip(own_chunks, documents, strict=True)}
+    return Words(of_chunk, of_document, own_chunks)
 
 
 # the table of weights
