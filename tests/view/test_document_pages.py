@@ -12,6 +12,12 @@ from nextlong.view.states import States
 from pages_read import Page
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However slow the machine: a page looks until it has its rows."""
+    monkeypatch.setattr(document_pages, "_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="module")
 def states(shared_run):
     return States(nextlong.open(shared_run))

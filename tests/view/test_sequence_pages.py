@@ -16,6 +16,12 @@ from pages_read import Page
 ANYTHING = ChunkFilter("", "", None, None)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However slow the machine: a page looks until it has its rows."""
+    monkeypatch.setattr(sequence_pages, "_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="module")
 def states(shared_run):
     return States(nextlong.open(shared_run))
