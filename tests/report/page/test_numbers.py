@@ -19,9 +19,9 @@ def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
 def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
     ranks = [[{"rank": 1, "mean": 0.5}, {"rank": 8, "mean": 0.25}], [{"rank": 8, "mean": 0.125}]]
     assert numbers.by_rank([{"similarity_by_rank": one} for one in ranks]) == [
-        Row("place 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
+        Row("rank 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
         Row(
-            "place 8",
+            "rank 8",
             (
                 Cell("0.2500", 0.25, ("similarity_by_rank", 1, "mean")),
                 Cell("0.1250", 0.125, ("similarity_by_rank", 0, "mean")),
