@@ -55,6 +55,11 @@ def found(run, name):
     return {check: outcome.examples for check, outcome in checked.items() if outcome.breaches}
 
 
+def test_chunks_too_short_for_a_run_of_words_weigh_nothing_and_pass(recipe_for, tmp_path):
+    nextlong.run(recipe_for(tmp_path / "run", "chunk.max_chars=24", "compose.sequences=2", "compose.target_tokens=256"))
+    assert {outcome.check: outcome.examples for outcome in verify(tmp_path / "run") if outcome.breaches} == {}
+
+
 def copies_of_metas(run):
     """Return the chunks of the first sequence's meta-document, and those of its copy."""
     artefacts = Artefacts(run)
