@@ -6,6 +6,7 @@ Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,10 +30,12 @@ MOST_NEAR_IDENTICAL: Final = 0.05
 SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
 SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
 STAND_IN_TOKENS: Final = 32_768
+MOST_CUT_OFF: Final = 0.25  # of the tokens of the documents that are taken
 MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
+WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read for it
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
 
 
@@ -168,9 +171,7 @@ def _lossy_tokenizer(seen: Seen) -> str:
 
 
 def _small_tokens(seen: Seen) -> str:
-    if seen.stats.chars_per_token is None:
-        return ""
-    held = seen.stats.chars_per_token * _bytes_per_char(seen.run)
+    held = _bytes_per_token(seen.run)
     if held >= LEAST_BYTES_PER_TOKEN:
         return ""
     return (
@@ -179,10 +180,12 @@ def _small_tokens(seen: Seen) -> str:
     )
 
 
-def _bytes_per_char(run: Run) -> float:
-    """Return UTF-8 bytes per character of the first sequence, which holds many documents."""
-    text = run.sequence(0).text
-    return len(text.encode()) / max(1, len(text))
+def _bytes_per_token(run: Run) -> float:
+    """Return UTF-8 bytes per token of sequences spread over the run: all of a small one."""
+    spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / WEIGHED_SEQUENCES)))
+    sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
+    text_bytes, tokens = map(sum, zip(*sizes, strict=True))
+    return text_bytes / tokens
 
 
 def _heavy_reuse(seen: Seen) -> str:
@@ -263,6 +266,16 @@ def _many_dropped(seen: Seen) -> str:
     )
 
 
+def _much_cut_off(seen: Seen) -> str:
+    cut = seen.stats.cut_off
+    if cut is None or cut.share <= MOST_CUT_OFF:
+        return ""
+    return (
+        f"{cut.tokens:,} of the {cut.of_tokens:,} tokens of the documents that sequences take ({cut.share:.0%}) are cut off at the "
+        f"sequences' ends: of long documents hardly more than beginnings are read; {LONGER}"
+    )
+
+
 def _mostly_too_long(seen: Seen) -> bool:
     dropped = seen.stats.yields.dropped
     return 2 * dropped.get(DropReason.TOO_LONG, 0) > sum(dropped.values())
@@ -300,6 +313,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "repeated-chunks": _repeated_chunks,
     "fewer-sequences": _fewer_sequences,
     "many-dropped": _many_dropped,
+    "much-cut-off": _much_cut_off,
     "many-near-copies": _many_near_copies,
     "low-meta-share": _low_meta_share,
     "high-meta-share": _high_meta_share,
