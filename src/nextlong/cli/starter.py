@@ -187,18 +187,22 @@ def _gathered(paths: Sequence[str]) -> list[str]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others."""
+    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others.
+
+    Where that is no name of its own, the end of the path is, such as `books/*.jsonl`.
+    """
     parts = [_name_parts(path) for path in paths]
-    names = []
-    for path, folders in zip(paths, parts, strict=True):
-        tails = ["/".join(folders[-length:]) for length in range(1, len(folders) + 1)]
-        alone = (
-            tail
-            for length, tail in enumerate(tails, start=1)
-            if sum(other[-length:] == folders[-length:] for other in parts) == 1
-        )
-        names.append(next(alone, path))
-    return names
+    whole = [[part for part in PurePosixPath(path).parts if part not in ("/", "**")] for path in paths]
+    return [
+        _tail(stem, parts) or _tail(names, whole, least=2) or path
+        for path, stem, names in zip(paths, parts, whole, strict=True)
+    ]
+
+
+def _tail(parts: Sequence[str], of_all: Sequence[Sequence[str]], *, least: int = 1) -> str:
+    """Return the fewest last parts that only one of all ends in, "" if there are none."""
+    tails = (parts[-length:] for length in range(least, len(parts) + 1))
+    return next(("/".join(tail) for tail in tails if sum(other[-len(tail) :] == tail for other in of_all) == 1), "")
 
 
 def _name_parts(path: str) -> list[str]:
