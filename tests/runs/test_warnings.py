@@ -216,7 +216,7 @@ def test_a_tokenizer_that_loses_text(sound, tmp_path):
 
 
 def test_a_special_token_ends_documents(sound):
-    assert "ordinary-eos" not in names(sound("tokenizer.eos=<|endoftext|>"))
+    assert "ordinary-eos" not in names(sound('tokenizer={train: 500, eos: "<|endoftext|>"}'))
 
 
 def test_a_tokenizer_of_another_script(measured):
