@@ -66,10 +66,7 @@ def test_equal_stems_are_told_apart_by_their_folders_and_formats(folder):
     assert sources_of(folder, "en/web.jsonl", "de/web.jsonl", "en/web.jsonl") == {
         "en/web": "en/web.jsonl", "de/web": "de/web.jsonl",
     }  # fmt: skip
-    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == [
-        str(folder / "x/y.jsonl"),
-        str(folder / "x/y.parquet"),
-    ]
+    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == ["x/y.jsonl", "x/y.parquet"]
 
 
 def test_many_files_of_a_folder_are_one_source(folder):
@@ -108,6 +105,7 @@ def test_files_of_other_columns_are_sources_of_their_own(folder):
     assert [(os.path.relpath(source.path, folder), source.text) for source in many] == [
         ("few/**/*.jsonl", "text"), ("few/**/*.csv", "content"),
     ]  # fmt: skip
+    assert [source.label for source in many] == ["few/*.jsonl", "few/*.csv"]
 
 
 def notes_of(folder, *asked):

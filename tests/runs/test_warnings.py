@@ -191,7 +191,13 @@ def test_few_chunks_that_serve_again_and_again(measured):
 def test_a_sequence_that_takes_in_a_good_part_of_the_corpus(measured):
     found = measured({"one": Writer(8).documents(40)})
     documents = found.documents_per_sequence.mean
-    assert f"from {documents:,.0f} of the corpus's 40 documents, {documents / 40:.0%}" in said(found, "small-corpus")
+    assert f"from {documents:,.0f} of the corpus's 40 documents, {round(documents) / 40:.0%}" in said(
+        found, "small-corpus"
+    )
+
+
+def test_the_share_of_a_small_corpus_is_that_of_the_numbers_told():
+    assert "from 12 of the corpus's 12 documents, 100%" in warnings.small_corpus(11.9, 12)
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):

@@ -21,6 +21,7 @@ from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source
 from nextlong.recipe.lengths import read_length
+from nextlong.tokens.tokenizer import check_there
 
 _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 _TEXT_SUFFIXES = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # no part of a name, either
@@ -37,12 +38,12 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
 
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside.
 
-    Raises CorpusError for a source that is not there.
+    Raises CorpusError for a source that is not there, TokenizerError for such a tokenizer.
     """
     folder = Path(_absolute(recipe_path)).parent
     found = [path for path in _gathered(finds(recipe_path, sources)) for path in _apart(path)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
-    return Recipe.from_dict(
+    recipe = Recipe.from_dict(
         {
             "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
             "ingest": {
@@ -54,6 +55,8 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
             "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
         }
     )
+    check_there(recipe.tokenizer)
+    return recipe
 
 
 def check_name(path: Path, *, is_forced: bool) -> None:
@@ -81,6 +84,11 @@ def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator
         if left_out := found.left_beside(place, [*taken, str(recipe.tokenizer.source)]):
             told = found.listed(left_out)
             yield f"{place}: left out, for they may be no documents: {told}; to take them, name them behind the recipe"
+
+
+def is_readable(recipe: Recipe) -> bool:
+    """Say whether nothing is wrong with those files of a new recipe that were looked at."""
+    return not any(look.problem for source in recipe.ingest.sources for look in _looks(source.path))
 
 
 def as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str] = ()) -> Json:
@@ -187,18 +195,22 @@ def _gathered(paths: Sequence[str]) -> list[str]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others."""
+    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others.
+
+    Where that is no name of its own, the end of the path is, such as `books/*.jsonl`.
+    """
     parts = [_name_parts(path) for path in paths]
-    names = []
-    for path, folders in zip(paths, parts, strict=True):
-        tails = ["/".join(folders[-length:]) for length in range(1, len(folders) + 1)]
-        alone = (
-            tail
-            for length, tail in enumerate(tails, start=1)
-            if sum(other[-length:] == folders[-length:] for other in parts) == 1
-        )
-        names.append(next(alone, path))
-    return names
+    whole = [[part for part in PurePosixPath(path).parts if part not in ("/", "**")] for path in paths]
+    return [
+        _tail(stem, parts) or _tail(names, whole, least=2) or path
+        for path, stem, names in zip(paths, parts, whole, strict=True)
+    ]
+
+
+def _tail(parts: Sequence[str], of_all: Sequence[Sequence[str]], *, least: int = 1) -> str:
+    """Return the fewest last parts that only one of all ends in, "" if there are none."""
+    tails = (parts[-length:] for length in range(least, len(parts) + 1))
+    return next(("/".join(tail) for tail in tails if sum(other[-len(tail) :] == tail for other in of_all) == 1), "")
 
 
 def _name_parts(path: str) -> list[str]:

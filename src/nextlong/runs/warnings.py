@@ -231,8 +231,8 @@ def small_corpus(in_sequence: float, documents: float) -> str:
         return ""
     return (
         f"a sequence takes chunks from {in_sequence:,.0f} of the corpus's {documents:,.0f} documents, "
-        f"{in_sequence / documents:.0%}: with so few to choose from, the last that are chosen resemble nothing; add documents, or "
-        "lower compose.target_tokens"
+        f"{round(in_sequence) / round(documents):.0%}: with so few to choose from, the last that are chosen resemble nothing; "
+        "add documents, or lower compose.target_tokens"
     )
 
 
