@@ -3,6 +3,7 @@
 import pytest
 
 from nextlong.cli import found
+from nextlong.inputs import pages
 from nextlong.recipe import Source
 
 
@@ -37,6 +38,30 @@ def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
     assert others[1].startswith(f"s: {tmp_path / 'd.parquet'} cannot be read: ")
     assert others[1].endswith("; mend it, or leave it out")
     assert others[2:] == ["s: b.jsonl: text seems to be in 'body'; make them a source of their own"]
+
+
+def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "extractor", lambda: "")
+    for name in "abcdef":
+        (tmp_path / f"{name}.html").write_text("<p>A page.</p>")
+        (tmp_path / f"{name}.json").write_text('[\n{"text": "one"}]')
+    (tmp_path / "a.csv").write_text("id;text\n1;a text of several words, and of more than forty letters\n")
+    first, *others = of(tmp_path)
+    assert first == "s: text from 'text' is a guess, for no file could be read"
+    assert others == [
+        "s: a.html, b.html, c.html and 3 more: each file, or page, is a document",
+        f"s: {tmp_path}/a.csv: its first row has no ',' but ';' between the names of columns; "
+        "rewrite it with commas, as in RFC 4180",
+        f"s: {tmp_path}/a.html needs the package resiliparse, which is not installed; pip install 'nextlong[web]' "
+        "(so with b.html, c.html, d.html and 2 more)",
+        f"s: {tmp_path}/a.json is one JSON array, not JSON lines; convert it: jq -c '.[]' a.json > a.jsonl "
+        "(so with b.json, c.json, d.json and 2 more)",
+    ]
+
+
+def test_pages_are_documents_as_they_are(tmp_path):
+    (tmp_path / "a.html").write_text("<p>A page.</p>")
+    assert of(tmp_path) == ["s: each file, or page, is a document"]
 
 
 def test_ids_that_repeat_are_none(tmp_path):

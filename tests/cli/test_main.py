@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes where, and no traceback for a user's mistake."""
 
+import gzip
 import itertools
 import json
 import os
@@ -78,6 +79,22 @@ def test_the_commands_are_listed(capsys):
 
 
 # init
+
+
+def test_init_says_what_to_mend_before_a_run(call, tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one text of words"}\n' * 9)[:-12])
+    _, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
+    assert "a.jsonl.gz cannot be read: " in out
+    assert out.endswith(
+        f"wrote {tmp_path}/my.yaml; mend what cannot be read first, then: nextlong run {tmp_path}/my.yaml\n"
+    )
+
+
+def test_init_refuses_a_tokenizer_that_is_not_there(call, tmp_path):
+    code, _, err = call("init", tmp_path / "my.yaml", "--tokenizer", tmp_path / "none.json")
+    assert code == 2
+    assert f"{tmp_path}/none.json does not exist; give a tokenizer.json" in err
+    assert not (tmp_path / "my.yaml").exists()
 
 
 def test_init_writes_a_recipe_that_loads(call, tmp_path):
@@ -317,6 +334,9 @@ def test_peek_draws_a_picture(call, folder, tmp_path):
     code, out, _ = call("peek", folder / "run", 0, "--svg", tmp_path / "x.svg")
     assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
     assert (tmp_path / "x.svg").read_text().startswith("<svg ")
+    code, _, err = call("peek", folder / "run", 0, "--svg", tmp_path / "x.jpg")
+    assert (code, "end in .svg or .png" in err) == (2, True)
+    assert not (tmp_path / "x.jpg").exists()
 
 
 def test_a_sequence_of_whole_documents_is_drawn_too(call, folder, tmp_path):
@@ -330,14 +350,16 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
     new = tmp_path / "new"
     over = ["--over", "compose.position=head,tail"]
     for command in (
-        ["peek", folder / "run", 0, "--svg", new / "x"],
-        ["init", new / "x"],
-        ["sweep", folder / "r.yaml", *over, "--csv", new / "x"],
-        ["sweep", folder / "r.yaml", *over, "--json", new / "x"],
+        ["peek", folder / "run", 0, "--svg", new / "x.svg"],
+        ["init", new / "x.svg"],
+        ["sweep", folder / "r.yaml", *over, "--csv", new / "x.svg"],
+        ["sweep", folder / "r.yaml", *over, "--json", new / "x.svg"],
     ):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
-        assert err == f"error: {new}/x cannot be written: {new} is not a folder; create it, or choose another place\n"
+        assert (
+            err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it, or choose another place\n"
+        )
     assert not new.exists()
     assert not (folder / "run/states/position=head.json").exists()
 

@@ -66,10 +66,7 @@ def test_equal_stems_are_told_apart_by_their_folders_and_formats(folder):
     assert sources_of(folder, "en/web.jsonl", "de/web.jsonl", "en/web.jsonl") == {
         "en/web": "en/web.jsonl", "de/web": "de/web.jsonl",
     }  # fmt: skip
-    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == [
-        str(folder / "x/y.jsonl"),
-        str(folder / "x/y.parquet"),
-    ]
+    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == ["x/y.jsonl", "x/y.parquet"]
 
 
 def test_many_files_of_a_folder_are_one_source(folder):
@@ -108,6 +105,18 @@ def test_files_of_other_columns_are_sources_of_their_own(folder):
     assert [(os.path.relpath(source.path, folder), source.text) for source in many] == [
         ("few/**/*.jsonl", "text"), ("few/**/*.csv", "content"),
     ]  # fmt: skip
+    assert [source.label for source in many] == ["few/*.jsonl", "few/*.csv"]
+
+
+@pytest.mark.parametrize("beside", [(), ("many/0.csv", "many/notes.txt", "many/README.txt")])
+def test_no_file_of_many_is_left_out(folder, beside):
+    touch(folder, *beside)
+    for number in range(12):
+        touch(folder, f"many/{number}.jsonl")
+        (folder / f"many/{number}.jsonl").write_text(f'{{"{"body" if number == 3 else "text"}": "a text"}}\n')
+    (source,) = starter(folder / "my.yaml", ["many"]).ingest.sources
+    assert source.path == str(folder / "many")
+    assert any("make them a source of their own" in note for note in notes_of(folder, "many"))
 
 
 def notes_of(folder, *asked):

@@ -72,6 +72,16 @@ def test_writing_is_tried_without_a_trace(tmp_path):
     assert list(fs.store) == []
 
 
+def test_what_cannot_be_deleted_is_no_reason_to_refuse(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(5, "403: an object under retention")
+
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", refuse)
+    destination = Destination("memory://kept/there")
+    destination.try_writing()
+    assert destination.sizes() == {}
+
+
 def test_what_cannot_be_written_is_found_out(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Not a directory"):

@@ -52,7 +52,7 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
     (path,) = done["jsonl"].files(".jsonl")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
-    documents = {span["doc_id"] for row in rows for span in row["spans"]} - {-1}
+    documents, chunks = ({span[key] for row in rows for span in row["spans"]} - {-1} for key in ("doc_id", "chunk_id"))
     assert counts_of(done["rows"])[0]["train"] == {
         "rows": 3,
         "sequences": 12,
@@ -60,6 +60,8 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
         "tokens": 12 * T,
         "of_runs": [],
         "short_rows": 1,
+        "chunks": len(chunks),
+        "chunks_in_train": 0,
     }
     texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
     assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
@@ -72,6 +74,13 @@ def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter
     assert train
     assert validation
     assert train | validation == sequences
+    held, read = (
+        {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}
+        for name in ("parquet-validation", "parquet")
+    )
+    counted = counts_of(done["rows"])[0]["validation"]
+    assert (counted["chunks"], counted["chunks_in_train"]) == (len(held), len(held & read))
+    assert held & read
     done = export([shorter_run], formats=["parquet"], overrides=split)
     shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
     common = sequences.keys() & (shorter | ids_by_name(rows_of(done["parquet"].folder))).keys()

@@ -67,3 +67,16 @@ def test_estimate_of_a_damaged_file_is_its_size(tmp_path):
     write(tmp_path / "a.parquet", b"x" * 1000)
     write(tmp_path / "a.jsonl.zst", b"y" * 500)
     assert estimate_text_bytes(listed(tmp_path), Source(path=str(tmp_path))) == 1500
+
+
+def test_a_fault_is_not_remembered(tmp_path, monkeypatch):
+    path = write(tmp_path / "c.jsonl", lines_of(50))
+    files = listed(path)
+
+    def fails(*_):
+        raise OSError(5, "the network is away")
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr("nextlong.inputs.json_lines.read_head", fails)
+        assert estimate_text_bytes(files, Source(path=str(path))) == files[0].bytes
+    assert estimate_text_bytes(files, Source(path=str(path))) < files[0].bytes

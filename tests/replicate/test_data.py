@@ -1,7 +1,6 @@
 """The runs of a replication: what their recipes have in common, and what each compares."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -103,7 +102,7 @@ def test_an_arm_is_called_by_its_value(value, name):
 
 
 def test_settings_reach_into_sections(recipe):
-    keys = {"mine": {"fetch": 8}, "run_dir": str(Path("r"))}
+    keys = {"mine": {"fetch": 8}, "run_dir": "r"}
     made = data._with_settings(recipe, keys)
     assert made["mine"] == {"fetch": 8, "near_copies": None}
     assert made["executor"] == "serial"

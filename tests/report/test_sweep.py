@@ -99,13 +99,29 @@ def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
     ((error),) = sweep.ahead(sweep.variants(recipe, axes))
     assert "does not exist" in str(error)
     seeds = sweep.variants(recipe, [Axis("compose.seed", (1,)), Axis("compose.position", ("head", "tail"))])
-    first, second, again = sweep.ahead([*seeds, seeds[0]])
+    hashed: list[str] = []
+    first, second, again = sweep.ahead([*seeds, seeds[0]], tell=hashed.append)
+    assert not hashed
     assert first.done > 0 < first.to_do
     assert (first.shared, second.done) == (0, first.done)
     assert 0 < second.to_do < first.to_do
     assert second.shared == first.to_do - second.to_do
     assert (again.shared, again.to_do) == (first.to_do, 0)
     assert len(list(own_run.glob("*/manifest.json"))) == len(list(own_run.glob("[0-9]*")))  # nothing ran
+
+
+def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
+    recognised, asked = sweep.recognise_inputs, []
+
+    def counted(recipe, *given, tell):
+        asked.append(recipe)
+        tell("looked")
+        return recognised(recipe, *given, tell=tell)
+
+    monkeypatch.setattr(sweep, "recognise_inputs", counted)
+    told: list[str] = []
+    sweep.ahead(sweep.variants(recipe, [Axis("compose.seed", (1, 2, 3))]), tell=told.append)
+    assert (len(asked), told) == (1, ["looked"])
 
 
 def test_the_variants_are_told_before_the_first_step(recipe, capsys):

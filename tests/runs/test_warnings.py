@@ -15,7 +15,7 @@ from nextlong import pipeline
 from nextlong.recipe import Recipe
 from nextlong.results import SplitResult
 from nextlong.runs import stats, warnings
-from nextlong.runs.warnings import CHECKS, empty_rows
+from nextlong.runs.warnings import CHECKS, of_rows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -191,7 +191,13 @@ def test_few_chunks_that_serve_again_and_again(measured):
 def test_a_sequence_that_takes_in_a_good_part_of_the_corpus(measured):
     found = measured({"one": Writer(8).documents(40)})
     documents = found.documents_per_sequence.mean
-    assert f"from {documents:,.0f} of the corpus's 40 documents, {documents / 40:.0%}" in said(found, "small-corpus")
+    assert f"from {documents:,.0f} of the corpus's 40 documents, {round(documents) / 40:.0%}" in said(
+        found, "small-corpus"
+    )
+
+
+def test_the_share_of_a_small_corpus_is_that_of_the_numbers_told():
+    assert "from 12 of the corpus's 12 documents, 100%" in warnings.small_corpus(11.9, 12)
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):
@@ -210,8 +216,13 @@ def test_a_tokenizer_that_loses_text(sound, tmp_path):
     )
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "lossy.json"))
-    found = sound(f"tokenizer.source={tmp_path}/lossy.json")
+    found = sound(f"tokenizer.source={tmp_path}/lossy.json", f"tokenizer.eos={words[0]}")
     assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
+    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}': an ordinary token")
+
+
+def test_a_special_token_ends_documents(sound):
+    assert "ordinary-eos" not in names(sound('tokenizer={train: 500, eos: "<|endoftext|>"}'))
 
 
 def test_a_tokenizer_of_another_script(measured):
@@ -290,11 +301,17 @@ def test_what_must_never_be(sound):
 
 @pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
 def test_rows_with_room_to_spare(tokens, names):
-    told = empty_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
+    told = of_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
     assert tuple(warned.name for warned in told) == names
+
+
+@pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
+def test_validation_that_train_reads_too(in_train, names):
+    split = SplitResult(rows=20, sequences=20, documents=9, tokens=2000, chunks=100, chunks_in_train=in_train)
+    assert tuple(warned.name for warned in of_rows("validation", split, room=100)) == names
 
 
 def test_every_warning_has_its_place_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert [name for name in headings if "-" in name] == [*CHECKS, "empty-rows"]
+    assert [name for name in headings if "-" in name] == [*CHECKS, "empty-rows", "read-in-train"]

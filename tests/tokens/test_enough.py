@@ -55,7 +55,7 @@ def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, t
     assert mostly_too_long(recipe, input_files(recipe)).startswith(
         "about 2 of the 3 documents that come first in the sources (67%) are longer than compose.target_tokens=64, so they"
     )
-    for other in ("compose.target_tokens=128", "compose.method=knn"):
+    for other in ("compose.target_tokens=128", "compose.method=knn", "ingest.sources.0.where=length(text) < 300"):
         recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
         assert mostly_too_long(recipe, input_files(recipe)) == ""
 

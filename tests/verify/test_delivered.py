@@ -122,6 +122,15 @@ def test_an_altered_record_is_found(there):
     assert breaches(there / "jsonl")["record"][0].startswith("manifest.json is not the record of an export")
 
 
+def test_a_mix_is_not_to_be_compared_with_one_run(there):
+    path = there / "parquet" / "manifest.json"
+    record = json.loads(path.read_text("utf-8"))
+    record["runs"] *= 2
+    path.write_text(json.dumps(record | {"xxh3": fingerprint(record)}), "utf-8")
+    told = [outcome.note for outcome in verify_delivered(there / "parquet")]
+    assert [note for note in told if note] == ["counted; a mix of several runs, so verify each run by itself"] * 2
+
+
 def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
     folder, name = there / "megatron", "train/part-00000.bin"
     ids = np.fromfile(folder / name, np.uint16)

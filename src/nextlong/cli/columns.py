@@ -61,12 +61,14 @@ def look_into(path: str) -> list[Look]:
 
 
 def _look_at(file: InputFile, source: Source) -> Look:
-    if not format_of(file.name, source).has_columns:
-        return Look(file, has_columns=False)
+    kind = format_of(file.name, source)
+    has_columns = kind.has_columns and kind.extractor is None
     try:
         columns = read_columns(file, source)
     except UNREADABLE as error:
-        return Look(file, problem=first_sentence(error))
+        return Look(file, has_columns=has_columns, problem=first_sentence(error))
+    if not has_columns:
+        return Look(file, has_columns=False)
     if not columns:
         return Look(file, problem="it holds no records")
     return Look(file, text=text_column(columns), id=id_column(columns), repeating=_repeating(columns))

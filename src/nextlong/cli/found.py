@@ -34,9 +34,8 @@ def of_source(source: Source) -> Iterator[str]:
         yield f"{source.label}: text from {source.text!r}{guess}, {_ids(source, tables)}"
     if tables and len(tables) < len(looks):
         yield f"{source.label}: {_names(look for look in looks if not look.has_columns)}: each file, or page, is a document"
-    for look in looks:
-        if look.problem:
-            yield f"{source.label}: {look.file.path} cannot be read: {look.problem}; mend it, or leave it out"
+    for problem in _problems(looks):
+        yield f"{source.label}: {problem}"
     others = [look for look in tables if look.text not in (None, source.text)]
     for column in dict.fromkeys(look.text for look in others):
         files = _names(look for look in others if look.text == column)
@@ -63,6 +62,23 @@ def unread(folder: Path) -> list[str]:
         and not format_by_name(path.name)
         and path.name not in SIDE_FILES
     ]
+
+
+def _problems(looks: Sequence[Look]) -> Iterator[str]:
+    """Yield what is wrong with files, once for those of one kind and one reason."""
+    alike: dict[tuple[str, str], list[Look]] = {}
+    for look in looks:
+        if look.problem:
+            reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")
+            alike.setdefault((look.suffix, reason), []).append(look)
+    for first, *others in alike.values():
+        has_cure = first.problem.startswith(first.file.path)
+        told = (
+            first.problem
+            if has_cure
+            else f"{first.file.path} cannot be read: {first.problem}; mend it, or leave it out"
+        )
+        yield told + (f" (so with {_names(iter(others))})" if others else "")
 
 
 def _ids(source: Source, tables: Sequence[Look]) -> str:

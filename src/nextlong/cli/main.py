@@ -215,6 +215,8 @@ def _init(asked: argparse.Namespace) -> None:
     look = "look at ingest.sources and tokenizer"
     if not has_documents:
         look = "found no documents beside it: put the path of yours into ingest.sources"
+    elif recipe is not None and not starter.is_readable(recipe):
+        look = "mend what cannot be read first"
     tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
 
 

@@ -32,7 +32,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--first", type=int, default=100, metavar="N", help="list this many sequences, 0 for all (default: 100)"
     )
     peek.add_argument("--text", action="store_true", help="print its text")
-    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; as PNG if FILE ends in .png")
+    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw it, before and after; FILE ends in .svg or .png")
     peek.add_argument(
         "--json", action="store_true", help="print JSON: the list, or one sequence with its spans and texts"
     )
@@ -71,6 +71,10 @@ def _peek(asked: argparse.Namespace) -> None:
     if not 0 <= asked.number < len(run):
         raise NextlongError(f"sequence {asked.number} does not exist: {asked.run} holds {len(run)}, counted from 0")
     if asked.svg:
+        if asked.svg.suffix.lower() not in (".svg", ".png"):
+            raise NextlongError(
+                f"--svg {asked.svg} is no name for a picture that this draws; let it end in .svg or .png"
+            )
         _draw(run.sequence(asked.number), asked.svg)
         tables.say(f"wrote {asked.svg}", console)
         return

@@ -21,6 +21,7 @@ from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source
 from nextlong.recipe.lengths import read_length
+from nextlong.tokens.tokenizer import check_there
 
 _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 _TEXT_SUFFIXES = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # no part of a name, either
@@ -37,12 +38,12 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
 
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside.
 
-    Raises CorpusError for a source that is not there.
+    Raises CorpusError for a source that is not there, TokenizerError for such a tokenizer.
     """
     folder = Path(_absolute(recipe_path)).parent
     found = [path for path in _gathered(finds(recipe_path, sources)) for path in _apart(path)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
-    return Recipe.from_dict(
+    recipe = Recipe.from_dict(
         {
             "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
             "ingest": {
@@ -54,6 +55,8 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
             "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
         }
     )
+    check_there(recipe.tokenizer)
+    return recipe
 
 
 def check_name(path: Path, *, is_forced: bool) -> None:
@@ -83,6 +86,11 @@ def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator
             yield f"{place}: left out, for they may be no documents: {told}; to take them, name them behind the recipe"
 
 
+def is_readable(recipe: Recipe) -> bool:
+    """Say whether nothing is wrong with those files of a new recipe that were looked at."""
+    return not any(look.problem for source in recipe.ingest.sources for look in _looks(source.path))
+
+
 def as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str] = ()) -> Json:
     """Return what `init` wrote, as plain dictionaries and lists."""
     return {
@@ -105,14 +113,21 @@ def _columns(path: str) -> dict[str, str]:
 
 
 def _apart(path: str) -> list[str]:
-    """Return a path, or those of its few files or of each kind of its files where these hold their texts in other columns."""
-    looks = _looks(path)
+    """Return a path, or those of its few files or of each kind of its files where these hold their texts in other columns.
+
+    Plain texts stay with their folder: which of them are about the others, the whole of it tells.
+    """
+    looks = _looks(path)  # of many files, the first
     if len({look.text for look in looks if look.text}) < 2:
         return [path]
-    if len(looks) <= _SEPARATE_FILES:
-        return [look.file.path for look in looks]
+    files = list_files(Source(path=path), where="FILE")
+    if len(files) <= _SEPARATE_FILES:
+        return [file.path for file in files]
     suffixes = dict.fromkeys(look.suffix for look in looks)
-    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes] if Path(path).is_dir() else [path]
+    are_tables = all(look.has_columns for look in looks)
+    if len(suffixes) < 2 or not are_tables or not Path(path).is_dir():
+        return [path]
+    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 
 
 def _looks(path: str) -> list[Look]:
@@ -187,18 +202,22 @@ def _gathered(paths: Sequence[str]) -> list[str]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others."""
+    """Return for each path its stem, or of a glob its folder; with as many folders before it as tell it from the others.
+
+    Where that is no name of its own, the end of the path is, such as `books/*.jsonl`.
+    """
     parts = [_name_parts(path) for path in paths]
-    names = []
-    for path, folders in zip(paths, parts, strict=True):
-        tails = ["/".join(folders[-length:]) for length in range(1, len(folders) + 1)]
-        alone = (
-            tail
-            for length, tail in enumerate(tails, start=1)
-            if sum(other[-length:] == folders[-length:] for other in parts) == 1
-        )
-        names.append(next(alone, path))
-    return names
+    whole = [[part for part in PurePosixPath(path).parts if part not in ("/", "**")] for path in paths]
+    return [
+        _tail(stem, parts) or _tail(names, whole, least=2) or path
+        for path, stem, names in zip(paths, parts, whole, strict=True)
+    ]
+
+
+def _tail(parts: Sequence[str], of_all: Sequence[Sequence[str]], *, least: int = 1) -> str:
+    """Return the fewest last parts that only one of all ends in, "" if there are none."""
+    tails = (parts[-length:] for length in range(least, len(parts) + 1))
+    return next(("/".join(tail) for tail in tails if sum(other[-len(tail) :] == tail for other in of_all) == 1), "")
 
 
 def _name_parts(path: str) -> list[str]:

@@ -79,10 +79,8 @@ class Lsa:
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
-        from nextlong.embed.words import (
-            cut_ascii_words,
-            cut_words,
-        )  # makes tables of letters, which no recipe needs to be read
+        # It makes tables of letters, which nobody needs who only reads a recipe.
+        from nextlong.embed.words import cut_ascii_words, cut_words
 
         is_ascii = all(map(str.isascii, texts))
         cut, terms = (cut_ascii_words, self._ascii_terms) if is_ascii else (cut_words, self._terms)

@@ -10,6 +10,7 @@ import os
 import posixpath
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -96,16 +97,17 @@ class Destination:
             return None
 
     def try_writing(self) -> None:
-        """Raise OSError, or what the file system raises, where files cannot be put there; nothing is left behind.
+        """Raise OSError, or what the file system raises, where files cannot be put there.
 
-        On the Hugging Face hub each write is a commit, so there nothing is tried.
+        Where files can be written and not deleted, an empty hidden one stays. On the Hugging Face hub each write is a commit, so
+        there nothing is tried.
         """
         if self.is_local:
             return _check_folder(Path(self.root))
         if not file_systems.protocols(self.fs) & _COMMITS:
-            marker = f"{self._nearest().rstrip('/')}/{_MARKER}"
+            marker = f"{self._nearest().rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
             self.fs.pipe_file(marker, b"")
-            with suppress(PermissionError):  # some may write and not delete
+            with suppress(Exception):  # whatever a file system raises where it may not be deleted
                 self.fs.rm_file(marker)
         return None
 

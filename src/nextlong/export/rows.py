@@ -6,7 +6,7 @@ Out: per split the SEQUENCE_INDEX in row order and the offsets of its rows; expo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -45,7 +45,7 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     _refuse_empty(splits, left_out, arrangement)
-    documents = _documents(splits, runs)
+    documents, chunks = _contents(splits, runs)
     written = {}
     for name, index in splits.items():
         index, offsets = packed(index, row_tokens=arrangement.pack)
@@ -60,6 +60,8 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
             tokens=int(index["length"].sum()),
             of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
             short_rows=int((row_tokens(index, offsets) < full).sum()),
+            chunks=sum(map(len, chunks[name].values())),
+            chunks_in_train=0 if name == "train" else _in_both(chunks[name], chunks["train"]),
         )
     return RowsResult(left_out=left_out, **written)
 
@@ -76,9 +78,15 @@ def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement
     raise CorpusError(f"{problem}; make more sequences, or choose another share")
 
 
-def _documents(splits: Mapping[str, NDArray[Any]], runs: Sequence[References]) -> dict[str, int]:
-    """Return of how many documents, distinct by content, the sequences of each split are made."""
+_Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct
+
+
+def _contents(
+    splits: Mapping[str, NDArray[Any]], runs: Sequence[References]
+) -> tuple[dict[str, int], dict[str, _Chunks]]:
+    """Return of how many documents, distinct by content, and of which chunks the sequences of each split are made."""
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
+    chunks_of: dict[str, _Chunks] = {name: {} for name in splits}
     for number, run in enumerate(runs):
         ids, offsets = read_references(run.sequences, take=run.take)
         firsts = np.cumsum([0, *run.take])
@@ -87,9 +95,16 @@ def _documents(splits: Mapping[str, NDArray[Any]], runs: Sequence[References]) -
             is_named = np.zeros(len(offsets) - 1, np.bool_)
             is_named[firsts[of_run["part"]] + of_run["place"]] = True
             chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
+            before = chunks_of[name].get(run.corpus, chunk_ids)
+            chunks_of[name][run.corpus] = np.union1d(before, chunk_ids)
             if len(chunk_ids):
                 hashes_of[name].append(document_hashes(chunk_ids, run.chunks, run.hashes))
-    return {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
+    documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
+    return documents, chunks_of
+
+
+def _in_both(some: _Chunks, others: _Chunks) -> int:
+    return sum(len(np.intersect1d(some[corpus], others[corpus], assume_unique=True)) for corpus in some)
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:

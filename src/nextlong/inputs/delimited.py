@@ -141,9 +141,11 @@ def _is_text(field: str) -> bool:
 
 
 def head(stream: Any, file: InputFile, *, delimiter: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the first rows, by the names in the first of all."""
+    """Yield the first rows, by the names in the first of all. Raises CorpusError if another delimiter stands between these."""
     rows = (row for _, row in rows_of(stream, delimiter, file) if isinstance(row, list))
     header = next(rows, [])
+    if len(header) == 1:
+        _refuse_delimiter(header[0], file, delimiter)
     yield from (dict(zip(header, row, strict=False)) for row in rows)
 
 

@@ -187,9 +187,10 @@ def _why_no_text(value: Any) -> RejectKind:
 
 
 def head(stream: Any, file: InputFile) -> Iterator[Json]:
-    """Yield the first objects."""
-    del file
-    for line in _first_lines(stream):
+    """Yield the first objects. Raises CorpusError for a file that is one array."""
+    for number, line in enumerate(_first_lines(stream)):
+        if number == 0:
+            _refuse_array(file, line)
         value = orjson.loads(line)
         if isinstance(value, dict):
             yield value

@@ -7,7 +7,7 @@ that hold HTML, and the texts of a WET file; pages without any text are passed o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -105,15 +105,19 @@ class _Readable:
 
 def _check(file: InputFile, wanted: Sequence[str], source: Source, *, kind: str) -> None:
     """Raise CorpusError if the packages are missing, or a column is asked for that pages do not have."""
-    if not extractor():
-        raise CorpusError(
-            f"{file.path} needs the package resiliparse, which is not installed; pip install 'nextlong[web]'"
-        )
+    _check_installed(file)
     for name in wanted:
         if name not in _COLUMNS[kind]:
             refuse_column(file, name, _COLUMNS[kind], asked_by="keep or where")
     if source.names_ids and source.id not in _COLUMNS[kind]:
         refuse_column(file, source.id, _COLUMNS[kind], asked_by="id")
+
+
+def _check_installed(file: InputFile) -> None:
+    if not extractor():
+        raise CorpusError(
+            f"{file.path} needs the package resiliparse, which is not installed; pip install 'nextlong[web]'"
+        )
 
 
 def _is_page(record: Any) -> bool:
@@ -160,6 +164,12 @@ def _values(columns: Mapping[str, str | None], wanted: Sequence[str]) -> tuple[s
     return tuple(columns.get(name) for name in wanted)
 
 
+def head(stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    """Yield nothing: pages have no columns of their own. Raises CorpusError if the packages are missing."""
+    _check_installed(file)
+    return no_head(stream, file)
+
+
 def text_bytes(file: InputFile, source: Source, head_bytes: int, *, read: Read) -> tuple[int, int]:
     """Return (bytes of text, bytes on disk) of the head of an archive or of a page."""
     head, raw_bytes = read_head(file, head_bytes)
@@ -175,7 +185,7 @@ def _format(name: str, suffixes: tuple[str, ...], read: Read) -> FileFormat:
         name=name,
         suffixes=suffixes,
         read=read,
-        head=no_head,
+        head=head,
         text_bytes=partial(text_bytes, read=read),
         extractor=extractor,
     )

@@ -40,14 +40,17 @@ def auto_shard_bytes(total_text_bytes: int) -> int:
 def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
     """Return text bytes per byte on disk, measured on a few files spread over the group; 1 where none can be read."""
     step = max(1, len(group) // _HEAD_FILES)
-    measured = [_measured(file, source, head_bytes) for file in group[::step][:_HEAD_FILES]]
-    text_bytes, raw_bytes = (sum(column) for column in zip(*measured, strict=True))
+    text_bytes = raw_bytes = 0
+    for file in group[::step][:_HEAD_FILES]:
+        try:
+            text, raw = _measured(file, source, head_bytes)
+        except (OSError, StopIteration, ValueError, pa.ArrowException):
+            continue  # reading it later says what is wrong with it
+        text_bytes += text
+        raw_bytes += raw
     return text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
 
 
-@lru_cache(maxsize=1024)  # a run asks several times before it begins
+@lru_cache(maxsize=1024)  # a run asks several times before it begins; what raises is tried anew
 def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-    try:
-        return format_of(file.name, source).text_bytes(file, source, head_bytes)
-    except (OSError, StopIteration, ValueError, pa.ArrowException):
-        return 0, 0  # reading it later says what is wrong with it
+    return format_of(file.name, source).text_bytes(file, source, head_bytes)

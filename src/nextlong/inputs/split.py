@@ -68,7 +68,7 @@ def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
 
 
 def most_tasks(file: InputFile, source: Source) -> int | None:
-    """Return how many tasks share a file that only the first of them enters at once; None of any other."""
+    """Return how many tasks may share a compressed file that cannot be entered in its midst; None of one that can."""
     if not can_be_parted(file, source):
         return 1
     compression = compression_of(file.name)
@@ -88,8 +88,11 @@ def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
 
 
 def _skipping_parts(file: InputFile) -> list[Part]:
-    """Return parts of about the same size of what a compressed file holds; the file itself where it is small, or damaged."""
-    size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
+    """Return parts of about the same size of what a compressed file holds; the file itself where that is little."""
+    try:
+        size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
+    except OSError:
+        return [Part(file)]  # reading it says what is wrong with it
     count = min(_MOST_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
     if count < 2:
         return [Part(file)]
@@ -100,12 +103,9 @@ def _skipping_parts(file: InputFile) -> list[Part]:
 @lru_cache(maxsize=64)
 def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
     """Return or estimate what a compressed file holds; `version` sets one content of the file apart from another."""
-    try:
-        if compression_of(name) == "zstd" and (said := content_bytes(path)) is not None:
-            return said
-        head, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
-    except OSError:
-        return 0
+    if compression_of(name) == "zstd" and (said := content_bytes(path)) is not None:
+        return said
+    head, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
     return len(head) * size // max(1, head_bytes)
 
 

@@ -14,7 +14,7 @@ from nextlong.plain_data import Json
 from nextlong.results import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.opened import Run, Sequence
-from nextlong.runs.warnings import empty_rows
+from nextlong.runs.warnings import of_rows
 
 
 def sequences_of(run: Run, *, first: int) -> list[Json]:
@@ -70,7 +70,7 @@ def export_of(written: Exported) -> Json:
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
     steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
-    empty = [warning for name, split in rows.splits.items() for warning in empty_rows(name, split, room=room)]
+    empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
     return {
         "rows": {name: _plain(split) for name, split in rows.splits.items()},
         "left_out": rows.left_out,

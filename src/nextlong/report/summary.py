@@ -22,7 +22,7 @@ from nextlong.results import (
     SelectResult,
 )
 from nextlong.runs import statistics
-from nextlong.runs.warnings import empty_rows
+from nextlong.runs.warnings import of_rows
 from nextlong.search.index_steps import chosen_in_words
 
 
@@ -78,9 +78,7 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
             (step_name, str(done[step_name].folder))
             for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
         ]
-    facts += [
-        ("warning", str(one)) for name, split in rows.splits.items() for one in empty_rows(name, split, room=room)
-    ]
+    facts += [("warning", str(one)) for name, split in rows.splits.items() for one in of_rows(name, split, room=room)]
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:

@@ -29,6 +29,7 @@ from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
 from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import input_files, recognise_inputs
 from nextlong.methods.base import described
 from nextlong.plain_data import Json
@@ -147,16 +148,25 @@ class Ahead(NamedTuple):
     to_do: int
 
 
-def ahead(variants: Sequence[Variant]) -> list[Ahead | NextlongError]:
-    """Return what is to be done for each variant, or why it cannot be."""
+def ahead(variants: Sequence[Variant], *, tell: Callable[[str], None] = lambda _: None) -> list[Ahead | NextlongError]:
+    """Return what is to be done for each variant, or why it cannot be; inputs that may have changed are hashed, which is told."""
     seen: set[str] = set()
-    return [_ahead(variant.recipe, seen) for variant in variants]
+    files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
+    return [_ahead(variant.recipe, seen, files, tell) for variant in variants]
 
 
-def _ahead(recipe: Recipe, seen: set[str]) -> Ahead | NextlongError:
+def _ahead(
+    recipe: Recipe,
+    seen: set[str],
+    files: dict[tuple[Any, Path], list[list[InputFile]]],
+    tell: Callable[[str], None],
+) -> Ahead | NextlongError:
     run_dir, stored = run_dir_of(recipe), store_of(recipe)
+    read = recipe.ingest, run_dir
     try:
-        steps = pipeline.route(recipe, recognise_inputs(recipe, input_files(recipe), run_dir, tell=lambda _: None))
+        if read not in files:
+            files[read] = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
+        steps = pipeline.route(recipe, files[read])
     except NextlongError as error:
         return error
     left = [step for step in steps if not any(find_done(step, place) for place in (run_dir, stored) if place)]
@@ -171,7 +181,7 @@ def show_ahead(variants: Sequence[Variant], console: Console) -> None:
     table.add_column("variant", overflow="fold")
     for heading in Ahead._fields:
         table.add_column(heading.replace("_", " "), justify="right", no_wrap=True)
-    counted = ahead(variants)
+    counted = ahead(variants, tell=partial(tables.say, console=console))
     for variant, counts in zip(variants, counted, strict=True):
         cells = map(str, counts) if isinstance(counts, Ahead) else ("–" for _ in Ahead._fields)
         table.add_row(tables.cell(variant.name), *cells)

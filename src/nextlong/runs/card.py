@@ -23,7 +23,7 @@ from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
 from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
-from nextlong.runs.warnings import empty_rows
+from nextlong.runs.warnings import of_rows
 
 if TYPE_CHECKING:
     from nextlong.runs.statistics import Measured
@@ -81,7 +81,7 @@ def facts(
             warned.message
             for warned in (
                 *measured.warnings,
-                *(one for split in below for one in empty_rows(split, rows.splits[split], room=room)),
+                *(one for split in below for one in of_rows(split, rows.splits[split], room=room)),
             )
         ],
     )

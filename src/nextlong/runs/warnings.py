@@ -37,6 +37,7 @@ MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read for it
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
+MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,18 @@ def _lossy_tokenizer(seen: Seen) -> str:
     return f"the tokenizer {loss}" if loss else ""
 
 
+def _ordinary_eos(seen: Seen) -> str:
+    ordinary = seen.run.steps["tokenizer"].result(TokenizerResult).ordinary
+    if not ordinary:
+        return ""
+    config = seen.run.recipe.tokenizer
+    named = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in ordinary)
+    return (
+        f"{named}: an ordinary token of this vocabulary, which texts are made of, so that a model cannot tell it from text; name "
+        "a special token, as the model's tokenizer_config.json does"
+    )
+
+
 def _small_tokens(seen: Seen) -> str:
     held = _bytes_per_token(seen.run)
     if held >= LEAST_BYTES_PER_TOKEN:
@@ -221,8 +234,8 @@ def small_corpus(in_sequence: float, documents: float) -> str:
         return ""
     return (
         f"a sequence takes chunks from {in_sequence:,.0f} of the corpus's {documents:,.0f} documents, "
-        f"{in_sequence / documents:.0%}: with so few to choose from, the last that are chosen resemble nothing; add documents, or "
-        "lower compose.target_tokens"
+        f"{round(in_sequence) / round(documents):.0%}: with so few to choose from, the last that are chosen resemble nothing; "
+        "add documents, or lower compose.target_tokens"
     )
 
 
@@ -291,17 +304,31 @@ def _many_near_copies(seen: Seen) -> str:
     )
 
 
-def empty_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
+def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return what speaks against the rows of a split, which hold `room` tokens each."""
+    messages = (("empty-rows", _empty_rows(name, split, room)), ("read-in-train", _read_in_train(name, split)))
+    return tuple(Warned(called, message) for called, message in messages if message)
+
+
+def _empty_rows(name: str, split: SplitResult, room: int) -> str:
     filled = fill(split.tokens, rows=split.rows, room=room)
     if filled >= LEAST_FILL:
-        return ()
+        return ""
     empty = split.rows * room - split.tokens
-    message = (
+    return (
         f"{empty:,} tokens of room in the rows of {name} are empty ({percent(filled)} are filled), which training pays for; "
         "make export.pack a multiple of the sequences' length, or the sequences more"
     )
-    return (Warned("empty-rows", message),)
+
+
+def _read_in_train(name: str, split: SplitResult) -> str:
+    if split.chunks_in_train <= MOST_IN_TRAIN * split.chunks:
+        return ""
+    return (
+        f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} stand in train, too, mostly as negatives: its loss "
+        "will be lower than on texts that were never read; set export.shared_chunks: leave-out, which takes their sequences out "
+        "of train, with compose.max_uses to have fewer of them, or hold out documents of your own"
+    )
 
 
 def _repeats_itself(seen: Seen) -> bool:
@@ -323,6 +350,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "small-corpus": _small_corpus,
     "stand-in-tokenizer": _stand_in_tokenizer,
     "lossy-tokenizer": _lossy_tokenizer,
+    "ordinary-eos": _ordinary_eos,
     "small-tokens": _small_tokens,
     "missing-ids": _missing_ids,
     "same-ids": _same_ids,

@@ -58,7 +58,12 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
 
 
 def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str:
-    """Say so where most of the first documents are longer than a sequence of a method that extends them, else ""."""
+    """Say so where most of the first documents are longer than a sequence of a method that extends them, else "".
+
+    Nothing is said where `where` decides which of them there are.
+    """
+    if any(source.where for source in recipe.ingest.sources):
+        return ""
     texts = [
         text
         for source_files, source in zip(files, recipe.ingest.sources, strict=True)

@@ -167,6 +167,10 @@ def prepare_tokenizer(
         chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
     specials = (joint_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
     joint_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
+    added = loaded.get_added_tokens_decoder()
+    ordinary = tuple(
+        key for key, token in (("bos", bos_id), ("eos", eos_id)) if token is not None and token not in added
+    )
     lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
     return TokenizerResult(
         chars_per_token=chars_per_token,
@@ -177,6 +181,7 @@ def prepare_tokenizer(
         joint_ids=joint_ids,
         special_texts=(joint_text, bos_text, eos_text),
         lost_share=lost,
+        ordinary=ordinary,
     )
 
 
