@@ -6,7 +6,6 @@ Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +15,7 @@ from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.results import ChunkResult, IngestResult, LeftOutResult, SplitResult, TokenizerResult
+from nextlong.runs.lengths import bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.tokens import lost
 from nextlong.tokens.enough import LONGER, MOST_DROPPED
@@ -35,7 +35,6 @@ MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
-WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read for it
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
 MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
 
@@ -184,21 +183,13 @@ def _ordinary_eos(seen: Seen) -> str:
 
 
 def _small_tokens(seen: Seen) -> str:
-    held = _bytes_per_token(seen.run)
+    held = bytes_per_token(seen.run)
     if held >= LEAST_BYTES_PER_TOKEN:
         return ""
     return (
         f"a token holds {held:.2f} bytes of text on average: the tokenizer spells most of these texts byte by byte, so that a "
         "sequence holds little; is it the tokenizer of your model, and was that model made for this language?"
     )
-
-
-def _bytes_per_token(run: Run) -> float:
-    """Return UTF-8 bytes per token of sequences spread over the run: all of a small one."""
-    spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / WEIGHED_SEQUENCES)))
-    sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
-    text_bytes, tokens = map(sum, zip(*sizes, strict=True))
-    return text_bytes / tokens
 
 
 def _heavy_reuse(seen: Seen) -> str:
