@@ -3,15 +3,26 @@
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plain_rule
 from invented import Corpus
+from nextlong.verify import repeats
 from nextlong.verify.repeats import Texts
 from nextlong.verify.words import words_of
 
 
+@pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
+def _rows_at_once(request):
+    """Each text by itself, a few at a time, all at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeats, "_ROWS_AT_ONCE", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("_rows_at_once")
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**9))
 def test_invented_texts_are_judged_by_the_rule(seed):

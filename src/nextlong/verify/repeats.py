@@ -160,28 +160,26 @@ class Texts:
         of_suspects = (met & suspects[self._text])[self._shared]
         rows, groups = self._shared[of_suspects], self._group[of_suspects]
         weight_before = np.append(0, np.cumsum(self._weight))
-        first = np.maximum(rows - RUN_WORDS + 1, 0)
-        most = weight_before[rows + 1] - weight_before[first]  # what a run covers, if no other does: its three words
         for part in _parts(self._text[rows], counts[groups]):
             reps = counts[groups[part]]
             stops = np.cumsum(reps)
             at = np.arange(stops[-1]) + np.repeat(firsts[groups[part]] - stops + reps, reps)
-            pair = np.repeat(self._text[rows[part]] * len(wanted), reps) + holders[at]
-            bound = np.bincount(pair, np.repeat(most[part], reps)).astype(np.int64)
-            a, b = np.divmod(np.arange(len(bound)), len(wanted))
-            likely = np.flatnonzero((self._reaches(bound, a) & (a != b))[pair])
-            pair, row = pair[likely], rows[part][np.searchsorted(stops, likely, side="right")]
-            order = np.argsort(pair, kind="stable")
-            row, pair = row[order], pair[order]
-            first = np.maximum(row - RUN_WORDS + 1, 0)
-            is_same = pair[1:] == pair[:-1]
-            first[1:][is_same] = np.maximum(first[1:], row[:-1] + 1)[is_same]
-            starts = np.flatnonzero(np.diff(pair, prepend=-1))
-            shared = np.add.reduceat(weight_before[row + 1] - weight_before[first], starts)
-            a, b = np.divmod(pair[starts], len(wanted))
-            for place in np.flatnonzero(self._reaches(shared, a)).tolist():
-                share = shared[place] / self._whole[a[place]]
-                yield Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
+            yield from self._sharing(np.repeat(rows[part], reps), holders[at], weight_before)
+
+    def _sharing(self, rows: Ids, holders: Ids, weight_before: Ids) -> Iterator[Repeat]:
+        """Yield the texts that share enough, from all rows, ascending, of theirs and which text each is met in, shape (n,)."""
+        pairs = self._text[rows] * len(self._words) + holders
+        order = np.argsort(pairs, kind="stable")
+        rows, pairs = rows[order], pairs[order]
+        first = np.maximum(rows - RUN_WORDS + 1, 0)  # its three words, but for what the run before has
+        is_same = pairs[1:] == pairs[:-1]
+        first[1:][is_same] = np.maximum(first[1:], rows[:-1] + 1)[is_same]
+        starts = np.flatnonzero(np.append(True, ~is_same))
+        shared = np.add.reduceat(weight_before[rows + 1] - weight_before[first], starts)
+        a, b = np.divmod(pairs[starts], len(self._words))
+        for place in np.flatnonzero(self._reaches(shared, a) & (a != b)).tolist():
+            share = shared[place] / self._whole[a[place]]
+            yield Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
 
 
 def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
