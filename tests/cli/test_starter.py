@@ -108,6 +108,17 @@ def test_files_of_other_columns_are_sources_of_their_own(folder):
     assert [source.label for source in many] == ["few/*.jsonl", "few/*.csv"]
 
 
+@pytest.mark.parametrize("beside", [(), ("many/0.csv", "many/notes.txt", "many/README.txt")])
+def test_no_file_of_many_is_left_out(folder, beside):
+    touch(folder, *beside)
+    for number in range(12):
+        touch(folder, f"many/{number}.jsonl")
+        (folder / f"many/{number}.jsonl").write_text(f'{{"{"body" if number == 3 else "text"}": "a text"}}\n')
+    (source,) = starter(folder / "my.yaml", ["many"]).ingest.sources
+    assert source.path == str(folder / "many")
+    assert any("make them a source of their own" in note for note in notes_of(folder, "many"))
+
+
 def notes_of(folder, *asked):
     """Return what is said of the sources of a recipe for `asked`, without the folder's name."""
     path = folder / "my.yaml"

@@ -113,14 +113,21 @@ def _columns(path: str) -> dict[str, str]:
 
 
 def _apart(path: str) -> list[str]:
-    """Return a path, or those of its few files or of each kind of its files where these hold their texts in other columns."""
-    looks = _looks(path)
+    """Return a path, or those of its few files or of each kind of its files where these hold their texts in other columns.
+
+    Plain texts stay with their folder: which of them are about the others, the whole of it tells.
+    """
+    looks = _looks(path)  # of many files, the first
     if len({look.text for look in looks if look.text}) < 2:
         return [path]
-    if len(looks) <= _SEPARATE_FILES:
-        return [look.file.path for look in looks]
+    files = list_files(Source(path=path), where="FILE")
+    if len(files) <= _SEPARATE_FILES:
+        return [file.path for file in files]
     suffixes = dict.fromkeys(look.suffix for look in looks)
-    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes] if Path(path).is_dir() else [path]
+    are_tables = all(look.has_columns for look in looks)
+    if len(suffixes) < 2 or not are_tables or not Path(path).is_dir():
+        return [path]
+    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 
 
 def _looks(path: str) -> list[Look]:
