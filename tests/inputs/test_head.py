@@ -33,6 +33,13 @@ def test_the_first_twenty_records_are_shown_without_nulls_and_with_what_is_neste
     assert columns["meta.lang"] == ["en"] * 20
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "tide"}\n', encoding="utf-8-sig")
+    source = Source(path=str(tmp_path))
+    (file,) = list_files(source, where="path")
+    assert head_columns(file, source) == {"text": ["tide"]}
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("a.jsonl", b"{"), ("a.parquet", b"PAR1"), ("a.csv", b'a,b\n"x'), ("a.txt", b"x")]
 )

@@ -191,7 +191,7 @@ def head(stream: Any, file: InputFile) -> Iterator[Json]:
     for number, line in enumerate(_first_lines(stream)):
         if number == 0:
             _refuse_array(file, line)
-        value = orjson.loads(line)
+        value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
         if isinstance(value, dict):
             yield value
 

@@ -48,7 +48,7 @@ _TOGETHER = (
     ("weights",),
     ("vectors", "mixes"),
 )
-_IMPORTED_ONCE = (__name__, "nextlong.cli.main", "tokenizers", "fastokens")
+_IMPORTED_ONCE = (__name__, "tokenizers", "fastokens")
 
 Outcomes = dict[str, list[Outcome]]  # of checks, by their names
 
