@@ -183,6 +183,10 @@ def _ordinary_eos(seen: Seen) -> str:
 
 
 def _small_tokens(seen: Seen) -> str:
+    if (
+        seen.stats.chars_per_token or 0
+    ) >= LEAST_BYTES_PER_TOKEN:  # a character is a byte at least, so that no text is read
+        return ""
     held = bytes_per_token(seen.run)
     if held >= LEAST_BYTES_PER_TOKEN:
         return ""
