@@ -279,7 +279,6 @@ class TokenizerResult(Result):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
     `vocab_size` is one more than the highest id; `joint_ids` are the separator's; `lost_share` of the text does not come back.
-    `ordinary` are the keys, bos and eos, that name a token which texts are made of.
     """
 
     chars_per_token: float
@@ -290,7 +289,7 @@ class TokenizerResult(Result):
     joint_ids: tuple[int, ...]
     special_texts: tuple[str, str, str]  # what joint, bos and eos decode to
     lost_share: float = 0.0
-    ordinary: tuple[str, ...] = ()
+    ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name a token which texts are made of
 
 
 class TokensResult(Result):
@@ -315,10 +314,7 @@ class ComposeResult(Result):
 
 
 class SplitResult(Result):
-    """Rows of a split and what is in them; of each run of a mix its sequences and tokens; rows that are not full.
-
-    Of validation, how many of its distinct `chunks` stand in train, too; 0 of 0 in runs that did not count them.
-    """
+    """Rows of a split and what is in them; of each run of a mix its sequences and tokens; rows that are not full."""
 
     rows: int
     sequences: int
@@ -326,8 +322,8 @@ class SplitResult(Result):
     tokens: int
     of_runs: tuple[tuple[int, int], ...] = ()
     short_rows: int = 0
-    chunks: int = 0
-    chunks_in_train: int = 0
+    chunks: int = 0  # distinct; 0 in runs that did not count them
+    chunks_in_train: int = 0  # of these, in validation
 
 
 class RowsResult(Result):

@@ -13,9 +13,8 @@ import nextlong
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.recipe import Recipe
-from nextlong.results import SplitResult
 from nextlong.runs import stats, warnings
-from nextlong.runs.warnings import CHECKS, of_rows
+from nextlong.runs.warnings import CHECKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -297,18 +296,6 @@ def test_what_must_never_be(sound):
     wrong = replace(found, own_document_negatives=2, repeated_chunks=3)
     told = warnings.warnings(wrong, nextlong.open(found.run))
     assert [warned.name for warned in told] == ["own-document-negatives", "repeated-chunks"]
-
-
-@pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
-def test_rows_with_room_to_spare(tokens, names):
-    told = of_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
-    assert tuple(warned.name for warned in told) == names
-
-
-@pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
-def test_validation_that_train_reads_too(in_train, names):
-    split = SplitResult(rows=20, sequences=20, documents=9, tokens=2000, chunks=100, chunks_in_train=in_train)
-    assert tuple(warned.name for warned in of_rows("validation", split, room=100)) == names
 
 
 def test_every_warning_has_its_place_in_the_documentation():

@@ -14,7 +14,7 @@ from nextlong.plain_data import Json
 from nextlong.results import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.opened import Run, Sequence
-from nextlong.runs.warnings import of_rows
+from nextlong.runs.row_warnings import of_rows
 
 
 def sequences_of(run: Run, *, first: int) -> list[Json]:

@@ -22,7 +22,7 @@ from nextlong.results import (
     SelectResult,
 )
 from nextlong.runs import statistics
-from nextlong.runs.warnings import of_rows
+from nextlong.runs.row_warnings import of_rows
 from nextlong.search.index_steps import chosen_in_words
 
 

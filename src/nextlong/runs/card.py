@@ -23,7 +23,7 @@ from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
 from nextlong.results import RowsResult, TokenizerResult
 from nextlong.runs.opened import Run
-from nextlong.runs.warnings import of_rows
+from nextlong.runs.row_warnings import of_rows
 
 if TYPE_CHECKING:
     from nextlong.runs.statistics import Measured

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.export.card import public_name
-from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.results import ChunkResult, IngestResult, LeftOutResult, SplitResult, TokenizerResult
+from nextlong.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
 from nextlong.runs.lengths import bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.tokens import lost
@@ -36,7 +35,6 @@ MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
-MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
 
 
 @dataclass(frozen=True)
@@ -296,33 +294,6 @@ def _many_near_copies(seen: Seen) -> str:
     return (
         f"{left_out:,} of the corpus's {documents:,} documents were left out as near-copies of others: the corpus is full of "
         "copies, or of pages that differ in little; set ingest.dedup: minhash to see which, or raise the method's max_similarity"
-    )
-
-
-def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
-    """Return what speaks against the rows of a split, which hold `room` tokens each."""
-    messages = (("empty-rows", _empty_rows(name, split, room)), ("read-in-train", _read_in_train(name, split)))
-    return tuple(Warned(called, message) for called, message in messages if message)
-
-
-def _empty_rows(name: str, split: SplitResult, room: int) -> str:
-    filled = fill(split.tokens, rows=split.rows, room=room)
-    if filled >= LEAST_FILL:
-        return ""
-    empty = split.rows * room - split.tokens
-    return (
-        f"{empty:,} tokens of room in the rows of {name} are empty ({percent(filled)} are filled), which training pays for; "
-        "make export.pack a multiple of the sequences' length, or the sequences more"
-    )
-
-
-def _read_in_train(name: str, split: SplitResult) -> str:
-    if split.chunks_in_train <= MOST_IN_TRAIN * split.chunks:
-        return ""
-    return (
-        f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} stand in train, too, mostly as negatives: its loss "
-        "will be lower than on texts that were never read; set export.shared_chunks: leave-out, which takes their sequences out "
-        "of train, with compose.max_uses to have fewer of them, or hold out documents of your own"
     )
 
 
