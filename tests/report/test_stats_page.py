@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -6,6 +7,7 @@ from rich.console import Console
 import nextlong
 from nextlong.report import stats_page
 from nextlong.runs import stats
+from nextlong.runs.cut_off import CutOff
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,12 @@ def test_the_page_tells_every_block(measured):
         f"p50 {measured.distance_tokens.p50:,.0f}", f"used 1 {measured.reuse.histogram[0].chunks:,} chunks",
         f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id}, chunk {measured.reuse.hubs[0].chunk_id}",
     }  # fmt: skip
+
+
+def test_the_page_tells_what_is_cut_off(measured):
+    assert measured.cut_off is None
+    told = printed(replace(measured, cut_off=CutOff(1_500, 12_000)), terminal=False)
+    assert "cut off 1,500 tokens of documents (12.5%)" in " ".join(told.split())
 
 
 def test_pipes_get_plain_text_and_terminals_colour(measured):

@@ -234,11 +234,47 @@ def test_a_tokenizer_of_another_script(measured):
     assert said(found, "small-tokens").startswith("a token holds 1.0")
 
 
+def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
+    draw = random.Random(10)
+    ideographs = ["".join(chr(draw.randint(0x4E00, 0x5800)) for _ in range(300)) for _ in range(30)]
+    texts = {"one": ideographs, "two": Writer(1).documents(8, sentences=(60, 70))}
+    options = ["compose.method=standard", "compose.target_tokens=1024", "compose.sequences=12", "chunk.max_chars=64"]
+    found = measured(texts, *options)
+    weighed = [(len(each.text.encode()), len(each.input_ids)) for each in nextlong.open(found.run).sequences()]
+    shares = [text_bytes / tokens for text_bytes, tokens in weighed]
+    assert max(shares) > warnings.LEAST_BYTES_PER_TOKEN > min(shares)
+    mean = sum(text_bytes for text_bytes, _ in weighed) / sum(tokens for _, tokens in weighed)
+    assert said(found, "small-tokens").startswith(f"a token holds {mean:.2f} bytes")
+
+
 def test_fewer_than_asked_and_most_drafts_dropped(measured):
     found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.max_uses=1")
     yields = found.yields
     assert said(found, "fewer-sequences").startswith(f"{found.sequences} sequences were made, but 60 were asked for")
     assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
+
+
+@pytest.mark.parametrize("method", ["standard", "untie_the_knots"])
+def test_long_documents_of_which_only_beginnings_are_read(measured, method):
+    """Every document is some 5,000 characters long, twice a sequence and more."""
+    texts = {"one": Writer(13).documents(12, sentences=(90, 110))}
+    options = [f"compose.method={method}", "compose.sequences=all"]
+    found = measured(texts, *options, "compose.target_tokens=1024")
+    run = nextlong.open(found.run)
+    tokens = {}
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.role == "document":
+                tokens[span.source_id] = tokens.get(span.source_id, 0) + span.token_end - span.token_start
+    encode = run.tokenizer.encode_batch
+    whole = sum(len(encoded.ids) for encoded in encode([texts["one"][int(name[4:])] for name in tokens]))
+    assert found.cut_off.of_tokens == pytest.approx(whole, rel=0.02)  # chunks are tokenized one by one
+    assert found.cut_off.tokens == found.cut_off.of_tokens - sum(tokens.values())
+    assert found.cut_off.share > 0.5
+    assert f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens" in said(found, "much-cut-off")
+    mended = measured(texts, *options, "compose.target_tokens=16384")
+    assert 0 < mended.cut_off.share < warnings.MOST_CUT_OFF
+    assert "much-cut-off" not in names(mended)
 
 
 def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):

@@ -12,7 +12,7 @@ follow to within 20 % of a document.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +35,23 @@ _ROWS_PER_FILE = 64
 def count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, joint_tokens: int
 ) -> LengthsResult:
-    """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it.
-
-    One follows where the text neither ends in a newline nor goes on in the next chunk.
-    """
+    """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it, if any."""
     table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
     chars = int((table["end"] - table["start"]).sum())
     encoder.expect(chars)
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
-    goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
-    lengths += joint_tokens * (table["joint"] & ~np.append(goes_on, False))
+    lengths += joint_tokens * joint_follows(table)
     np.save(f"{out}.lengths.npy", lengths)
     return LengthsResult(chars=chars, tokens=int(lengths.sum()))
+
+
+def joint_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return whether a joint follows each of the CHUNKS: its text neither ends in a newline nor goes on in the next one."""
+    goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
+    follows: NDArray[np.bool_] = table["joint"] & ~np.append(goes_on, False)
+    return follows
 
 
 def draft_documents(

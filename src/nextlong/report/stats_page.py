@@ -85,6 +85,8 @@ def _yield(stats: Stats) -> Rows:
     parts = [("kept", yields.kept), ("spare", yields.spare), ("untried", yields.untried)]
     parts += [(f"dropped: {reason}", count) for reason, count in yields.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
+    if stats.cut_off is not None:
+        rows.append(("cut off", f"{stats.cut_off.tokens:,} tokens of documents ({stats.cut_off.share:.1%})"))
     if stats.near_copies is not None:
         passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))

@@ -143,6 +143,13 @@ def documents_per_sequence(block: Block) -> NDArray[np.int64]:
     return counts
 
 
+def documents_taken(block: Block) -> NDArray[np.int64]:
+    """Return the id of each document that a sequence is made of, once for each sequence."""
+    documents = block.of(schemas.DOCUMENT)
+    _, firsts = np.unique(documents.group_keys, return_index=True)
+    return documents.doc_ids[firsts]
+
+
 def _pair_keys(sequence: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
     _, dense = np.unique(ids, return_inverse=True)
     return sequence << 32 | dense

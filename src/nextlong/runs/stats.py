@@ -29,6 +29,7 @@ from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
 from nextlong.runs import spans
 from nextlong.runs.costs import StepCost, step_costs
+from nextlong.runs.cut_off import CutOff, measure_cut_off
 from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
@@ -113,6 +114,7 @@ class Stats:
     reuse: Reuse
     own_document_negatives: int | None
     repeated_chunks: int
+    cut_off: CutOff | None
     near_copies: int | None
     repeated_passages: int | None
     near_copy_documents: int | None  # documents that the method itself left out as near-copies
@@ -158,7 +160,7 @@ class _Counting:
 
     def __init__(self) -> None:
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
-        self.tokens_of_document, self.chunk_tokens = Tally(), Tally()
+        self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
         self.negatives = Negatives()
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
@@ -173,6 +175,7 @@ class _Counting:
         self.gaps.add(spans.distances(block))
         self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
         self.documents.add(spans.documents_per_sequence(block))
+        self.taken.add(spans.documents_taken(block))
         self.negatives.add(block)
         self.own_document += spans.own_document_negatives(block)
         self.repeated += spans.repeated_chunks(block)
@@ -229,6 +232,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         reuse=measure_reuse(run, counting.uses),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
+        cut_off=measure_cut_off(run, counting.taken, tokens=by_role["document"]),
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
         near_copy_documents=_counted(part.near_copy_documents for part in drafted),

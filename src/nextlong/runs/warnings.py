@@ -15,6 +15,7 @@ from nextlong.export.rows import LEAST_FILL, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.results import ChunkResult, IngestResult, LeftOutResult, SplitResult, TokenizerResult
+from nextlong.runs.lengths import bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.tokens import lost
 from nextlong.tokens.enough import LONGER, MOST_DROPPED
@@ -29,6 +30,7 @@ MOST_NEAR_IDENTICAL: Final = 0.05
 SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
 SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
 STAND_IN_TOKENS: Final = 32_768
+MOST_CUT_OFF: Final = 0.25  # of the tokens of the documents that are taken
 MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
@@ -181,21 +183,17 @@ def _ordinary_eos(seen: Seen) -> str:
 
 
 def _small_tokens(seen: Seen) -> str:
-    if seen.stats.chars_per_token is None:
+    if (
+        seen.stats.chars_per_token or 0
+    ) >= LEAST_BYTES_PER_TOKEN:  # a character is a byte at least, so that no text is read
         return ""
-    held = seen.stats.chars_per_token * _bytes_per_char(seen.run)
+    held = bytes_per_token(seen.run)
     if held >= LEAST_BYTES_PER_TOKEN:
         return ""
     return (
         f"a token holds {held:.2f} bytes of text on average: the tokenizer spells most of these texts byte by byte, so that a "
         "sequence holds little; is it the tokenizer of your model, and was that model made for this language?"
     )
-
-
-def _bytes_per_char(run: Run) -> float:
-    """Return UTF-8 bytes per character of the first sequence, which holds many documents."""
-    text = run.sequence(0).text
-    return len(text.encode()) / max(1, len(text))
 
 
 def _heavy_reuse(seen: Seen) -> str:
@@ -276,6 +274,16 @@ def _many_dropped(seen: Seen) -> str:
     )
 
 
+def _much_cut_off(seen: Seen) -> str:
+    cut = seen.stats.cut_off
+    if cut is None or cut.share <= MOST_CUT_OFF:
+        return ""
+    return (
+        f"{cut.tokens:,} of the {cut.of_tokens:,} tokens of the documents that sequences take ({cut.share:.0%}) are cut off at the "
+        f"sequences' ends: of long documents hardly more than beginnings are read; {LONGER}"
+    )
+
+
 def _mostly_too_long(seen: Seen) -> bool:
     dropped = seen.stats.yields.dropped
     return 2 * dropped.get(DropReason.TOO_LONG, 0) > sum(dropped.values())
@@ -327,6 +335,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "repeated-chunks": _repeated_chunks,
     "fewer-sequences": _fewer_sequences,
     "many-dropped": _many_dropped,
+    "much-cut-off": _much_cut_off,
     "many-near-copies": _many_near_copies,
     "low-meta-share": _low_meta_share,
     "high-meta-share": _high_meta_share,

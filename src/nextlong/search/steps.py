@@ -72,17 +72,21 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
     def check(done: Done) -> None:
         draw = done.result(MetaDocumentsResult)
         if not draw.drawn:
-            raise CorpusError(
-                f"none of the {draw.documents:,} documents has compose.min_meta_chunks="
-                f"{recipe.compose.min_meta_chunks} chunks of at most chunk.max_chars={recipe.chunk.max_chars} characters; "
-                "lower either, or add longer documents"
-            )
+            raise CorpusError(none_long_enough(recipe, f"{draw.documents:,} documents"))
 
     estimate = Estimate(
         work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
     )
     return Step(
         "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
+    )
+
+
+def none_long_enough(recipe: Recipe, documents: str) -> str:
+    """Say that none of the documents has the chunks that extending takes."""
+    return (
+        f"none of the {documents} has compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks of at most "
+        f"chunk.max_chars={recipe.chunk.max_chars} characters; lower either, or add longer documents"
     )
 
 

@@ -64,7 +64,7 @@ def algorithm_1(corpus, document, encode, *, chars_per_token):
 def test_fit_paper_is_algorithm_1(recipe_for, small_corpus, tmp_path, chars_per_token):
     recipe = recipe_for(
         tmp_path / "run",
-        f"ingest.sources.0.path={small_corpus}/[01].jsonl",
+        f"ingest.sources.0.path={small_corpus}/{'[01]' if chars_per_token == 'auto' else '*'}.jsonl",
         "compose.fit=paper",
         "mine.near_copies=null",
         "compose.sequences=all",

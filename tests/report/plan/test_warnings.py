@@ -3,6 +3,11 @@
 import re
 from types import SimpleNamespace
 
+import pytest
+
+from nextlong import pipeline
+from nextlong.corpus import look
+from nextlong.errors import CorpusError
 from nextlong.report.plan import warnings
 from nextlong.report.plan.cluster import Asked
 from nextlong.runs import warnings as run_warnings
@@ -53,3 +58,18 @@ def test_exact_search_of_very_many_is_warned_of(recipe, tmp_path):
     for chunks, warned in ((1e3, False), (1e7, True)):
         told = written(asked, Asked(workers=2, chunks=chunks))
         assert ("an approximate index would pay: search.index=exact takes about" in told) is warned
+
+
+def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned_of(recipe, tmp_path, monkeypatch):
+    asked = recipe_in(tmp_path, "compose.min_meta_chunks=4", "chunk.max_chars=100000")
+    with pytest.raises(CorpusError) as of_the_run:
+        pipeline.run(asked)
+    with pytest.raises(CorpusError) as of_the_plan:
+        written(asked)
+    assert str(of_the_plan.value) in str(of_the_run.value)
+    assert str(of_the_plan.value).startswith("none of the 80 documents has compose.min_meta_chunks=4 chunks of at most")
+    monkeypatch.setattr(look, "_LEAST_READ_BYTES", 4_000)
+    monkeypatch.setattr(look, "_READ_BYTES", 4_000)
+    told = written(asked)
+    assert re.search(r"the run is likely to stop: none of the \d+ documents of a sample has compose.min_meta_ch", told)
+    assert "likely to stop" not in written(recipe_in(tmp_path, "compose.method=standard", "chunk.max_chars=100000"))

@@ -24,7 +24,7 @@ from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.parts import whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Step
-from nextlong.errors import EncoderError, RunError
+from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
@@ -178,8 +178,13 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:  # n
 
 
 def make(recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], asked: Asked = Asked()) -> Plan:  # noqa: B008
-    """Return what each step will take here, and on other machines where these are asked for."""
+    """Return what each step will take here, and on other machines where these are asked for.
+
+    Raises CorpusError where no document of a corpus that was seen whole can be extended, as its run would.
+    """
     measured = measure(recipe, files)
+    if asked.chunks is None and measured.corpus.is_whole and (refused := warnings.none_extended(recipe, measured)):
+        raise CorpusError(refused)
     trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
     return plan_for(recipe, files, steps, measured, trials, asked)
 

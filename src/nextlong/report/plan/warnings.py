@@ -19,9 +19,11 @@ from nextlong.report.plan.costs import Total
 from nextlong.report.plan.sample import Measured
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
+from nextlong.schemas import Layout
 from nextlong.search import choose
 from nextlong.search.index import index_kind
 from nextlong.search.index_estimates import load_of
+from nextlong.search.steps import none_long_enough
 from nextlong.tokens.enough import too_long, too_short, uses_a_chunk_once
 
 
@@ -31,7 +33,7 @@ def lines(
     """Return the warnings of a plan, none if there is nothing to warn of."""
     is_checked = asked.chunks is None and measured.corpus.is_whole  # as a run does, before this
     not_enough = "" if is_checked else _not_enough(recipe, amounts, measured)
-    said = [rejects(recipe, measured), not_enough, _index(recipe, amounts)]
+    said = [rejects(recipe, measured), none_extended(recipe, measured), not_enough, _index(recipe, amounts)]
     if not asked.is_elsewhere:
         said += [_disk(total, run_dir), _memory(recipe, total)]
     foreseen = [] if not_enough else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
@@ -70,6 +72,15 @@ def _not_enough(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
     if tokens >= asked or not uses_a_chunk_once(recipe):
         return ""
     return too_short(recipe, tokens)
+
+
+def none_extended(recipe: Recipe, measured: Measured) -> str:
+    """Say so where no document that was seen has the chunks that the method extends it by, which would stop the run."""
+    if method_of(recipe).layout != Layout.EXTENDED or measured.corpus.eligible:
+        return ""
+    if measured.corpus.is_whole:
+        return none_long_enough(recipe, f"{measured.corpus.kept_documents:,.0f} documents")
+    return f"the run is likely to stop: {none_long_enough(recipe, f'{len(measured.texts):,} documents of a sample')}"
 
 
 def rejects(recipe: Recipe, measured: Measured) -> str:
