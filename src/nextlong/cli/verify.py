@@ -63,7 +63,7 @@ def _sample(asked: str) -> int:
     if asked == "all":
         return EVERYTHING
     if not asked.isdecimal():
-        raise NextlongError(f"--sample {asked} is not a number; give how many to draw, 0 for none, or all")
+        raise NextlongError(f"--sample {asked} is neither a whole number from 0 on nor all")
     return int(asked)
 
 

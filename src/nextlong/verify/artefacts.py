@@ -22,7 +22,7 @@ from nextlong.errors import RunError
 from nextlong.plain_data import Json
 from nextlong.recipe.negatives import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
-from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, first_rows, stored
+from nextlong.verify.composed import UNKNOWN, Composed, Ids, Stored, sequences_of, stored
 from nextlong.verify.step import Step, locate, open_step
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[Any]]
 
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
-_KEPT_SHARDS = (
-    64  # of which CHUNKS, some 2 MB, stay in memory: each block of sequences names chunks of nearly all shards
-)
+# Of which CHUNKS, some 2 MB, stay in memory: each block of sequences names chunks of nearly all shards.
+_KEPT_SHARDS = 64
 
 
 class Artefacts:
@@ -256,9 +255,7 @@ class Artefacts:
         """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
         block: list[Stored] = []
         held = 0
-        for sequence in self.bare_sequences():
-            if numbers is not None and sequence.number not in numbers:
-                continue
+        for sequence in self.bare_sequences(numbers):
             block.append(sequence)
             held += int(sequence.end[-1]) if len(sequence.end) else 0
             if held >= _BLOCK_SEQUENCE_TOKENS:
@@ -267,15 +264,15 @@ class Artefacts:
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self) -> Iterator[Stored]:
-        """Yield the sequences of the data set, in order, with nothing looked up."""
-        number = 0
+    def bare_sequences(self, numbers: range | None = None) -> Iterator[Stored]:
+        """Yield the sequences of the data set, or those of some numbers, in order, with nothing looked up."""
+        asked = range(sum(self.takes)) if numbers is None else numbers
+        first = 0
         for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
-            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                for batch in first_rows(reader, take):
-                    for row in range(batch.num_rows):
-                        yield stored(batch, row, number)
-                        number += 1
+            low, high = max(asked.start - first, 0), min(asked.stop - first, take)
+            if low < high:
+                yield from sequences_of(path, range(low, high), first=first)
+            first += take
 
     def sequences_at(self, parts: Ids, places: Ids) -> list[Composed]:
         """Return the sequences that stand at `places` of SEQUENCES files `parts`, shape (n,) each, chunks looked up."""

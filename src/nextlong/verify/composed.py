@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +72,16 @@ def stored(batch: pa.RecordBatch, row: int, number: int) -> Stored:
     columns = [batch.column(name)[row].values.to_numpy(zero_copy_only=False) for name in _LISTS]
     names = [batch.column(name)[row].as_py() for name in ("sequence_id", "key", "method", "layout")]
     return Stored(number, *names, *columns)
+
+
+def sequences_of(path: Path, places: range, *, first: int) -> Iterator[Stored]:
+    """Yield the sequences at some places of a SEQUENCES file, the first of which is the `first`-th of the data set."""
+    before = 0
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        for batch in first_rows(reader, places.stop):
+            for row in range(max(places.start - before, 0), batch.num_rows):
+                yield stored(batch, row, first + before + row)
+            before += batch.num_rows
 
 
 def first_rows(reader: pa.RecordBatchFileReader, take: int) -> Iterator[pa.RecordBatch]:
