@@ -125,7 +125,7 @@ def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert call("init", "my.yaml", "tides.jsonl")[0] == 0
     monkeypatch.chdir(tmp_path / "sub")
-    sets = ("tokenizer.train=300", "compose.target_tokens=1024")
+    sets = ("tokenizer.train=300", "compose.target_tokens=1024", "compose.min_meta_chunks=1")
     code, out, err = call("plan", "../my.yaml", *(part for one in sets for part in ("--set", one)))
     assert (code, err) == (0, "")
     assert out.startswith("80 documents, ")

@@ -161,7 +161,7 @@ def test_plan_and_list_say_what_lies_in_the_store(shared_store, recipe_for, tmp_
     assert "MB in the store" in out
     assert call(capfd, "run", path)[0] == 0
     _, out, _ = call(capfd, "list", shared_store / "listed")
-    assert f"lie in the store {shared_store / 'store'}, shared with {shared_store / 'a'}" in out
+    assert f"lie in the store {shared_store / 'store'}, shared with {shared_store}" in out
     _, out, _ = call(capfd, "list", shared_store / "store", "--json")
     steps = json.loads(out)
     assert {"ingest", "embed", "tokens"} <= {step["name"].split("-")[1] for step in steps}
