@@ -132,10 +132,19 @@ def test_an_endpoint_is_not_asked(recipe, tmp_path):
     assert told["all"][3:5] == ["the", "endpoint's"]
 
 
-@pytest.mark.parametrize("content", ["", "\n \n", '{"text": ""}\n', "\x00junk\n"])
-def test_files_without_a_document(recipe, tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "they are empty"),
+        ("\n \n", "they are empty"),
+        ('{"text": ""}\n', "1 record: empty"),
+        ("\x00junk\n", "1 record: broken JSON"),
+        ('{"text": [{"role": "user", "content": "hello"}]}\n' * 2, "2 records: text is not a string"),
+    ],
+)
+def test_files_without_a_document(recipe, tmp_path, content, why):
     (tmp_path / "c.jsonl").write_text(content)
-    with pytest.raises(CorpusError, match=r"no document was found in a sample of .*c\.jsonl"):
+    with pytest.raises(CorpusError, match=rf"no document was found in a sample of .*c\.jsonl .*\({why}\); correct"):
         shown(recipe)
 
 

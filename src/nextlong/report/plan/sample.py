@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,6 +29,7 @@ from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.record import RejectKind
+from nextlong.plural import counted
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
@@ -77,9 +79,11 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
     every = look_at(recipe, files)
     looks = [look for look in every if look.documents]
     if not looks:
+        rejects = sum((look.rejects for look in every), Counter[RejectKind]())
+        why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in rejects.most_common(3))
         raise CorpusError(
-            f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources: they are empty "
-            "or cannot be read; `nextlong run` names every reject"
+            f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
+            f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
         )
     options = recipe.chunk.model_dump()
     spans = [[chunk_text(text, **options) for text in look.texts] for look in looks]
