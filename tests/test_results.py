@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nextlong import results
-from nextlong.results import DraftResult, IngestResult, Result, RowsResult, SplitResult
+from nextlong.export.splits import RowsResult, SplitResult
+from nextlong.results import DraftResult, IngestResult, Result
 
 KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, Result)]
+KINDS += [SplitResult, RowsResult]
 NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
 
 
@@ -48,9 +50,3 @@ def test_counts_of_earlier_versions_are_read():
 
 def test_what_a_later_version_adds_is_passed_over():
     assert DraftResult.model_validate({"drafts": 3, "dropped": {}, "moods": [1]}) == DraftResult(drafts=3, dropped={})
-
-
-def test_the_splits_of_rows_are_those_that_there_are():
-    split = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
-    assert RowsResult(left_out=0, train=split).splits == {"train": split}
-    assert [*RowsResult(left_out=0, train=split, validation=split).splits] == ["train", "validation"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nextlong.results import SplitResult
+from nextlong.export.splits import SplitResult
 from nextlong.runs.row_warnings import of_rows
 
 

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-import nextlong
 from nextlong.picture import pieces
 from nextlong.view import document_pages, left_out
 from nextlong.view.documents import Place, Wanted
-from nextlong.view.states import States
 from pages_read import Page
 
 
@@ -16,11 +14,6 @@ from pages_read import Page
 def patient(monkeypatch):
     """However slow the machine: a page looks until it has its rows."""
     monkeypatch.setattr(document_pages, "_SECONDS", 60.0)
-
-
-@pytest.fixture(scope="module")
-def states(shared_run):
-    return States(nextlong.open(shared_run))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from nextlong.picture import pieces
 from nextlong.view import sequence_pages
 from nextlong.view.listing import Wanted
 from nextlong.view.sequence_pages import ChunkFilter
-from nextlong.view.states import States
 from pages_read import Page
 
 ANYTHING = ChunkFilter("", "", None, None)
@@ -20,11 +19,6 @@ ANYTHING = ChunkFilter("", "", None, None)
 def patient(monkeypatch):
     """However slow the machine: a page looks until it has its rows."""
     monkeypatch.setattr(sequence_pages, "_SECONDS", 60.0)
-
-
-@pytest.fixture(scope="module")
-def states(shared_run):
-    return States(nextlong.open(shared_run))
 
 
 @pytest.fixture(scope="module")

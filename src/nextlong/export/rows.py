@@ -18,7 +18,7 @@ from nextlong.artefacts.sequences import References, document_hashes, read_refer
 from nextlong.errors import CorpusError
 from nextlong.export import arrange
 from nextlong.export.pack import pack
-from nextlong.results import RowsResult, SplitResult
+from nextlong.export.splits import RowsResult, SplitResult
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]

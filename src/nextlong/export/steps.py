@@ -14,10 +14,11 @@ from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
+from nextlong.export.splits import RowsResult
 from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.results import RowsResult, ShardResult, TokenizerResult
+from nextlong.results import ShardResult, TokenizerResult
 from nextlong.tokens.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …

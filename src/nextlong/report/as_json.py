@@ -10,8 +10,8 @@ from itertools import islice
 from math import isfinite
 
 from nextlong.export import steps as export_steps
+from nextlong.export.splits import RowsResult, SplitResult
 from nextlong.plain_data import Json
-from nextlong.results import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.opened import Run, Sequence
 from nextlong.runs.row_warnings import of_rows

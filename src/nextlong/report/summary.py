@@ -9,6 +9,7 @@ from nextlong.compose.steps import dropped, why_fewer
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
+from nextlong.export.splits import RowsResult
 from nextlong.methods.base import described
 from nextlong.plural import counted
 from nextlong.recipe import Recipe
@@ -18,7 +19,6 @@ from nextlong.results import (
     DraftResult,
     IngestResult,
     NearDuplicatesResult,
-    RowsResult,
     SelectResult,
 )
 from nextlong.runs import statistics

@@ -17,11 +17,12 @@ from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split, public_name
 from nextlong.export.formats.base import format_of
+from nextlong.export.splits import RowsResult
 from nextlong.methods.base import method_of
 from nextlong.plain_data import Json
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
-from nextlong.results import RowsResult, TokenizerResult
+from nextlong.results import TokenizerResult
 from nextlong.runs.opened import Run
 from nextlong.runs.row_warnings import of_rows
 

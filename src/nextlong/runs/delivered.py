@@ -15,9 +15,10 @@ import xxhash
 from nextlong.engine.step import Done, Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.destination import DELIVERED, ExportFile
+from nextlong.export.splits import RowsResult
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
-from nextlong.results import RowsResult, ShardResult
+from nextlong.results import ShardResult
 from nextlong.runs.card import public_recipe
 from nextlong.runs.opened import Run
 

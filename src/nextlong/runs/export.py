@@ -27,10 +27,10 @@ from nextlong.export import steps as export_steps
 from nextlong.export.card import card
 from nextlong.export.destination import ExportFile
 from nextlong.export.publish import check_destination, publish
+from nextlong.export.splits import RowsResult
 from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
-from nextlong.results import RowsResult
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
 from nextlong.runs.opened import Run, check_mix, which_state

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from nextlong.export.rows import LEAST_FILL, fill, percent
-from nextlong.results import SplitResult
+from nextlong.export.splits import SplitResult
 from nextlong.runs.warnings import Warned
 
 MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
