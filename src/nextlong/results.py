@@ -149,17 +149,10 @@ class ExecutionResult(Result):
 
 
 class EmbedResult(Result):
-    """Vectors of a shard and their width; of a part of it, whose `shard` is named."""
+    """Vectors of a shard, or of a slice of one, and their width."""
 
     chunks: int
     dimensions: int
-    shard: int | None = None
-
-
-class JoinResult(Result):
-    """Shards whose parts were joined."""
-
-    shards: int
 
 
 class DocumentVectorsResult(Result):

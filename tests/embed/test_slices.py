@@ -20,7 +20,7 @@ from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
-from nextlong.results import JoinResult
+from nextlong.results import EmbedResult
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
@@ -55,12 +55,15 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
     how = execution(7, 14)
     rows = [len(np.load(whole(tmp_path / f"whole-{shard}", own, shard))) for shard, own in enumerate(shards)]
-    made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(slices_of(rows, how))]
+    cut = slices_of(rows, how)
+    made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(cut)]
     (tmp_path / ".work").mkdir()
-    counts = join_slices(tmp_path / ".work" / "part-00099", slices=made, shards=3, dimensions=8)
-    assert counts == JoinResult(shards=3)
     for shard in range(3):
-        joined = tmp_path / ".work" / f"part-00099.{shard:05d}.vectors.npy"
+        tasks = [number for number, own in enumerate(cut) if own[0] == shard]
+        out = tmp_path / ".work" / f"part-{90 + shard}"
+        counts = join_slices(out, tasks=tasks, slices=[made[number] for number in tasks], dimensions=8)
+        assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
+        joined = Path(f"{out}.vectors.npy")
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
 
 
@@ -115,9 +118,11 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     before = [path.read_bytes() for path in embed.files(".vectors.npy")]
     assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
     assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
-    # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
-    for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
-        (embed.folder / name).unlink(missing_ok=True)
+    assert not list(embed.folder.glob("*.slice.npy"))
+    # As if killed before the manifest and one shard: another machine, with one worker, has to go on.
+    last = embed.files(".vectors.npy")[-1]
+    for path in (embed.folder / "manifest.json", last):
+        path.unlink()
     run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=1")
     again = step_of(run_dir, "embed")
     assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
