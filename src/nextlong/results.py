@@ -138,8 +138,9 @@ class FitResult(Result):
 
 
 class ExecutionResult(Result):
-    """How a model runs: `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task; and its width."""
+    """How a model runs (`embed.choose.Execution`), and its width."""
 
+    device: str
     dtype: str
     threads: int
     call_chunks: int

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import counts_of, total
-from nextlong import pipeline
+from nextlong import pipeline, recipe
 from nextlong.embed import slices
 from nextlong.embed.choose import Execution
 from nextlong.embed.chunks import embed_shard
@@ -25,7 +25,7 @@ from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
 def execution(call_chunks: int, task_chunks: int) -> Execution:
-    return Execution("float32", 1, call_chunks, task_chunks, 1.0)
+    return Execution("cpu", "float32", 1, call_chunks, task_chunks, 1.0)
 
 
 @given(
@@ -86,6 +86,13 @@ def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkey
         EncoderError, match=rf"gave chunk {(2 << 32) + 11} \(document 'a:5' of source 'tests'\) .*length nan"
     ):
         part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
+
+
+@pytest.mark.heavy
+def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
+    encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
+    with pytest.raises(EncoderError, match="was tried on cuda, and this task would run it on cpu"):
+        slices._loaded(encoder, Execution("cuda", "float32", 1, 4, 4, 1.0))
 
 
 @pytest.fixture(scope="module")

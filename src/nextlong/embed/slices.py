@@ -22,6 +22,7 @@ from nextlong.artefacts.chunks import iter_chunk_texts
 from nextlong.embed.base import Encoder, load_encoder
 from nextlong.embed.choose import Execution, choose_execution
 from nextlong.embed.chunks import count_chunks, encode_rows
+from nextlong.errors import EncoderError
 from nextlong.results import EmbedResult, ExecutionResult
 
 _TRIED_CHUNKS: Final = 32
@@ -65,7 +66,7 @@ def embed_slice(
     execution: Execution,
 ) -> EmbedResult:
     """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16, and returns what it is."""
-    model = _loaded(encoder, execution.dtype, execution.threads)
+    model = _loaded(encoder, execution)
     rows = np.arange(first, last)
     parts = encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
@@ -85,6 +86,13 @@ def join_slices(out: Path, *, tasks: Sequence[int], slices: Sequence[EmbedResult
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, dtype: str, threads: int) -> Encoder:
+def _loaded(encoder: recipe.Encoder, execution: Execution) -> Encoder:
     # One worker embeds many slices; the model is loaded once.
-    return load_encoder(encoder, dtype=dtype, threads=threads)
+    model = load_encoder(encoder, dtype=execution.dtype, threads=execution.threads)
+    device = getattr(model, "device", execution.device)
+    if device != execution.device:
+        raise EncoderError(
+            f"encoder.model={encoder.model} was tried on {execution.device}, and this task would run it on {device}, which gives "
+            f"other vectors; run where {execution.device} is at hand, or set encoder.sentence_transformers.device={device}"
+        )
+    return model

@@ -100,7 +100,9 @@ def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step)
         def join(tasks: Sequence[int]) -> Join:
             return Join(tasks, lambda made: partial(join_slices, tasks=tasks, slices=made, dimensions=dimensions), True)
 
-        return Work(each, [join(tasks) for tasks in of_shard], threads=execution.threads)
+        return Work(
+            each, [join(tasks) for tasks in of_shard], threads=execution.threads, needs_gpu=execution.device == "cuda"
+        )
 
     # A shard is many slices.
     estimate = replace(_vectors(rate=kind.rate), tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS)

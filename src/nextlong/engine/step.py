@@ -43,11 +43,15 @@ class Join:
 
 @dataclass(frozen=True)
 class Work:
-    """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one."""
+    """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one.
+
+    Tasks that are known to need a GPU say so: a cluster that has none at the moment is waited for.
+    """
 
     tasks: Sequence[Task]
     joins: Sequence[Join] = ()
     threads: int = 1
+    needs_gpu: bool = False
 
     def __len__(self) -> int:
         return len(self.tasks) + len(self.joins)
@@ -100,9 +104,14 @@ class Step:
     def needs(self, work: Work, capacity: Capacity) -> Resources:
         """Return what each of the tasks needs of what the executor has."""
         needs = self.resources(capacity)
+        if work.needs_gpu and capacity.grows:
+            needs = replace(needs, gpus=max(1, needs.gpus))
         if work.threads == 1:
             return needs
-        return replace(needs, cpus=work.threads, at_once=max(1, capacity.cpus // work.threads))
+        at_once = (
+            None if capacity.grows else max(1, capacity.cpus // work.threads)
+        )  # a cluster counts processors itself
+        return replace(needs, cpus=work.threads, at_once=at_once)
 
     @cached_property
     def fingerprint(self) -> str:
