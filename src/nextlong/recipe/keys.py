@@ -19,7 +19,7 @@ Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
 _LEAST_CHUNK_CHARS = 16
-StateName = Annotated[
+VariantName = Annotated[
     str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
 ]  # fit for a file's name, and for RUN@name
 
