@@ -16,7 +16,7 @@ from nextlong.rng import keyed_hash
 
 
 def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
-    """Run on shards [(source index, [(hash, chars[, hash compared]), ...]), ...]; return the counts and the kept (shard, row) pairs."""
+    """Run on shards [(source index, [(hash, chars[, hash compared]), ...]), ...]; return counts and kept (shard, row)s."""
     hashes, chars, compared = [], [], []
     for k, (_, rows) in enumerate(shards):
         hashes.append(folder / f"{k}.hashes.npy")
