@@ -48,7 +48,7 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
         "category": "Short text",
         "scores": {"average": sum(paper.values()) / len(paper), **scores},
         "tasks": paper,
-        "asked": len(paper),
+        "n": len(paper),
     }
 
 
