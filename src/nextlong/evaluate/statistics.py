@@ -1,8 +1,8 @@
 """Statistics: how far a score may be from the one that more questions would give, and whether two scores differ.
 
-Intervals are 95 % percentile bootstraps over questions. Differences are tested by a paired permutation test: under the null hypothesis
-the difference of two models on a question has either sign with equal probability. Questions that share a context (HELMET asks one
-question at several depths) are resampled, and change their sign, together.
+Intervals are 95 % percentile bootstraps over questions. Differences are tested by a paired permutation test: under the null
+hypothesis the difference of two models on a question has either sign with equal probability. Questions that belong together (HELMET
+asks one question at several depths) are resampled, and change their sign, together.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Sampled:
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def sums(self) -> tuple[Floats, Floats]:
+    def sums(self) -> tuple[Any, Any]:
         """The sum of outcomes and the number of questions of each group, shape (groups,)."""
-        return np.bincount(self.groups, self.outcomes), np.bincount(self.groups).astype(float)
+        return np.bincount(self.groups, self.outcomes), np.bincount(self.groups).astype(np.float64)
 
     @cached_property
     def replicates(self) -> Floats:
@@ -64,6 +64,12 @@ class Score:
     def of(cls, sampled: Sampled) -> Score:
         """Return the score of one task at one length."""
         return cls(sampled.score, ((1.0, sampled),))
+
+    @classmethod
+    def of_outcomes(cls, key: tuple[str, int | None], outcomes: Floats, protocol: Mapping[str, Any]) -> Score:
+        """Return the mean of outcomes, shape (n,), that are independent of each other."""
+        groups = np.arange(len(outcomes))
+        return cls.of(Sampled(key, float(outcomes.mean()), outcomes, groups, len(outcomes), protocol=protocol))
 
     @classmethod
     def mean(cls, scores: Sequence[Score]) -> Score:
@@ -89,14 +95,6 @@ class Score:
     def refused(self) -> int:
         """How many of them were not asked, because no prompt fits the length; they count as 0."""
         return sum(part.refused for _, part in self.parts)
-
-
-def interval(outcomes: Floats, *, name: str) -> tuple[float, float]:
-    """Return the bootstrap 95 % interval of the mean of outcomes, shape (n,)."""
-    sampled = Sampled((name, None), float(outcomes.mean()), outcomes, np.arange(len(outcomes)), len(outcomes))
-    low_high = Score.of(sampled).interval
-    assert low_high is not None
-    return low_high
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
         "scores": {"accuracy": 100 * float(right.mean()), "chance": 100 / PAIRS},
         "by_depth": [100 * float(share) for share in right.mean(axis=0)],
         "outcomes": [100 * float(share) for share in right.mean(axis=1)],  # the pairs of a sample share its context
-        "n": len(right),
+        "n": right.size,
     }
 
 
