@@ -45,27 +45,18 @@ class HeldOutLoss:
     distance: dict[str, tuple[float, int]]
 
 
-def measure(model: Any, rows: TrainingRows, *, most: int, rank: int, world_size: int, device: Any) -> HeldOutLoss:
-    """Return the losses of the first `most` rows, shared by the ranks; called by all of them."""
-    count = min(most, len(rows))
-    totals = torch.zeros(2, _GROUPS, dtype=torch.float64)
+def measure(model: Any, rows: TrainingRows, *, most: int, device: torch.device) -> HeldOutLoss:
+    """Return the losses of the first `most` rows."""
+    totals = np.zeros((2, _GROUPS))
     model.eval()
     with torch.no_grad():
-        for first in range(0, count, world_size):
-            number = first + rank
-            row = rows[
-                min(number, count - 1)
-            ]  # ranks of FSDP compute together, so one without a row computes the last again
+        for number in range(min(most, len(rows))):
+            row = rows[number]
             batch = {name: column.to(device) for name, column in flat([row]).items()}
             losses = model(**batch, per_token=True).loss.double().cpu().numpy()
-            if number < count:
-                totals += torch.from_numpy(_tally(row, losses, longest=rows.source.row_tokens))
+            totals += _tally(row, losses, longest=rows.source.row_tokens)
     model.train()
-    if world_size > 1:
-        on_device = totals.float().to(device) if device.type == "mps" else totals.to(device)
-        torch.distributed.all_reduce(on_device)
-        totals = on_device.cpu().double()
-    return _means(totals.numpy(), longest=rows.source.row_tokens)
+    return _means(totals, longest=rows.source.row_tokens)
 
 
 def groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.report import tables
 from nextlong.runs.opened import Run
-from nextlong.train import checkpoint, costs, loop, model, ranks
+from nextlong.train import checkpoint, costs, device, loop, model
 from nextlong.train.batches import plan_batches
 from nextlong.train.metrics import Metrics
 from nextlong.train.recipe import Data, TrainRecipe
@@ -33,28 +30,22 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    device.check_alone(recipe)
     out = Path(recipe.out).expanduser()
-    with _alone(out):
-        accelerator = ranks.accelerator_for(recipe)
-        is_first = accelerator.is_main_process
-        said = console if is_first else Console(quiet=True)
-        with ranks.explained(recipe, accelerator):
-            engine, lines = _engine(recipe, accelerator)
-            for line in lines:
-                tables.say(line, said)
-            done = loop.resume(engine)
-            if is_first:
-                checkpoint.remove_leftovers(out)
-                store.write_text(out / "recipe.yaml", recipe.dump())
-            _tell_resumed(done, recipe, said)
-            metrics = Metrics(out, recipe.watch, first_step=done, rank=accelerator.process_index)
-            with Watcher(engine, said) as watcher:
-                loop.run(engine, metrics, first_step=done, report=watcher.step)
-            metrics.close()
-            _finish(engine)
-        if is_first:
-            _picture(out, said)
-        accelerator.end_training()
+    with store.locked(out), device.explained(recipe):
+        engine, lines = _engine(recipe)
+        for line in lines:
+            tables.say(line, console)
+        done = loop.resume(engine)
+        checkpoint.remove_leftovers(out)
+        store.write_text(out / "recipe.yaml", recipe.dump())
+        _tell_resumed(done, recipe, console)
+        metrics = Metrics(out, recipe.watch, first_step=done)
+        with Watcher(engine, console) as watcher:
+            loop.run(engine, metrics, first_step=done, report=watcher.step)
+        metrics.close()
+        _finish(engine)
+        _picture(out, console)
     return out / "final"
 
 
@@ -74,7 +65,7 @@ def run_tokenizer_of(data: Data) -> Path | None:
     return Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
 
 
-def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[str]]:
+def _engine(recipe: TrainRecipe) -> tuple[loop.Engine, list[str]]:
     run_tokenizer = run_tokenizer_of(recipe.data)
     vocabulary = vocabulary_of(run_tokenizer)
     config = model.config_of(recipe, vocabulary=vocabulary)
@@ -90,13 +81,12 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         row_tokens=row_tokens,
         tokens_per_step=recipe.training.tokens_per_step,
         micro_batch_rows=recipe.training.micro_batch_rows,
-        world_size=accelerator.num_processes,
         seed=recipe.seed,
     )
     training_rows = TrainingRows(rows, attention=recipe.attention, vocabulary=config.vocab_size)
-    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary, device=accelerator.device)
-    optimizer = ranks.optimizer_for(made.model, recipe)
-    prepared, optimizer = accelerator.prepare(made.model, optimizer)
+    where = device.here()
+    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary, device=where)
+    prepared = made.model.to(where)
     sizes = costs.sizes_of(config)
     epochs = math.ceil(plan.epoch(recipe.training.steps) * 100) / 100
     lines = [
@@ -104,13 +94,13 @@ def _engine(recipe: TrainRecipe, accelerator: Any) -> tuple[loop.Engine, list[st
         *made.said,
         f"data: {len(rows):,} rows of up to {row_tokens:,} tokens, {plan.rows_per_step} a step, read {epochs:g} times",
         f"held out: {len(kept_out.source):,} rows" if kept_out else "held out: nothing (data.validation=0)",
-        f"ranks: {accelerator.num_processes} on {accelerator.device.type}",
+        f"device: {where}",
     ]
     engine = loop.Engine(
         recipe=recipe,
-        accelerator=accelerator,
+        device=where,
         model=prepared,
-        optimizer=optimizer,
+        optimizer=device.optimizer_for(prepared, recipe),
         tokenizer=tokenizer,
         rows=training_rows,
         held_out_rows=kept_out,
@@ -150,26 +140,19 @@ def _finish(engine: loop.Engine) -> None:
 
     import torch
 
-    weights = checkpoint.full_weights(engine.model)
-    if engine.accelerator.is_main_process:
-        final, work = engine.out / "final", engine.out / ".final.tmp"
-        bare = checkpoint.unwrapped(engine.model)
-        if hasattr(bare, "peft_config"):
-            bare = bare.merge_and_unload()
-            weights = bare.state_dict()
-        dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
-        with checkpoint.explained(final):
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
-            rounded = {name: tensor.to(dtype) for name, tensor in weights.items()}
-            checkpoint.write_model(work, model=bare, weights=rounded, tokenizer=engine.tokenizer)
-            config = store.read_json(
-                work / "config.json"
-            )  # save_pretrained wrote the precision of the weights in memory
-            store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
-            shutil.rmtree(final, ignore_errors=True)
-            work.replace(final)
-    engine.accelerator.wait_for_everyone()
+    final, work, bare = engine.out / "final", engine.out / ".final.tmp", engine.model
+    if hasattr(bare, "peft_config"):
+        bare = bare.merge_and_unload()
+    dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
+    with checkpoint.explained(final):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        rounded = {name: tensor.to(dtype) for name, tensor in bare.state_dict().items()}
+        checkpoint.write_model(work, model=bare, weights=rounded, tokenizer=engine.tokenizer)
+        config = store.read_json(work / "config.json")  # save_pretrained wrote the precision of the weights in memory
+        store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
+        shutil.rmtree(final, ignore_errors=True)
+        work.replace(final)
 
 
 def _picture(out: Path, console: Console) -> None:
@@ -178,13 +161,3 @@ def _picture(out: Path, console: Console) -> None:
     written = picture.draw(out)
     line = f"picture: {written}" if written else "picture: none, matplotlib is missing; pip install matplotlib"
     tables.say(f"model: {out / 'final'}\n{line}", console)
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder, if this is the first rank. Raises RunError if another trainer has it."""
-    if int(os.environ.get("RANK", "0")):
-        yield
-        return
-    with store.locked(out):
-        yield

@@ -27,9 +27,6 @@ class Spread(NamedTuple):
 
 Cell = float | Spread | str | None
 _COPYING: Final = ("gain_nats", "gain_standard_error", "with_copy_nats", "without_copy_nats")
-_SUITES: Final = {"ruler": "RULER", "helmet": "HELMET", "needle": "needle in a haystack"}
-_LONGBENCH: Final = (("Easy", "difficulty", "easy"), ("Hard", "difficulty", "hard"), ("Short", "length", "short"))
-_LONGBENCH_COLUMNS: Final = (*_LONGBENCH, ("Medium", "length", "medium"), ("Long", "length", "long"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
         _main(results),
         *_by_category(results),
         *_by_task(results),
-        _longbench(results),
+        *_splits(results),
         _short(results),
         _attention(results),
         _copying(results),
@@ -78,7 +75,7 @@ def _main(results: Sequence[Results]) -> Table:
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
     lengths = paper.lengths_of(results)
-    for category in paper.CATEGORIES:
+    for category in dict.fromkeys((*paper.CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = paper.shared_tasks(results, category)
         rows = tuple(
             (one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths))
@@ -95,15 +92,13 @@ def _by_category(results: Sequence[Results]) -> Iterator[Table]:
 def _by_task(results: Sequence[Results]) -> Iterator[Table]:
     lengths = paper.lengths_of(results)
     for one in results:
-        for suite in _SUITES:
+        for suite in dict.fromkeys(task.suite for task in all_tasks().values()):
             tasks = [task for task in all_tasks().values() if task.suite == suite]
             rows = tuple(
                 (_named(one, task), tuple(one.score(task.name, length) for length in lengths)) for task in tasks
             )
             rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
-            yield _unranked(
-                Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
-            )
+            yield _unranked(Table(f"{one.name}: suite {suite}, by task", "Percent.", tuple(map(short, lengths)), rows))
 
 
 def _named(one: Results, task: Task) -> str:
@@ -116,19 +111,23 @@ def _unranked(table: Table) -> Table:
     return replace(table, rows_are="parts")
 
 
-def _longbench(results: Sequence[Results]) -> Table:
-    rows = []
-    for one in results:
-        parts = [result for result in one.finished if result.task == "longbench_v2"]
-        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in parts]
-    about = "Accuracy, percent; documents are cut in their middle to the length; no letter is wrong (paper, Table 3)."
-    return Table("LongBench v2", about, ("Overall", *(name for name, _, _ in _LONGBENCH_COLUMNS)), tuple(rows))
+def _splits(results: Sequence[Results]) -> Iterator[Table]:
+    for task in all_tasks().values():
+        parts = [(one.name, part) for one in results for part in one.finished if part.task == task.name and task.splits]
+        rows = tuple((f"{name}, {short(part.length)}", (part.score, *_split(task, part))) for name, part in parts)
+        by = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
+        yield Table(
+            f"{task.name} by {by}",
+            f"{task.metric}, percent. {task.about}",
+            ("Overall", *(one[0] for one in task.splits)),
+            rows,
+        )
 
 
-def _longbench_parts(result: Result) -> Iterator[Cell]:
+def _split(task: Task, result: Result) -> Iterator[Cell]:
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
-    for _, key, wanted in _LONGBENCH_COLUMNS:
-        scores = [sample["scores"]["accuracy"] for sample in answered if sample["details"][key] == wanted]
+    for _, key, wanted in task.splits:
+        scores = [sample["scores"][task.metric] for sample in answered if sample["details"][key] == wanted]
         yield 100 * fmean(scores) if scores else None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.evaluate.tasks.ruler import words
 
 HAYSTACK: Final = "needle/haystack.txt"
@@ -92,7 +92,7 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"found": float(all(is_named)), "found_share": sum(is_named) / len(is_named)}
 
 
-register(
+TASKS: Final = (
     Task(
         "needle",
         "needle",
@@ -103,5 +103,5 @@ register(
         samples=_DEPTHS,
         max_new_tokens=BUDGET,
         files=(HAYSTACK,),
-    )
+    ),
 )
