@@ -34,9 +34,11 @@ class Prepared:
 
     def said(self) -> list[str]:
         """Return what the data are, in words."""
-        epochs, held = math.ceil(self.plan.epoch(self.recipe.training.steps) * 100) / 100, self.held_out_rows
+        plan, held = self.plan, self.held_out_rows
+        epochs = math.ceil(plan.epoch(self.recipe.training.steps) * 100) / 100
+        rows = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens"
         return [
-            f"data: {len(self.rows):,} rows of up to {self.row_tokens:,} tokens, {self.plan.rows_per_step} a step, read {epochs:g} times",
+            f"data: {rows}, {plan.rows_per_step} a step, read {epochs:g} times",
             f"held out: {len(held):,} rows" if held else "held out: nothing (data.validation=0)",
         ]
 
