@@ -63,7 +63,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
         "run --before": ["run", "r.yaml", "--before", "embed"],
         "run --only-step": ["run", "r.yaml", "--only-step", "embed"],
         "list": ["list", "run"],
-        "prune": ["prune", "run"],
+        "gc": ["gc", "run"],
         "peek": ["peek", "run"],
         "peek NUMBER": ["peek", "run", "0"],
         "stats": ["stats", "run"],
