@@ -50,6 +50,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG"
     )
+    sub.add_argument(
+        "--mixed",
+        action="store_const",
+        const="mixed",
+        default="same",
+        help="report: compare results with different n, seeds or protocols",
+    )
     add_json(sub, about="print JSON: of --dry-run what would be measured, else the score of every task")
     sub.set_defaults(command=_evaluate)
 
@@ -139,7 +146,14 @@ def _evaluate(asked: argparse.Namespace) -> None:
     console = Console(stderr=asked.json)
     form: Literal["text", "json"] = "json" if asked.json else "text"
     if asked.model == "report":
-        command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console, form=form)
+        command.report(
+            asked.files,
+            outputs=asked.output,
+            figures=asked.figures,
+            console=console,
+            form=form,
+            protocols=asked.mixed,
+        )
     elif asked.model == "judge":
         command.judge(asked.files, name=asked.judge, server=_server(asked), console=console, form=form)
     elif asked.model == "import":
