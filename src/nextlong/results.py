@@ -287,7 +287,7 @@ class TokenizerResult(Result):
 
 
 class TokensResult(Result):
-    """Chunks encoded, or copied from an earlier state of the run; `mismatches` are those with other ids than the reference."""
+    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
 
     chunks: int
     tokens: int

@@ -1,4 +1,4 @@
-"""What states are called: readable, unique, stable, and fit for a file's name."""
+"""What variants are called: readable, unique, stable, and fit for a file's name."""
 
 import re
 
@@ -18,7 +18,7 @@ COMPOSED = {
 
 
 def finish(recipe, run_dir):
-    """Record a state as if the recipe had run, and return its name."""
+    """Record a variant as if the recipe had run, and return its name."""
     name = names.name_for(recipe, run_dir)
     folder = run_dir / f"01-compose-{abs(hash(str(names.settings_of(recipe.model_dump(mode='json'))))):x}"
     record.write(recipe, {"compose": Done("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
@@ -27,7 +27,7 @@ def finish(recipe, run_dir):
 
 @pytest.fixture
 def named(recipe_for, tmp_path):
-    """A function of overrides that records a state and returns its name."""
+    """A function of overrides that records a variant and returns its name."""
     return lambda *overrides: finish(recipe_for(tmp_path, *overrides), tmp_path)
 
 
@@ -39,11 +39,11 @@ def test_the_first_is_base_and_others_say_what_differs(named):
     assert named("mine.near_copies=null") == "near_copies=null"
 
 
-def test_the_same_settings_are_the_same_state_whatever_ran_between(named, tmp_path):
+def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):
     asked = [(), ("chunk.max_chars=512",), ("compose.seed=3",)]
     first = [named(*overrides) for overrides in asked]
     assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[::-1]
-    assert record.state_names(tmp_path) == first
+    assert record.variant_names(tmp_path) == first
 
 
 def test_how_to_work_is_no_setting(named):
@@ -72,9 +72,9 @@ def test_a_name_that_was_given_is_the_name(named, tmp_path):
     assert named() == "first"
     assert named("seed=1", "name=second") == "second"
     assert named("seed=1", "name=also") == "also"
-    assert record.state_names(tmp_path) == ["first", "second", "also"]
+    assert record.variant_names(tmp_path) == ["first", "second", "also"]
     with pytest.raises(
-        RecipeError, match=r"name=second: .* has a state of this name with other settings \(now seed=2\)"
+        RecipeError, match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)"
     ):
         named("seed=2", "name=second")
 

@@ -38,8 +38,8 @@ def swept(recipe_for, shared_run, tmp_path_factory):
     return folder
 
 
-def states_of(run_dir):
-    return {path.stem for path in (run_dir / "states").iterdir()}
+def variants_of(run_dir):
+    return {path.stem for path in (run_dir / "variants").iterdir()}
 
 
 def call(capsys, *arguments):
@@ -167,8 +167,8 @@ def test_common_steps_are_shared(swept):
     assert made == {"embed": 1, "mine": 1, "draft": 2, "compose": 4}
 
 
-def test_every_variant_is_a_state_that_opens(swept):
-    assert states_of(swept / "run") == {"base", *NAMES}
+def test_every_variant_is_a_variant_that_opens(swept):
+    assert variants_of(swept / "run") == {"base", *NAMES}
     for name in NAMES:
         run = nextlong.open(f"{swept}/run@{name}")
         assert run.path == swept / "run"
@@ -228,7 +228,7 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsy
     cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
     assert cells == {"2": "12", "9999": "failed", "1": "12"}
     assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
-    assert states_of(own_run) == {"base", "min_meta_chunks=2", "min_meta_chunks=1"}
+    assert variants_of(own_run) == {"base", "min_meta_chunks=2", "min_meta_chunks=1"}
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, False]
     assert rows[1]["tokens"] == ""
@@ -238,9 +238,9 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, has
     path = tmp_path / "my.yaml"
     path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
     arguments = ["sweep", str(path), *OVER]
-    kill_at(arguments, f"*/states/{NAMES[2]}.json")
-    assert NAMES[2] not in states_of(tmp_path / "run")
-    assert nextlong.open(tmp_path / "run").state.name == NAMES[0]
+    kill_at(arguments, f"*/variants/{NAMES[2]}.json")
+    assert NAMES[2] not in variants_of(tmp_path / "run")
+    assert nextlong.open(tmp_path / "run").variant.name == NAMES[0]
     assert cli_main.main(arguments) == 0
     made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())

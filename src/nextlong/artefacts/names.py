@@ -1,4 +1,4 @@
-"""Names: what a state of a run directory is called, and which settings tell it from the others.
+"""Names: what a variant of a run directory is called, and which settings tell it from the others.
 
 In:  recipes, as models or as plain data. Out: names that are readable, unique in their run directory, and stable: one that
 is given once stays, whatever runs later.
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 
-from nextlong.artefacts.record import State, states
+from nextlong.artefacts.record import Variant, variants
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
@@ -26,7 +26,7 @@ LONG_NAME: Final = 32  # where somebody would rather give one
 
 
 def settings_of(recipe: Mapping[str, Any]) -> Json:
-    """Return what a recipe, as plain data, makes a state of, by dotted key."""
+    """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
     except RecipeError:
@@ -62,16 +62,16 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
 
 
 def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None = None) -> str:
-    """Return the name under which a recipe's state is, or will be, recorded.
+    """Return the name under which a recipe's variant is, or will be, recorded.
 
-    The recipe's own `name`, else that of the state with the same settings, else one made of those that differ from the
-    first state's; of a variant of a sweep, of the keys `swept` first. Raises RecipeError if the name is another's.
+    The recipe's own `name`, else that of the variant with the same settings, else one made of those that differ from the
+    first variant's; of a variant of a sweep, of the keys `swept` first. Raises RecipeError if the name is another's.
     """
-    there = states(run_dir)
+    there = variants(run_dir)
     plain = recipe.model_dump(mode="json")
-    alike = [state.name for state in there if not differences(plain, state.recipe)]
+    alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
     if recipe.name is not None:
-        _check_free(recipe.name, [state for state in there if state.name not in alike], plain)
+        _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
         return recipe.name
     differing = differences(plain, there[0].recipe) if there else {}
     wanted = [name_of(differing), name_of(differing, keys="whole")]
@@ -79,18 +79,18 @@ def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None =
         wanted = [name_of(swept), name_of({**swept, **differing}), name_of({**swept, **differing}, keys="whole")]
     if same := [name for name in wanted if name in alike] or ([] if swept else alike):
         return same[0]
-    taken = {state.name for state in there}
+    taken = {variant.name for variant in there}
     numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
     return next(name for name in (*wanted, *numbered) if name not in taken)
 
 
-def _check_free(name: str, others: Sequence[State], recipe: Mapping[str, Any]) -> None:
-    for state in others:
-        if state.name == name:
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, state.recipe).items())
+def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
+    for variant in others:
+        if variant.name == name:
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())
             raise RecipeError(
-                f"name={name}: {state.run_dir} has a state of this name with other settings (now {changed}); choose another "
-                f"name, or give this one up: nextlong prune {state.run_dir} --drop {name}"
+                f"name={name}: {variant.run_dir} has a variant of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong gc {variant.run_dir} --drop {name}"
             )
 
 

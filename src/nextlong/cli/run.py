@@ -35,12 +35,12 @@ def run_and_tell(
     facts = summary.lines(recipe, written.done)
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
-    if others := made.other_states():
-        state = _state(made.state.name, others, made.path, is_given=recipe.name is not None)
-        tables.show_facts([("state", state)], console, beside=facts)
+    if others := made.other_variants():
+        variant = _variant(made.variant.name, others, made.path, is_given=recipe.name is not None)
+        tables.show_facts([("variant", variant)], console, beside=facts)
 
 
-def _state(name: str, others: Sequence[str], run_dir: Path, *, is_given: bool) -> str:
-    """Say what a state is called, beside which others, and how to call it otherwise where that would help."""
+def _variant(name: str, others: Sequence[str], run_dir: Path, *, is_given: bool) -> str:
+    """Say what a variant is called, beside which others, and how to call it otherwise where that would help."""
     told = f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
     return told if is_given or len(name) <= LONG_NAME else f"{told}; --name NAME gives it a shorter name"

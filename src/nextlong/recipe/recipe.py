@@ -31,8 +31,8 @@ from nextlong.recipe.keys import (
     Positive,
     Ray,
     Section,
-    StateName,
     Tokenizer,
+    VariantName,
 )
 from nextlong.recipe.methods import METHODS
 from nextlong.recipe.presets import preset_path
@@ -48,8 +48,8 @@ class Recipe(Section):
     store: Annotated[Named | None, Operational()] = Field(
         None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
     )
-    name: Annotated[StateName | None, Operational()] = Field(
-        None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
+    name: Annotated[VariantName | None, Operational()] = Field(
+        None, description="of this variant of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="of every random draw")
     workers: Annotated[Positive | Auto, Operational()] = Field(

@@ -16,7 +16,7 @@ from nextlong import errors
 from nextlong.artefacts import finished
 from nextlong.artefacts.rows import Rows
 from nextlong.export.rows import Arrangement, SharedChunks, arranged, packed
-from nextlong.runs.opened import Run, check_mix, which_state
+from nextlong.runs.opened import Run, check_mix, which_variant
 
 Split = Literal["train", "validation"]
 RunLike = str | Path | Run
@@ -44,7 +44,7 @@ def choose(
 ) -> Choice:
     """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
     runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    for note in filter(None, map(which_state, runs)):
+    for note in filter(None, map(which_variant, runs)):
         warnings.warn(note, stacklevel=3)
     _check(
         runs,

@@ -11,7 +11,7 @@ from typing import Final
 
 from nextlong.evaluate.scores import chosen_letter
 from nextlong.evaluate.shapes import LongBench
-from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.task import JSON, Request, Sample, Task
 
 DATA: Final = "longbench-v2/data.json"
 BUDGET: Final = 128
@@ -52,7 +52,7 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"accuracy": float(letter == sample.references[0]), "parsed": float(letter is not None)}
 
 
-register(
+TASKS: Final = (
     Task(
         "longbench_v2",
         "longbench-v2",
@@ -63,5 +63,13 @@ register(
         samples=503,
         max_new_tokens=BUDGET,
         files=(DATA,),
-    )
+        splits=(
+            ("Easy", "difficulty", "easy"),
+            ("Hard", "difficulty", "hard"),
+            ("Short", "length", "short"),
+            ("Medium", "length", "medium"),
+            ("Long", "length", "long"),
+        ),
+        about="Documents are cut in their middle to the length; an answer without a letter is wrong (paper, Table 3).",
+    ),
 )

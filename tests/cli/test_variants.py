@@ -1,4 +1,4 @@
-"""Several states in one run directory: listed, named, not taken for one another, pruned."""
+"""Several variants in one run directory: listed, named, not taken for one another, cleaned up."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import nextlong
 from killed import kill_at
 from nextlong import pipeline
 from nextlong.artefacts import record
-from nextlong.cli import states
+from nextlong.cli import variants
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
@@ -24,7 +24,7 @@ NAMES = ["base", "formats=torchtitan", "short"]
 
 @pytest.fixture(scope="module")
 def three(recipe_for, shared_run, tmp_path_factory):
-    """A run directory with three states; read-only."""
+    """A run directory with three variants; read-only."""
     run_dir = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("three") / "run"))
     for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=1024", "name=short"]):
         nextlong.run(recipe_for(run_dir, *overrides))
@@ -53,22 +53,22 @@ def folders(run_dir):
     return {path.name for path in run_dir.glob("[0-9]*")}
 
 
-@pytest.mark.parametrize("command", ["list", "prune"])
-def test_commands_on_all_states_want_the_run_directory(three, call, command):
+@pytest.mark.parametrize("command", ["list", "gc"])
+def test_commands_on_all_variants_want_the_run_directory(three, call, command):
     code, out, err = call(command, f"{three}@short")
     assert (code, out) == (2, "")
-    assert f"{three}@short is one state; name the run directory: {three}" in " ".join(err.split())
+    assert f"{three}@short is one variant; name the run directory: {three}" in " ".join(err.split())
 
 
 # list
 
 
-def test_list_says_what_tells_states_apart(three, call):
+def test_list_says_what_tells_variants_apart(three, call):
     code, out, _ = call("list", three)
     assert code == 0
     heading, *rows, told = out.splitlines()
-    assert heading.split("  ")[0] == "state"
-    assert " ".join(heading.split()) == "state differs in sequences of tokens exports size only its own age"
+    assert heading.split("  ")[0] == "variant"
+    assert " ".join(heading.split()) == "variant differs in sequences of tokens exports size only its own age"
     assert [row.split()[0] for row in rows] == NAMES
     assert "export.formats=torchtitan" in rows[1]
     assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
@@ -94,7 +94,7 @@ def test_list_of_nothing(tmp_path, call):
 # named, everywhere a run goes
 
 
-def test_a_state_goes_wherever_a_run_goes(three, call):
+def test_a_variant_goes_wherever_a_run_goes(three, call):
     for name, tokens in zip(NAMES, ("2,048", "2,049", "1,024"), strict=True):
         assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
         measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
@@ -102,42 +102,44 @@ def test_a_state_goes_wherever_a_run_goes(three, call):
     assert call("verify", f"{three}@base", "--sample", "2")[0] == 0
     assert call("compare", f"{three}@base", f"{three}@short")[0] == 0
     assert call("compare", f"{three}@*", "--csv")[1].count("\n") == 1 + len(NAMES)
-    assert f"{three}@x*: no state matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
+    assert f"{three}@x*: no variant matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
 
 
-def test_export_takes_the_state_that_is_named(own):
+def test_export_takes_the_variant_that_is_named(own):
     written = runs_export.export([f"{own}@base"], formats=["arrow"])
     assert written.recipe.compose.target_tokens == 2048
     assert "arrow" in nextlong.open(f"{own}@base").steps
     assert "arrow" not in nextlong.open(own).steps
 
 
-def test_the_state_that_is_taken_unnamed_is_told(own, call):
-    told = f"{own} holds 3 states; this is short, which ran last, not base, formats=torchtitan (name one as {own}@base)"
+def test_the_variant_that_is_taken_unnamed_is_told(own, call):
+    told = (
+        f"{own} holds 3 variants; this is short, which ran last, not base, formats=torchtitan (name one as {own}@base)"
+    )
     assert told in call("export", own, "--to", "jsonl")[1].splitlines()
     assert told not in call("export", f"{own}@short", "--to", "jsonl")[1]
 
 
 @pytest.mark.heavy
-def test_a_data_set_takes_the_state_that_is_named_and_tells_of_one_that_is_not(three):
+def test_a_data_set_takes_the_variant_that_is_named_and_tells_of_one_that_is_not(three):
     from nextlong.torch import SequenceDataset
 
     assert len(SequenceDataset(f"{three}@base")[0]["input_ids"]) == 2048
-    with pytest.warns(UserWarning, match="holds 3 states; this is short"):
+    with pytest.warns(UserWarning, match="holds 3 variants; this is short"):
         SequenceDataset(three)
     with pytest.raises(RunError, match="do not mix"):
         SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
 
-def test_the_run_says_which_state_it_made(own, recipe_for, tmp_path, call):
+def test_the_run_says_which_variant_it_made(own, recipe_for, tmp_path, call):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
     last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
-    assert last.split(maxsplit=1) == ["state:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
-    assert nextlong.open(own).state.name == "base"
+    assert last.split(maxsplit=1) == ["variant:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
+    assert nextlong.open(own).variant.name == "base"
     code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
     assert code == 2
     assert "name=short:" in err
-    assert "has a state of this name with other settings (now compose.target_tokens=2048)" in err
+    assert "has a variant of this name with other settings (now compose.target_tokens=2048)" in err
 
 
 def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
@@ -147,7 +149,7 @@ def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
     assert f"2,049 tokens of {three}@formats=torchtitan" in err
 
 
-def test_the_same_recipe_again_keeps_what_was_exported_of_its_state(own, recipe_for):
+def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, recipe_for):
     runs_export.export([f"{own}@base"], formats=["arrow"])
     nextlong.run(recipe_for(own))
     assert {"arrow", "parquet", "jsonl"} <= nextlong.open(f"{own}@base").steps.keys()
@@ -156,50 +158,50 @@ def test_the_same_recipe_again_keeps_what_was_exported_of_its_state(own, recipe_
 # prune
 
 
-def test_prune_keeps_every_state_and_removes_what_none_needs(own, call):
+def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     before = folders(own)
     shutil.copytree(next(own.glob("*-draft-*")), own / "09-draft-0123456789ab")
     (own / "77-embed-ba9876543210").mkdir()
     (own / "77-embed-ba9876543210" / "part-00000.vectors.npy").write_bytes(b"x" * 1_500_000)
     (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
-    code, out, err = call("prune", own)
+    code, out, err = call("gc", own)
     assert code == 2
-    assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong prune {own} --yes\n"
-    assert call("prune", own, "--keep", "base")[2].endswith(f"say nextlong prune {own} --keep base --yes\n")
+    assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong gc {own} --yes\n"
+    assert call("gc", own, "--keep", "base")[2].endswith(f"say nextlong gc {own} --keep base --yes\n")
     sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
     assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
     assert sizes[2] == ["1.5", "MB"]
     assert out.splitlines()[3].split()[1:] == ["1.5", "MB", "not", "finished"]
-    assert call("prune", own, "--yes")[0] == 0
+    assert call("gc", own, "--yes")[0] == 0
     assert folders(own) == before
     assert not list(own.rglob(".work-*"))
-    assert call("prune", own, "--yes")[1] == f"{own}: there is nothing that no state needs\n"
+    assert call("gc", own, "--yes")[1] == f"{own}: there is nothing that no variant needs\n"
     for name in NAMES:
         assert all(outcome.result != "breach" for outcome in verify(Path(f"{own}@{name}"), sample=1))
 
 
-def test_prune_drops_states_and_what_they_alone_need(own, call):
-    alone = set(nextlong.open(f"{own}@short").state.steps.values()) - {
-        folder for name in NAMES[:2] for folder in nextlong.open(f"{own}@{name}").state.steps.values()
+def test_gc_drops_variants_and_what_they_alone_need(own, call):
+    alone = set(nextlong.open(f"{own}@short").variant.steps.values()) - {
+        folder for name in NAMES[:2] for folder in nextlong.open(f"{own}@{name}").variant.steps.values()
     }
-    code, out, _ = call("prune", own, "--drop", "short", "--yes")
+    code, out, _ = call("gc", own, "--drop", "short", "--yes")
     assert code == 0
     assert {Path(line.split()[0]).name for line in out.splitlines() if "of short" in line} == alone
     assert not alone & folders(own)
-    assert nextlong.open(own).state.name == "formats=torchtitan"  # the youngest that is left
-    assert call("prune", own, "--keep", "base", "--yes")[0] == 0
+    assert nextlong.open(own).variant.name == "formats=torchtitan"  # the youngest that is left
+    assert call("gc", own, "--keep", "base", "--yes")[0] == 0
     run = nextlong.open(own)
-    assert (run.state.name, run.other_states(), len(run)) == ("base", [], 12)
-    assert folders(own) == set(run.state.steps.values())
+    assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
+    assert folders(own) == set(run.variant.steps.values())
     assert nextlong.Recipe.load(own / "recipe.yaml") == run.recipe
 
 
-def test_prune_keeps_exports_and_mixes_of_a_state_that_stays(own, call):
+def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
     recipe = ["export.pack=8192"]
     packed = runs_export.export([f"{own}@base"], formats=["parquet"], overrides=recipe).done["parquet"].folder
     runs_export.export([f"{own}@base"], formats=["parquet"])  # which the record names from now on
     mixed = runs_export.export([f"{own}@base", f"{own}@short"], formats=["parquet"], overrides=recipe).done
-    assert call("prune", own, "--drop", "short", "--yes")[0] == 0
+    assert call("gc", own, "--drop", "short", "--yes")[0] == 0
     assert packed.is_dir()
     assert mixed["parquet"].folder.is_dir()
     assert mixed["rows"].folder.is_dir()
@@ -208,46 +210,46 @@ def test_prune_keeps_exports_and_mixes_of_a_state_that_stays(own, call):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--drop", "shrot"], "has no state 'shrot'; it has: base, formats=torchtitan, short"),
-        (["--keep", "no"], "has no state 'no'"),
-        (["--drop", *NAMES], "without a state; delete the folder itself"),
+        (["--drop", "shrot"], "has no variant 'shrot'; it has: base, formats=torchtitan, short"),
+        (["--keep", "no"], "has no variant 'no'"),
+        (["--drop", *NAMES], "without a variant; delete the folder itself"),
     ],
 )
-def test_prune_refuses(three, call, options, message):
+def test_gc_refuses(three, call, options, message):
     before = folders(three)
-    code, _, err = call("prune", three, *options, "--yes")
+    code, _, err = call("gc", three, *options, "--yes")
     assert code == 2
     assert message in err
     assert folders(three) == before
 
 
-def test_prune_of_no_run_makes_no_folder(tmp_path, call):
-    assert call("prune", tmp_path / "none", "--yes")[0] == 2
+def test_gc_of_no_run_makes_no_folder(tmp_path, call):
+    assert call("gc", tmp_path / "none", "--yes")[0] == 2
     assert not (tmp_path / "none").exists()
 
 
-def test_prune_asks_on_a_terminal(own, call, monkeypatch):
+def test_gc_asks_on_a_terminal(own, call, monkeypatch):
     before = folders(own)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    assert call("prune", own, "--drop", "short")[:2][0] == 0
+    assert call("gc", own, "--drop", "short")[:2][0] == 0
     assert folders(own) == before
     monkeypatch.setattr("builtins.input", lambda _: "y")
-    assert call("prune", own, "--drop", "short")[0] == 0
+    assert call("gc", own, "--drop", "short")[0] == 0
     assert folders(own) < before
 
 
-def test_prune_waits_for_no_run_that_is_under_way(own, call):
+def test_gc_waits_for_no_run_that_is_under_way(own, call):
     from nextlong.engine import store
 
     with store.locked(own):
-        code, _, err = call("prune", own, "--drop", "short", "--yes")
+        code, _, err = call("gc", own, "--drop", "short", "--yes")
     assert code == 2
     assert "is in use by" in err
 
 
-def test_killed_while_it_prunes_every_listed_state_is_whole(own, call):
-    """SIGKILL at each removal in turn: what is listed opens and verifies, and the next prune finishes."""
+def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
+    """SIGKILL at each removal in turn: what is listed opens and verifies, and the next one finishes."""
     script = (
         "import os, shutil, sys\n"
         "left = int(sys.argv[1])\n"
@@ -264,12 +266,12 @@ def test_killed_while_it_prunes_every_listed_state_is_whole(own, call):
         "main(sys.argv[2:])\n"
     )
     for kills in range(3):
-        command = [sys.executable, "-c", script, str(kills), "prune", str(own), "--keep", "base", "--yes"]
+        command = [sys.executable, "-c", script, str(kills), "gc", str(own), "--keep", "base", "--yes"]
         assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
         for name in [one["name"] for one in json.loads(call("list", own, "--json")[1])]:
             assert len(nextlong.open(f"{own}@{name}")) == 12
-    assert call("prune", own, "--keep", "base", "--yes")[0] == 0
-    assert folders(own) == set(nextlong.open(own).state.steps.values())
+    assert call("gc", own, "--keep", "base", "--yes")[0] == 0
+    assert folders(own) == set(nextlong.open(own).variant.steps.values())
     assert not list(own.glob(".work-*"))
 
 
@@ -278,53 +280,53 @@ def test_killed_while_it_prunes_every_listed_state_is_whole(own, call):
 
 def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
-    before = nextlong.open(own).state
+    before = nextlong.open(own).variant
     over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
-    kill_at(["sweep", tmp_path / "r.yaml", *over], "*/states/position=tail,target_tokens=768.json")
-    assert (own / "states" / "position=tail,target_tokens=512.json").exists()
-    assert nextlong.open(own).state == before
+    kill_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
+    assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
+    assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
 
 
-def test_a_run_under_pipeline_alone_records_its_state(recipe_for, tmp_path):
+def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
-    assert nextlong.open(f"{tmp_path}/run@mine").state.name == "mine"
+    assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
 
 
-def test_the_pages_of_a_state_go_with_it(own, call):
-    names = [state.name for state in record.states(own)]
+def test_the_pages_of_a_variant_go_with_it(own, call):
+    names = [variant.name for variant in record.variants(own)]
     current = record.current(own)
     other = next(name for name in names if name != current)
     for page in (
         "report.html",
         f"report-{other}.html",
         f"report-{other}@{current}.html",
-        "report-2@states@0123abcd.html",
+        "report-2@variants@0123abcd.html",
         "sweep.html",
     ):
         (own / page).write_text(page)
-    assert call("prune", own, "--drop", other, "--yes")[0] == 0
+    assert call("gc", own, "--drop", other, "--yes")[0] == 0
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
 
-def test_the_page_of_a_state_that_the_directory_stood_for_goes_with_it(own, call):
+def test_the_page_of_a_variant_that_the_directory_stood_for_goes_with_it(own, call):
     current = record.current(own)
-    stays = next(state.name for state in record.states(own) if state.name != current)
+    stays = next(variant.name for variant in record.variants(own) if variant.name != current)
     for page in ("report.html", f"report-{stays}.html"):
         (own / page).write_text(page)
-    told = json.loads(call("prune", own, "--keep", stays, "--json")[1])["folders"]
+    told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
     again = f"nextlong report {own}@{stays} makes it again, of {stays}"
     assert [(one["path"], one["why"]) for one in told[-2:]] == [
         (str(own / page), again) for page in ("report.html", f"report-{stays}.html")
     ]
-    code, out, _ = call("prune", own, "--keep", stays, "--yes")
+    code, out, _ = call("gc", own, "--keep", stays, "--yes")
     assert code == 0
     assert "report.html" in out
-    assert ", 2 pages, and the states" in out
+    assert ", 2 pages, and the variants" in out
     assert record.current(own) == stays
     assert not list(own.glob("*.html"))  # `nextlong report` draws it anew
 
 
-def test_of_many_states_the_first_are_named():
-    assert states._first([f"s{n}" for n in range(6)]) == "s0, s1, s2, s3, s4, s5"
-    assert states._first([f"s{n}" for n in range(20)]) == "s0, s1, s2, s3, s4 and 15 more"
+def test_of_many_variants_the_first_are_named():
+    assert variants._first([f"s{n}" for n in range(6)]) == "s0, s1, s2, s3, s4, s5"
+    assert variants._first([f"s{n}" for n in range(20)]) == "s0, s1, s2, s3, s4 and 15 more"
