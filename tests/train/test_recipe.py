@@ -16,11 +16,6 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
         ("training.warmup_steps=100", r"training\.warmup_steps=100 is not less than training\.steps=100"),
         (
-            "memory.context_parallel=8",
-            "drops the document mask in silence.*--emit torchtitan, axolotl, prolong or megatron",
-        ),
-        ("memory.offload=cpu", r"memory\.offload=cpu works with memory\.shard=fsdp2"),
-        (
             "data.parquet=[rows]",
             r"name one of data\.runs, data\.parquet, data\.mds and data\.chat \(there is data\.runs and data\.parquet\)",
         ),

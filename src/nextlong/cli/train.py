@@ -20,7 +20,7 @@ from nextlong.report.tables import PipeConsole as Console
 if TYPE_CHECKING:
     from nextlong.train.recipe import TrainRecipe
 
-_NEEDED = ("torch", "transformers", "accelerate")
+_NEEDED = ("torch", "transformers")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,7 +110,7 @@ def _train(asked: argparse.Namespace) -> None:
     from nextlong.train.start import train
 
     final = train(recipe, Console(stderr=asked.json))
-    if asked.json and os.environ.get("RANK", "0") == "0":
+    if asked.json:
         print_json({"model": str(final), "steps": recipe.training.steps})
 
 
