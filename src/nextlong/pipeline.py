@@ -230,7 +230,7 @@ def route(
 
 def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
-    if recipe.ingest.dedup == "exact":
+    if recipe.ingest.dedup != "minhash":
         return []
     minhash = corpus_steps.minhash_step(ingest, select)
     return [minhash, corpus_steps.near_duplicates_step(recipe, ingest, select, minhash)]

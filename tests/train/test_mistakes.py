@@ -47,7 +47,7 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
         train(train_recipe(), quiet)
 
 
-@pytest.mark.filterwarnings("ignore:.*holds 2 states:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*holds 2 variants:UserWarning")
 def test_a_run_that_has_changed_since(train_recipe, recipe_for, own_run, quiet):
     """Its recipe was run again, with another seed."""
     from nextlong import pipeline

@@ -34,7 +34,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe, done["compose"]))
     facts = [
-        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(done)}"),
+        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
         (
@@ -116,12 +116,12 @@ def _contamination(done: Finished) -> str:
     return f"{counted(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
-def _why_less(done: Finished) -> str:
+def _why_less(recipe: Recipe, done: Finished) -> str:
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
     near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
     reasons = [
-        (selected.duplicates, "exact duplicate"),
+        (selected.duplicates, f"{'normalized' if recipe.ingest.dedup == 'normalized' else 'exact'} duplicate"),
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),

@@ -8,9 +8,9 @@ transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,0
 which it does not do with a cache or a 2-D mask. Here the borders are an argument: without them, and with a padding mask or a
 cache, this attention refuses to run.
 
-Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal` a document at a time; `varlen` is
-`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once, in bfloat16 on a GPU. `auto`: varlen for packed rows in
-bfloat16 on a GPU, sdpa for the others.
+Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` is
+`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once. `auto`: varlen for packed rows in bfloat16
+on a GPU, else sdpa.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def measure(model: Any, rows: TrainingRows, *, most: int, device: torch.device) 
         for number in range(min(most, len(rows))):
             row = rows[number]
             losses = model(**on_device(flat([row]), device), per_token=True).loss.double().cpu().numpy()
-            totals += _tally(row, losses, longest=rows.source.row_tokens)
+            totals += tally(row, losses, longest=rows.source.row_tokens)
     model.train()
-    return _means(totals, longest=rows.source.row_tokens)
+    return means(totals, longest=rows.source.row_tokens)
 
 
 def groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
@@ -84,8 +84,8 @@ def _distance_groups(spans: NDArray[Any]) -> NDArray[np.int64]:
     return groups
 
 
-def _tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
-    """Return the sums of losses and the tokens of each group, (2, groups)."""
+def tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
+    """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
     is_target = row.labels.numpy() != -100
     totals = np.zeros((2, _GROUPS))
     totals[:, 0] = losses[is_target].sum(), is_target.sum()
@@ -96,7 +96,8 @@ def _tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np
     return totals
 
 
-def _means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
+def means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
+    """Return the mean losses of added tallies."""
     sums, counts = totals
     edges = [longest * place // POSITION_BINS for place in range(POSITION_BINS + 1)]
     positions = [f"{first}–{last}" for first, last in pairwise(edges)]

@@ -3,9 +3,9 @@
 In:  a training recipe, the model's config, the lengths of a row's documents.
 Out: bytes by part (weights, gradients, optimizer states, activations) and of one layer by kind of module.
 
-The real model, loss, checkpointing and optimizer run one step under FakeTensorMode, which allocates nothing, while MemTracker counts.
-A model of more than 8 equal layers is run with 2 and with 4 of them; each moment that may be the peak (the backward pass of the last
-layer, of the first layer, the optimizer step) is extended to all layers in a straight line.
+The real model, loss, checkpointing and optimizer run one step under FakeTensorMode, which allocates nothing, while MemTracker
+counts. A model of more than 8 equal layers is run with 2 and with 4 of them; each moment that may be the peak (the backward pass
+of the last layer, of the first layer, the optimizer step) is extended to all layers in a straight line.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def planned(recipe: TrainRecipe) -> Planned:
     Raises RecipeError or CorpusError for steps that training would refuse.
     """
     from nextlong.train import model, rope
+    from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
     from nextlong.train.rows import TrainingRows, source_of
-    from nextlong.train.start import run_tokenizer_of, vocabulary_of
 
     run_tokenizer = run_tokenizer_of(recipe.data)
     config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))

@@ -72,7 +72,7 @@ def _outputs(model: Any, input_ids: torch.Tensor, bounds: Sequence[int]) -> torc
 def measured(recipe: TrainRecipe) -> Iterator[Changed]:
     """Change some documents of a packed row of the recipe, one after the other; yield nothing where every row is one document."""
     from nextlong.train import model
-    from nextlong.train.start import run_tokenizer_of, vocabulary_of
+    from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
 
     run_tokenizer = run_tokenizer_of(recipe.data)
     tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer) if recipe.data.chat else None

@@ -6,22 +6,16 @@ there is gone on with.
 
 from __future__ import annotations
 
-import hashlib
-import math
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.errors import CorpusError, RecipeError
 from nextlong.report import tables
-from nextlong.runs.opened import Run
 from nextlong.train import checkpoint, costs, device, loop, model
-from nextlong.train.batches import plan_batches
 from nextlong.train.metrics import Metrics
-from nextlong.train.recipe import Data, TrainRecipe
-from nextlong.train.rows import Source, TrainingRows, source_of
+from nextlong.train.prepare import prepare
+from nextlong.train.recipe import TrainRecipe
 from nextlong.train.watch import Watcher
 
 
@@ -49,82 +43,24 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     return out / "final"
 
 
-def vocabulary_of(run_tokenizer: Path | None) -> int | None:
-    """Return how many ids a tokenizer has."""
-    if run_tokenizer is None:
-        return None
-    from tokenizers import Tokenizer
-
-    return int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
-
-
-def run_tokenizer_of(data: Data) -> Path | None:
-    """Return the tokenizer file of the first run. Raises RunError for a folder that is no finished run."""
-    if not data.runs:
-        return None
-    return Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
-
-
 def _engine(recipe: TrainRecipe) -> tuple[loop.Engine, list[str]]:
-    run_tokenizer = run_tokenizer_of(recipe.data)
-    vocabulary = vocabulary_of(run_tokenizer)
-    config = model.config_of(recipe, vocabulary=vocabulary)
-    tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer)
-    if run_tokenizer is not None:
-        name = recipe.model.path or "model.scratch"
-        model.check_tokenizer(tokenizer, run_tokenizer=run_tokenizer, model=name, vocabulary=config.vocab_size)
-    rows = source_of(recipe.data, split="train", tokenizer=tokenizer)
-    kept_out = _held_out(recipe, rows, tokenizer, vocabulary=config.vocab_size)
-    row_tokens = recipe.data.pack or rows.row_tokens
-    plan = plan_batches(
-        rows=len(rows),
-        row_tokens=row_tokens,
-        tokens_per_step=recipe.training.tokens_per_step,
-        micro_batch_rows=recipe.training.micro_batch_rows,
-        seed=recipe.seed,
-    )
-    training_rows = TrainingRows(rows, attention=recipe.attention, vocabulary=config.vocab_size)
-    where = device.here()
-    made = model.make(recipe, longest=training_rows.longest_document, vocabulary=vocabulary, device=where)
+    ready, where = prepare(recipe), device.here()
+    sizes = costs.sizes_of(ready.config)
+    made = model.make(recipe, longest=ready.rows.longest_document, vocabulary=ready.config.vocab_size, device=where)
+    lines = [f"model: {sizes.parameters:,} parameters", *made.said, *ready.said(), f"device: {where}"]
     prepared = made.model.to(where)
-    sizes = costs.sizes_of(config)
-    epochs = math.ceil(plan.epoch(recipe.training.steps) * 100) / 100
-    lines = [
-        f"model: {sizes.parameters:,} parameters",
-        *made.said,
-        f"data: {len(rows):,} rows of up to {row_tokens:,} tokens, {plan.rows_per_step} a step, read {epochs:g} times",
-        f"held out: {len(kept_out.source):,} rows" if kept_out else "held out: nothing (data.validation=0)",
-        f"device: {where}",
-    ]
     engine = loop.Engine(
         recipe=recipe,
         device=where,
         model=prepared,
         optimizer=device.optimizer_for(prepared, recipe),
-        tokenizer=tokenizer,
-        rows=training_rows,
-        held_out_rows=kept_out,
-        plan=plan,
-        data=_fingerprint(recipe.data, rows),
+        tokenizer=ready.tokenizer,
+        rows=ready.rows,
+        held_out_rows=ready.held_out_rows,
+        plan=ready.plan,
+        data=ready.data,
     )
     return engine, lines
-
-
-def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any, *, vocabulary: int) -> TrainingRows | None:
-    if not recipe.data.validation:
-        return None
-    try:
-        held_out = source_of(recipe.data, split="validation", tokenizer=tokenizer)
-    except CorpusError as error:
-        raise CorpusError(f"data.validation={recipe.data.validation:g}: {error}") from None
-    if held_out.row_tokens > rows.row_tokens and not recipe.data.pack:
-        raise RecipeError("held-out rows are longer than those trained on; use runs of one length, or set data.pack")
-    return TrainingRows(held_out, attention=recipe.attention, vocabulary=vocabulary)
-
-
-def _fingerprint(data: Data, rows: Source) -> str:
-    composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
-    return hashlib.blake2b(" ".join([*composed, rows.fingerprint]).encode(), digest_size=8).hexdigest()
 
 
 def _tell_resumed(done: int, recipe: TrainRecipe, console: Console) -> None:
