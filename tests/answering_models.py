@@ -158,7 +158,7 @@ def _latent(text):
 
 def _conversation(text):
     mark, number, asked = re.findall(r"Prepend (\w+) to the (\d)\w+ \(1 indexed\) (.+)\. Do not include", text)[-1]
-    told = re.findall(rf"User: Write a {re.escape(asked)}\.\n\nAssistant: (.+?)\n\nUser: ", text, flags=re.DOTALL)
+    told = re.findall(rf"User: Write a {re.escape(asked)}\.\n\nAssistant: (.+?)(?=\n\nUser: )", text, flags=re.DOTALL)
     return mark + told[int(number) - 1]
 
 
