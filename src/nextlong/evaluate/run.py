@@ -174,7 +174,7 @@ def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: 
         "seed": asked.seed,
         "model": identity,
         "data": _hashes(task, length, asked.data),
-        **({"run": _composed(asked.run)} if isinstance(task, Probe) and asked.run else {}),
+        **({"run": _composed(asked.run)} if asked.run and (isinstance(task, Probe) or task.reads == "run") else {}),
     }
 
 

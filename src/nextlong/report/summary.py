@@ -58,7 +58,6 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     facts += _keywords(done)
     facts += exported(recipe, done)
     facts += warned(done)
-    facts.append(("look", f"nextlong peek {recipe.run_dir}"))
     return facts
 
 
