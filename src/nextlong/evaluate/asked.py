@@ -118,4 +118,6 @@ def behind_a_server(probe: Probe) -> EvaluateError:
 def request_of(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
     """Return what a task or probe is asked for."""
     samples = asked.samples or task.samples
-    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead, asked.run)
+    return Request(
+        length or 0, model.prompts.tokenizer, asked.data, samples, asked.seed, model.prompts.overhead, asked.run
+    )

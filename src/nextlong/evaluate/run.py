@@ -149,6 +149,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         seconds = round(time.monotonic() - began, 3)
         about = {
             "nextlong": nextlong.__version__,
+            "engine": model.engine,
             "task": task.name,
             "suite": task.suite,
             "metric": task.metric,
@@ -193,7 +194,9 @@ def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: 
         lines: list[dict[str, JSON]] = []
         for sample in group:
             is_asked = sample is not None and any(sample is one for one in fitting)
-            lines.append(_line(task, sample, next(answers)) if is_asked and sample is not None else {"refused": True})
+            lines.append(
+                _line(model, task, sample, next(answers)) if is_asked and sample is not None else {"refused": True}
+            )
         yield lines
 
 
@@ -207,15 +210,15 @@ def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Samp
 def fits(model: Model, sample: Sample, request: Request) -> bool:
     """Say whether a sample with its answer is no longer than asked, and than the model reads.
 
-    Lengths count no BOS, as RULER's; the last token of an answer is never read, which leaves room for it.
+    Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
     """
-    fed = model.prompt_tokens(sample) + sample.max_new_tokens - 1
+    fed = len(model.prompts.ids(sample)) + model.prompts.budget(sample) - 1
     return request.fits(sample) and (model.context is None or fed <= model.context)
 
 
-def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
+def _line(model: Model, task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     return {
-        "prompt_sha256": results.prompt_hash(sample.text),
+        "prompt_sha256": results.prompt_hash(model.prompts.sent(sample)),
         "answer": answer,
         "references": list(sample.references),
         "scores": dict(task.score(answer, sample)),
