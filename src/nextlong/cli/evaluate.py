@@ -72,7 +72,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     what.add_argument(
-        "--lengths", default="8k..128k", metavar="L,…", help="tokens, answer included (default: 8k..128k)"
+        "--lengths", metavar="L,…", help="tokens, answer included (default: 8k..128k; longbench-v2: 128k)"
     )
     what.add_argument("--samples", type=int, metavar="N", help="the most a task (default: the benchmark's)")
     what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
@@ -197,7 +197,8 @@ def _settings(asked: argparse.Namespace) -> Settings:
         model=asked.model,
         suites=asked.suite or ([] if asked.tasks else ["ruler"]),
         tasks=asked.tasks,
-        lengths=parse_lengths(asked.lengths),
+        lengths=parse_lengths(asked.lengths or "8k..128k"),
+        names_lengths=asked.lengths is not None,
         samples=asked.samples,
         seed=asked.seed,
         data=asked.data,

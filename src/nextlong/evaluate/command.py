@@ -47,6 +47,7 @@ class Settings:
     context: int | None = None
     tokenizer: str | None = None
     server: ServerOptions | None = None
+    names_lengths: bool = True
     purpose: Literal["measure", "plan"] = "measure"
 
 
@@ -69,6 +70,7 @@ def measure(settings: Settings, *, console: Console, form: Form = "text") -> Non
         label=settings.label,
         run=settings.run,
         negatives_cosine=_negatives_cosine(settings.trained_on),
+        names_lengths=settings.names_lengths,
     )
     if settings.purpose == "plan":
         if form == "json":

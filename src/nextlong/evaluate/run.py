@@ -55,6 +55,10 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
     model = open_model()
     check(asked, context=model.context)
     todo = pairs(asked)
+    if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
+        progress.note(
+            "the model has a chat template and is asked to continue texts; --prompt-format chat asks it as a chat model"
+        )
     check_probes(todo, asked, model)
     with store.explained(asked.out):
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: 
     made = _made(task, request, skip, wanted)
     while group := list(islice(made, model.batch(request.length))):
         fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
-        answers = iter(model.answers(fitting)) if fitting else iter(())
+        answers = iter(_final_answers(model, task, fitting))
         lines: list[dict[str, JSON]] = []
         for sample in group:
             is_asked = sample is not None and any(sample is one for one in fitting)
@@ -198,6 +202,15 @@ def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: 
                 _line(model, task, sample, next(answers)) if is_asked and sample is not None else {"refused": True}
             )
         yield lines
+
+
+def _final_answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
+    """Return the answers that are scored: of a task with a follow-up, those to the questions that the first ones make."""
+    answers = list(model.answers(samples)) if samples else []
+    if task.follow_up is None or not answers:
+        return answers
+    asked = [task.follow_up(answer, sample) for answer, sample in zip(answers, samples, strict=True)]
+    return list(model.answers(asked))
 
 
 def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Sample | None]:

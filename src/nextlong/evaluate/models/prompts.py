@@ -111,7 +111,7 @@ class Prompts:
 
     def identity(self) -> dict[str, JSON]:
         """Return what of it names a model in results."""
-        template = getattr(self.template, "chat_template", None)
+        template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
         named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
         return {
             "tokenizer": self.tokenizer.hash,
