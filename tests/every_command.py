@@ -38,10 +38,10 @@ def write_results(folder):
     """Write what an evaluation leaves of one task."""
     (folder / "vt").mkdir(parents=True)
     (folder / "evaluation.json").write_text(
-        json.dumps({"format": 1, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
+        json.dumps({"format": 2, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
     )
     values = {"task": "vt", "length": 8192, "score": 12.5, "samples": [{"details": {}, "scores": {}}]}
-    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 1, **values}))
+    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
 
 
 def every_command(folder, shared_run, recipe_for, monkeypatch):

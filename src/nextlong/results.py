@@ -138,8 +138,9 @@ class FitResult(Result):
 
 
 class ExecutionResult(Result):
-    """How a model runs: `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task; and its width."""
+    """How a model runs (`embed.choose.Execution`), and its width."""
 
+    device: str
     dtype: str
     threads: int
     call_chunks: int
@@ -149,17 +150,10 @@ class ExecutionResult(Result):
 
 
 class EmbedResult(Result):
-    """Vectors of a shard and their width; of a part of it, whose `shard` is named."""
+    """Vectors of a shard, or of a slice of one, and their width."""
 
     chunks: int
     dimensions: int
-    shard: int | None = None
-
-
-class JoinResult(Result):
-    """Shards whose parts were joined."""
-
-    shards: int
 
 
 class DocumentVectorsResult(Result):

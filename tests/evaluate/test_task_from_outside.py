@@ -59,10 +59,13 @@ def test_it_is_measured_and_has_its_tables(bring, tmp_path):
     asked = Asked([all_tasks()["echo"]], [64], tmp_path / "results", DataFiles(None), label="polly")
     measured = evaluate(lambda: Parrot(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
     found = {table.title: table for table in tables.all_tables([measured])}
-    assert found["Parrots, by length"].rows == (("polly", (75.0,)),)
-    assert found["polly: suite parrot, by task"].rows == (("echo", (75.0,)),)
-    assert found["echo by half"].columns == ("Overall", "Odd", "Even")
-    assert found["echo by half"].rows == (("polly, 64", (75.0, 50.0, 100.0)),)
+    shown = {title: [(name, *map(tables.text_of, cells)) for name, cells in found[title].rows] for title in found}
+    assert shown["Parrots, by length"] == [("polly", "75.00 [25.0, 100.0]", "4")]
+    assert shown["polly: suite parrot, by task"] == [("echo", "75.00 [25.0, 100.0]", "4")]
+    assert found["echo by half"].columns == ("Overall", "Odd", "Even", "n")
+    assert shown["echo by half"] == [
+        ("polly, 64", "75.00 [25.0, 100.0]", "50.00 [0.0, 100.0]", "100.00 [100.0, 100.0]", "2–4")
+    ]
 
 
 def test_a_name_that_is_taken_and_what_is_no_task_are_told_with_their_distribution(bring):

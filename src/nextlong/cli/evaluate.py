@@ -50,6 +50,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="report: write the figures there too, as SVG and PNG"
     )
+    sub.add_argument(
+        "--mixed",
+        action="store_const",
+        const="mixed",
+        default="same",
+        help="report: compare results with different n, seeds or protocols",
+    )
     add_json(sub, about="print JSON: of --dry-run what would be measured, else the score of every task")
     sub.set_defaults(command=_evaluate)
 
@@ -61,7 +68,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
         type=_words,
         default=[],
         metavar="NAME,…",
-        help="ruler, needle, helmet, longbench-v2, short, attention, copying, key-values, dependency (default: ruler)",
+        help="ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … (default: ruler)",
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     what.add_argument(
@@ -70,7 +77,9 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     what.add_argument("--samples", type=int, metavar="N", help="the most a task (default: the benchmark's)")
     what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
     what.add_argument("--data", type=Path, metavar="FOLDER", help="your copies of the benchmarks' files")
-    what.add_argument("--run", type=Path, metavar="RUN", help="dependency: the run whose sequences are read")
+    what.add_argument(
+        "--run", type=Path, metavar="RUN", help="dependency, mrcr-mined: the run whose sequences are read"
+    )
     what.add_argument(
         "--trained-on", type=Path, metavar="RUN", help="the run that the model was trained on, for reports"
     )
@@ -137,7 +146,14 @@ def _evaluate(asked: argparse.Namespace) -> None:
     console = Console(stderr=asked.json)
     form: Literal["text", "json"] = "json" if asked.json else "text"
     if asked.model == "report":
-        command.report(asked.files, outputs=asked.output, figures=asked.figures, console=console, form=form)
+        command.report(
+            asked.files,
+            outputs=asked.output,
+            figures=asked.figures,
+            console=console,
+            form=form,
+            protocols=asked.mixed,
+        )
     elif asked.model == "judge":
         command.judge(asked.files, name=asked.judge, server=_server(asked), console=console, form=form)
     elif asked.model == "import":

@@ -66,7 +66,7 @@ def _is_defined(task: Task | Probe, length: int) -> bool:
 def check(asked: Asked, *, context: int | None) -> None:
     """Raise EvaluateError for what would fail later: no run to read, a length beyond the model, a missing file."""
     for task in asked.tasks:
-        if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
+        if task.reads == "run" and asked.run is None:
             raise EvaluateError(f"{task.name}: say --run RUN, the run whose sequences are read")
     missing: dict[str, None] = {}
     for task, length in pairs(asked):
@@ -118,4 +118,4 @@ def behind_a_server(probe: Probe) -> EvaluateError:
 def request_of(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
     """Return what a task or probe is asked for."""
     samples = asked.samples or task.samples
-    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead)
+    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead, asked.run)

@@ -128,14 +128,20 @@ def opened(settings: Settings) -> Model:
 
 
 def report(
-    folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console, form: Form = "text"
+    folders: Sequence[Path],
+    *,
+    outputs: Sequence[Path],
+    figures: Path | None,
+    console: Console,
+    form: Form = "text",
+    protocols: Literal["same", "mixed"] = "same",
 ) -> None:
     """Print the tables of some results, or write them, and their figures; as JSON, every finished task."""
     from nextlong.evaluate.report import show
 
     if not folders:
         raise EvaluateError("report: no results are named; say nextlong evaluate report RESULTS… -o table.html")
-    reported = show.report(folders, outputs=outputs, figures=figures, console=console, form=form)
+    reported = show.report(folders, outputs=outputs, figures=figures, console=console, form=form, protocols=protocols)
     if form == "json":
         _print_json(show.as_json(reported))
 

@@ -96,7 +96,7 @@ def _planned(asked: Asked, task: Task | Probe, length: int | None, context: int 
 
 
 def _trouble(asked: Asked, task: Task | Probe, length: int | None, context: int | None) -> str:
-    if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
+    if task.reads == "run" and asked.run is None:
         return "missing: --run RUN"
     if context is not None and (length or 0) > context:
         return f"too long: the model's context is {context:,}"

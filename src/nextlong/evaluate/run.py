@@ -155,7 +155,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
             "length": length,
         }
         partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on, "seconds": seconds})
-        progress.done(float(values["score"]), samples=int(values["asked"]), refused=int(values["refused"]))
+        progress.done(float(values["score"]), samples=int(values["n"]), refused=int(values["refused"]))
     finally:
         partial.close()
 
@@ -174,7 +174,7 @@ def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: 
         "seed": asked.seed,
         "model": identity,
         "data": _hashes(task, length, asked.data),
-        **({"run": _composed(asked.run)} if isinstance(task, Probe) and asked.run else {}),
+        **({"run": _composed(asked.run)} if asked.run and (isinstance(task, Probe) or task.reads == "run") else {}),
     }
 
 
@@ -230,12 +230,12 @@ def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
             f"no sample of {task.name} fits {length:,} tokens of this tokenizer, {len(lines)} were refused; "
             "give a greater length, or leave the task out"
         )
-    names = asked[0]["scores"]
-    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(asked) for name in names}
+    # A refused sample counts as 0: a model is not better for what does not fit.
+    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(lines) for name in asked[0]["scores"]}
     return {
         "category": task.category,
         "score": means[task.metric],
         "scores": means,
-        "asked": len(asked),
+        "n": len(lines),
         "refused": len(lines) - len(asked),
     }

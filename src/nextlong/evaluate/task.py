@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, Protocol
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from nextlong.evaluate.data import DataFiles
 from nextlong.plugins import Plugins
@@ -36,7 +38,8 @@ class Sample:
     """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model is asked `prompt` as the user.
 
     `input_ids`, where given, are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but need
-    not be tokenized the same again.
+    not be tokenized the same again. `turns`, where given, are the roles and contents of a conversation, which a chat model is
+    asked as such; `prompt` is the same as one text.
     """
 
     prompt: str
@@ -46,6 +49,7 @@ class Sample:
     stop: str | None = None
     details: Mapping[str, JSON] = field(default_factory=dict)
     input_ids: tuple[int, ...] | None = None
+    turns: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
@@ -70,6 +74,7 @@ class Request:
     samples: int | None = None
     seed: int = 42
     overhead: int = 0
+    run: Path | None = None
     advance: Callable[[int], None] = _untold
 
     @property
@@ -89,7 +94,8 @@ class Task:
 
     `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
     entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
-    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there.
+    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there; `reads` says whether
+    it needs the user's run.
 
     Reports have a table a suite, and one a category with the models side by side. `splits` adds one of the score over parts of
     the samples: a column's heading, and the detail of a sample with the value that belongs there. `about` is said below it.
@@ -105,6 +111,7 @@ class Task:
     max_new_tokens: int
     lengths: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
+    reads: Literal["run", "text"] = "text"
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     version: int = 1
@@ -114,6 +121,11 @@ class Task:
     def needs(self, length: int) -> tuple[str, ...]:
         """Return the files that it reads at a length."""
         return (*self.files, *self.files_at.get(length, ()))
+
+
+def prompt_of(name: str) -> str:
+    """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
+    return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 FAMILIES: Final = Plugins("family of tasks", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks", frozenset())

@@ -55,7 +55,6 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         facts.append(("near-copies", f"{counted(sum(left_out), 'document')} left out by the method"))
     facts += exported(recipe, done)
     facts += warned(done)
-    facts.append(("look", f"nextlong peek {recipe.run_dir}"))
     return facts
 
 

@@ -67,7 +67,8 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
     scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
     by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
-    return {"category": "Attention", "scores": scores, "by_layer": by_layer, "asked": len(rows)}
+    outcomes = [float(100 * row[PROBE.metric].mean()) for row in rows]
+    return {"category": "Attention", "scores": scores, "by_layer": by_layer, "outcomes": outcomes, "n": len(rows)}
 
 
 def _prompts(request: Request) -> Iterator[Sample | None]:
