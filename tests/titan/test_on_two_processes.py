@@ -155,8 +155,8 @@ def test_a_packed_row_shared_by_two_processes(trained, own):
 
 
 def test_documents_that_see_each_other_are_noticed(trained, own):
-    leaking, _ = trained("leaking", "training.steps=3", "data.validation=0.2", processes=1, NEXTLONG_TEST_LEAK="1")
-    assert abs(losses(leaking)[0] - losses(own)[0]) > 1e-4
+    leaking, _ = trained("leaking", "training.steps=3", processes=1, NEXTLONG_TEST_LEAK="1")
+    assert abs(losses(leaking)[1] - losses(own)[1]) > 1e-3  # a hundred times what is allowed above
 
 
 def test_a_killed_training_resumes_to_the_same_weights(trained, folder):
