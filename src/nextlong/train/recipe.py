@@ -223,7 +223,12 @@ class TrainRecipe(RecipeFile):
         description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
         "whole row; a NExtLong sequence is one document in any case",
     )
-    attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
+        "auto", description="auto: torch's varlen attention for packed rows in bf16 on a GPU, else sdpa by document"
+    )
+    compile: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compiling"
+    )
     loss_kernel: Literal["auto", "blocks", "liger"] = Field(
         "auto",
         description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
