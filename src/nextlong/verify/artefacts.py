@@ -43,6 +43,11 @@ class Artefacts:
         self.path, index = locate(named.expanduser())
         self.record = index
         if not index.is_file():
+            if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
+                raise RunError(
+                    f"{named} has no variant of the recipe's own settings, because it only ran with --set; name a variant: "
+                    + ", ".join(f"{self.path}@{name}" for name in made)
+                )
             raise RunError(
                 f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "
                 "variants (`nextlong list RUN`)"
