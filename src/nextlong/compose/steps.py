@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from nextlong.artefacts.finished import chunks_of, sequences_per_part, special_ids, token_store
+from nextlong.artefacts.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
 from nextlong.compose.compose import Rules, compose_block, compose_capped
+from nextlong.compose.cut import Texts
 from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import method_of
 from nextlong.plural import counted
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import blocks, draws
+from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks, draws
 from nextlong.recipe.negatives import NEGATIVES
-from nextlong.results import ChunkResult, ComposeResult, DraftResult, DrawResult, NamedChunksResult
+from nextlong.results import (
+    ChunkResult,
+    ComposeResult,
+    DraftResult,
+    DrawResult,
+    NamedChunksResult,
+    TokenizerResult,
+)
 from nextlong.schemas import DropReason, Layout
+from nextlong.similarity.steps import shingle_store
 
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
-def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, named: Step, tokens: Step) -> Step:
-    """DRAFTS and token counts → SEQUENCES."""
+def compose_step(
+    recipe: Recipe,
+    ingest: Step,
+    chunk: Step,
+    tokenizer: Step,
+    named: Step,
+    tokens: Step,
+    *,
+    draft: Step,
+    near_copy_steps: Sequence[Step],
+) -> Step:
+    """DRAFTS and token counts → SEQUENCES; by `near_copy_steps`, where there are any, the cut negatives are judged."""
     compose = recipe.compose
     config: Config = {
         "method": compose.method,
         "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
+        "min_gap_tokens": compose.min_gap_tokens if has_gaps(recipe) else None,
         "position": compose.position,
         "reuse": "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never",
         "seed": recipe.compose_seed,
@@ -37,13 +59,23 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
 
     def tasks(done: Finished) -> list[Task]:
         special = special_ids(done)
+        known: Config = config | {"min_gap_tokens": least_gap_tokens(recipe, done)}
         rules = Rules(
-            joint_tokens=len(special.joint), bos_tokens=len(special.bos), eos_tokens=len(special.eos), **config
+            joint_tokens=len(special.joint), bos_tokens=len(special.bos), eos_tokens=len(special.eos), **known
         )
+        threshold = recipe.mine.near_copies_for(compose.negatives)
+        near_copies = None
+        if near_copy_steps and threshold is not None and compose.fit == "exact":
+            near_copies = (shingle_store(done), done["weights"].file(".weights.npy"), threshold)
         drafts, takes = done["draft"].files(".drafts.arrow"), done["named_chunks"].result(NamedChunksResult).take
         common: dict[str, Any] = {
             "tokens": token_store(done),
-            "chunks": chunks_of(done).files(".chunks.arrow"),
+            "texts": Texts(
+                corpus=corpus(done),
+                token_chars=done["tokenizer"].file(".tokenchars.npy"),
+                tokenizer=done["tokenizer"].file(".tokenizer.json"),
+                near_copies=near_copies,
+            ),
             "rules": rules,
         }
         if max_uses is not None:
@@ -61,8 +93,24 @@ def compose_step(recipe: Recipe, chunk: Step, tokenizer: Step, draft: Step, name
         # Where chunks may be used so often and no more, one sequence waits for those before it.
         tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
-    inputs = (chunk, tokenizer, draft, named, tokens)
-    return Step("compose", 4, config_and_cap, inputs, tasks, ComposeResult, estimate=estimate)
+    inputs = (ingest, chunk, tokenizer, draft, named, tokens, *near_copy_steps)
+    return Step("compose", 5, config_and_cap, inputs, tasks, ComposeResult, estimate=estimate)
+
+
+def has_gaps(recipe: Recipe) -> bool:
+    """Say whether each gap between two meta-chunks is to hold negatives; the paper's Algorithm 1 promises nothing."""
+    return method_of(recipe).layout == Layout.EXTENDED and recipe.compose.fit == "exact"
+
+
+def least_gap_tokens(recipe: Recipe, done: Finished) -> int:
+    """Return `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk of the corpus, by E."""
+    if not has_gaps(recipe):
+        return 0
+    if recipe.compose.min_gap_tokens != "auto":
+        return recipe.compose.min_gap_tokens
+    shards = chunks_of(done).results(ChunkResult)
+    chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
+    return max(1, math.ceil(MIN_GAP_CHUNKS * chars / done["tokenizer"].result(TokenizerResult).chars_per_token))
 
 
 def is_enough(recipe: Recipe, done: Finished) -> bool:
