@@ -95,11 +95,11 @@ def test_a_sequence_of_validation_in_train(packed):
 
 @pytest.fixture
 def parted(exported_run, tmp_path):
-    """A copy divided by chunk too, to damage: eight sequences are train, two validation, two share a chunk with these."""
+    """A copy divided by chunk too, to damage: seven sequences are train, three validation, two share a chunk with these."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
-    asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
+    asked = ["export.validation=0.4", "export.shared_chunks=leave-out", "workers=1"]
     done = runs_export.export([run_dir], formats=["axolotl"], overrides=asked).done
-    assert [total(done["rows"], "left_out"), len(read_index(run_dir, "train"))] == [2, 8]
+    assert [total(done["rows"], "left_out"), len(read_index(run_dir, "train"))] == [2, 7]
     return run_dir
 
 

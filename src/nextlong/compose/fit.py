@@ -215,11 +215,14 @@ def _share_budget(groups: Sequence[Group], room: int, taking: _Taking, least: in
         later = sum(other.cost for other in others[place + 1 :]) + least + joint_tokens + taking.cutter.trimmed_tokens
         walker.take_whole(min(share, left - later) - walker.cost)
         left -= walker.cost
-    left = _fill_up(last, others, last.take_whole(left), taking.used, least)
-    if last.tokens < least:
-        return Dropped(DropReason.NO_NEGATIVES if left or not last.taken else DropReason.TOO_LITTLE_ROOM, meta_tokens)
+    left = last.take_whole(left)
+    if others and left and not last.has_any():
+        return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
+    left = _fill_up(last, others, left, taking.used, least)
     if left:
         return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
+    if last.tokens < least:
+        return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
     return [walker.taken for walker in walkers]
 
 
@@ -311,6 +314,10 @@ class _Walker:
             self._next += 1
         self._next = before
         return False
+
+    def has_any(self) -> bool:
+        """Say whether it has negatives, or could have one."""
+        return bool(self.taken) or self._free() is not None
 
     def keep(self, count: int) -> None:
         """Put all but the first `count` of its negatives back, and walk on from there."""
