@@ -156,7 +156,7 @@ def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_pa
         sequences=1,
         sequences_per_file=(1,),
         dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LITTLE_ROOM: 1},
-        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 2, 5),), DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),)},
+        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 1, 5),), DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),)},
         longest_dropped_tokens=5,
     )
 

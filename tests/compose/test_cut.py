@@ -105,7 +105,7 @@ def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_p
     assert cutter(store, near_copies=False).negative(whole, len(STOCK) + 1, []) is not None
     assert cutter(store).negative(whole, whole.tokens - 2, []) == Cut(whole.tokens - 3, closed=False)
     assert cutter(store).negative(piece(4), 22, [3]) == Cut(21, closed=False)
-    assert cutter(store).negative(piece(4), 30, [4]) is None  # fewer than ten words: only the same ones
+    assert cutter(store).negative(piece(4), 31, [4]) is None  # fewer than ten words: only the same ones
 
 
 def test_another_chunk_is_cut_where_what_is_left_would_repeat_the_meta_document(store):

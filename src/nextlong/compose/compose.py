@@ -39,9 +39,7 @@ from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
-_DROPPED_EXAMPLES = (
-    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
-)
+_DROPPED_EXAMPLES = 100  # of each reason that a task remembers: first chunk, chunks of the (meta-)documents, tokens
 
 
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
@@ -223,7 +221,7 @@ def _compose_file(
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
                 if dropped[spans.reason] <= _DROPPED_EXAMPLES:
-                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(pieces), spans.tokens))
+                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(metas or pieces), spans.tokens))
                 longest = max(longest, spans.tokens if spans.reason in _SHORT else 0)
                 continue
             if uses is not None:

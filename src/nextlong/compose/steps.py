@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from nextlong import schemas
+from nextlong.artefacts import lookup
 from nextlong.artefacts.finished import chunks_of, corpus, sequences_per_part, special_ids, token_store
 from nextlong.compose.compose import Rules, compose_block, compose_capped
 from nextlong.compose.cut import Texts
@@ -30,6 +34,7 @@ from nextlong.results import (
 from nextlong.schemas import DropReason, Layout
 from nextlong.similarity.steps import shingle_store
 
+_EXAMPLES = 3  # of documents that became no sequence, by reason
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
@@ -171,6 +176,28 @@ def dropped(done: Finished) -> dict[str, int]:
     return dict(+reasons)  # without those that never occurred
 
 
+def dropped_examples(done: Finished) -> dict[str, tuple[str, ...]]:
+    """Return some documents that became no sequence, by reason, each with its chunks and tokens."""
+    by_reason: dict[str, list[tuple[int, int, int]]] = {}
+    drafted, composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
+    for remembered in (part.dropped_examples for parts in (drafted, composed) for part in parts):
+        for reason, some in remembered.items():
+            by_reason.setdefault(reason, []).extend(some)
+    where = corpus(done)
+    named = {}
+    for reason, examples in by_reason.items():
+        if not examples:
+            continue
+        ids = np.array([first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64)
+        (doc_rows,) = lookup.chunk_columns(ids, where.chunks, ("doc_row",))
+        names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, where.documents).tolist()
+        named[reason] = tuple(
+            f"{name} ({counted(chunks, 'chunk')}, {tokens:,} tokens)"
+            for name, (_, chunks, tokens) in zip(names, examples, strict=False)
+        )
+    return named
+
+
 def gives_nothing(done: Finished) -> bool:
     """Say whether so many documents gave no sequence at all that drawing more is hardly worth it."""
     return not composed_sequences(done) and sum(dropped(done).values()) >= _HOPELESS
@@ -190,7 +217,11 @@ def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
     else:
         drafts = sum(part.drafts for part in done["draft"].results(DraftResult))
         reasons.append(f"{counted(documents, 'document')} gave {drafts:,} drafts")
-    reasons += [f"{count:,} dropped: {reason}" for reason, count in dropped(done).items()]
+    examples = dropped_examples(done)
+    reasons += [
+        f"{count:,} dropped: {reason}" + (f", such as {examples[reason][0]}" if reason in examples else "")
+        for reason, count in dropped(done).items()
+    ]
     if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
         reasons.append(f"{counted(used_up, 'chunk')} used compose.max_uses={recipe.compose.max_uses} times and no more")
     return reasons
@@ -203,12 +234,19 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     reasons = dropped(done)
     corpus_has = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
-    if set(reasons) == {DropReason.TOO_LONG}:
+    if reasons.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
+        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in reasons else ""
         raise CorpusError(
-            f"{asked} holds none of the documents beside any negative ({corpus_has}); raise it, or add shorter documents"
+            f"{asked} holds none of the documents with negatives between all their chunks ({corpus_has}); raise it{or_lower}, "
+            "or add shorter documents"
         )
     composed = done["compose"].results(ComposeResult)
     longest = max((part.longest_dropped_tokens for part in composed), default=0)
+    if not longest:
+        raise CorpusError(
+            f"{asked} and compose.min_gap_tokens={recipe.compose.min_gap_tokens} ask for more negatives than chunks of this "
+            f"corpus have ({corpus_has}); add documents or lower them{_or_allow_copies(recipe)}"
+        )
     raise CorpusError(
         f"{asked} but the longest sequence that this corpus gives is {longest:,} tokens ({corpus_has}); add documents or "
         f"lower it{_or_allow_copies(recipe)}"
