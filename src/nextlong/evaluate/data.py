@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pyarrow import ArrowException, parquet
+
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import shapes
 
 _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
+_NOLIMA = "amodaresi/NoLiMa on the Hugging Face hub (needlesets/, haystack/; its licence: noncommercial research only)"
 
 SOURCES: Final = {
     "ruler/PaulGrahamEssays.json": f"{_RULER}, whose scripts/data/synthetic/json/download_paulgraham_essay.py writes it; any "
@@ -29,6 +32,15 @@ SOURCES: Final = {
     "ruler/hotpotqa.json": "HotpotQA's hotpot_dev_distractor_v1.json (hotpotqa.github.io), under this name",
     "ruler/english_words.json": f"scripts/data/synthetic/json/english_words.json of {_RULER}",
     "needle/haystack.txt": "any long text; ruler/PaulGrahamEssays.json is read where it is missing",
+    **{
+        f"mrcr/{needles}needle/{needles}needle_{part}.parquet": "openai/mrcr on the Hugging Face hub (MIT)"
+        for needles in (2, 4, 8)
+        for part in (0, 1)
+    },
+    "graphwalks/graphwalks_128k_and_shorter.parquet": "openai/graphwalks on the Hugging Face hub (MIT)",
+    "graphwalks/graphwalks_256k_to_1mil.parquet": "openai/graphwalks on the Hugging Face hub (MIT)",
+    "nolima/needle_set.json": _NOLIMA,
+    **{f"nolima/rand_shuffle/rand_book_{number}.txt": _NOLIMA for number in range(1, 6)},
     "icl/trec/train_5500.label": "TREC's train_5500.label (cogcomp.seas.upenn.edu/Data/QA/QC), Latin-1 or UTF-8",
     "icl/trec/TREC_10.label": "TREC's TREC_10.label (cogcomp.seas.upenn.edu/Data/QA/QC)",
     "icl/banking77/train.csv": "PolyAI-LDN/task-specific-datasets on GitHub, banking_data/train.csv",
@@ -100,6 +112,9 @@ class DataFiles:
 
     def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
         """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items."""
+        if name.endswith(".parquet"):
+            yield from self._parquet(name, shape)
+            return
         text = self.text(name)
         first = text.lstrip()[:1]
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
@@ -120,6 +135,17 @@ class DataFiles:
                         f"the file again: {origin(name)}"
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
+
+    def _parquet(self, name: str, shape: Any) -> Iterator[Any]:
+        path = self.path(name)
+        try:
+            for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
+                for row in batch.to_pylist():
+                    yield self._checked(row, shape, name)
+        except (OSError, ValueError, ArrowException) as error:
+            raise EvaluateError(
+                f"{path} cannot be read as Parquet ({error}); download it again: {origin(name)}"
+            ) from None
 
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
         """Return columns of a CSV file with a header; a quoted field may hold line breaks.

@@ -145,12 +145,12 @@ def _commands(recipe: Replication) -> Iterator[str]:
     yield "  nextlong init data.yaml --preset paper-128k"
     for experiment in recipe.experiments:
         yield f"  nextlong sweep data.yaml --over {KEYS[experiment]}={','.join(map(str, recipe.values(experiment)))}"
-    yield "and for each STATE that `nextlong list RUN` shows and seed SEED (--emit: for another trainer):"
-    yield "  nextlong train init t.yaml --data RUN@STATE --preset paper-128k \\"
+    yield "and for each VARIANT that `nextlong list RUN` shows and seed SEED (--emit: for another trainer):"
+    yield "  nextlong train init t.yaml --data RUN@VARIANT --preset paper-128k \\"
     yield "    --model meta-llama/Meta-Llama-3-8B --set seed=SEED"
     yield f"  torchrun --nnodes {nodes} --nproc-per-node 8 … -m nextlong train t.yaml"
     yield "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency \\"
-    yield "    --lengths 8k..128k --data FOLDER --run RUN@STATE --out results/STATE-SEED"
+    yield "    --lengths 8k..128k --data FOLDER --run RUN@VARIANT --out results/VARIANT-SEED"
     yield "  nextlong evaluate report results/* -o table.html"
 
 

@@ -70,9 +70,9 @@ class Memory:
 def memory(sizes: Sizes, recipe: TrainRecipe, *, row_tokens: int, ranks: int) -> Memory:
     """Estimate the memory of each of `ranks` GPUs; activations as transformers keeps them with the recipe's checkpointing."""
     number = 2 if recipe.training.precision == "bf16" else 4
-    sharers = ranks if recipe.memory.shard == "fsdp2" or recipe.hardware.ranks_per_row > 1 else 1
+    sharers = ranks
     states = 2.0 if recipe.memory.optimizer == "adamw-8bit" else 8.0
-    resting = 0.0 if recipe.memory.offload == "cpu" else sizes.parameters * (4.0 + 4.0 + states) / sharers
+    resting = sizes.parameters * (4.0 + 4.0 + states) / sharers
     trained_here = resting if recipe.model.lora_rank is None else sizes.parameters * number / sharers
     tokens = row_tokens * recipe.training.micro_batch_rows / recipe.hardware.ranks_per_row
     inputs = sizes.layers * tokens * sizes.width * number

@@ -169,8 +169,8 @@ def planned(recipe: TrainRecipe) -> Planned:
     Raises RecipeError or CorpusError for steps that training would refuse.
     """
     from nextlong.train import model, rope
+    from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
     from nextlong.train.rows import TrainingRows, source_of
-    from nextlong.train.start import run_tokenizer_of, vocabulary_of
 
     run_tokenizer = run_tokenizer_of(recipe.data)
     config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))
@@ -181,7 +181,6 @@ def planned(recipe: TrainRecipe) -> Planned:
         row_tokens=recipe.data.pack or rows.source.row_tokens,
         tokens_per_step=recipe.training.tokens_per_step,
         micro_batch_rows=recipe.training.micro_batch_rows,
-        world_size=1,  # how the ranks of `hardware` share a step is checked by `plan`
         seed=recipe.seed,
     )
     said = rope.set_base(
@@ -226,7 +225,7 @@ def facts(whole_plan: Planned) -> list[tuple[str, str]]:
         ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{plan.seconds:.0f} s'} on {where} ({plan.basis})"),
     ]
     if hardware.device != "this" and memory.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
-        from nextlong.train.ranks import memory_knob
+        from nextlong.train.device import memory_knob
 
         shown.append(("too large", f"{hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}"))
     if whole_plan.warning:

@@ -1,6 +1,6 @@
 """Artefacts: the files of a finished run, read by code that shares nothing with what wrote them.
 
-In:  a run directory, or one of its states, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
 
 Ids are looked up shard by shard, so that memory holds one shard's columns and one block of sequences, however large the
 corpus is.
@@ -45,9 +45,14 @@ class Artefacts:
         self.path, index = locate(named.expanduser())
         self.record = index
         if not index.is_file():
+            if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
+                raise RunError(
+                    f"{named} has no variant of the recipe's own settings, because it only ran with --set; name a variant: "
+                    + ", ".join(f"{self.path}@{name}" for name in made)
+                )
             raise RunError(
                 f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "
-                "states (`nextlong list RUN`)"
+                "variants (`nextlong list RUN`)"
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artefacts.names import name_for
-from nextlong.artefacts.record import run_dir_of, state_names, store_of
+from nextlong.artefacts.record import run_dir_of, store_of, variant_names
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.parts import whole_files
@@ -128,7 +128,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
     _check_writable(run_dir)
     if asked.chunks is not None:
         states = ["" for _ in steps]  # of another corpus
-    elif name_for(recipe, run_dir) not in state_names(run_dir):  # as a run does
+    elif name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
         check_named_ids(recipe.ingest.sources, files)
         check_enough(recipe, files)
     plan = make(recipe, files, steps, asked)
