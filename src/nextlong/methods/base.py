@@ -141,12 +141,14 @@ class Draft(NamedTuple):
 class Drafted:
     """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
 
-    `near_copies` says how many documents the method left out as near-copies of others, None if it leaves out none.
+    `near_copies` says how many documents the method left out as near-copies of others, None if it leaves out none;
+    `unshared_keywords` how many because no other document has a keyword of theirs, None if it looks at none.
     """
 
     drafts: Sequence[Draft] = field(default_factory=list)
     starved: int = 0
     near_copies: int | None = None
+    unshared_keywords: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

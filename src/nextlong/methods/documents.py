@@ -83,6 +83,7 @@ def draft_documents(
         limited=len(drafted.drafts) == request.sequences,
         starved=drafted.starved if searched < len(rows) - 1 else 0,
         near_copy_documents=drafted.near_copies,
+        unshared_keywords=drafted.unshared_keywords,
     )
 
 

@@ -232,7 +232,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         tasks=per_shard,
         rate=TRIED if options.queries == "extractive" else "queries",
     )
-    return Step("keywords", 1, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
+    return Step("keywords", 2, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def draft_documents_step(

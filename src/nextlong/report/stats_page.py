@@ -92,11 +92,25 @@ def _yield(stats: Stats) -> Rows:
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
     if stats.near_copy_documents is not None:
         rows.append(("near-copies", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
+    rows += _keywords(stats)
+    if stats.in_parts is not None:
+        split = stats.in_parts
+        rows.append(("in parts", f"{split.in_parts:,} of {split.documents:,} documents ({split.share:.1%})"))
     contaminated = stats.contaminated or {}
     return [
         *rows,
         *((f"contaminated by {file}", f"{counted(count, 'chunk')} left out") for file, count in contaminated.items()),
     ]
+
+
+def _keywords(stats: Stats) -> Rows:
+    rows = [
+        (f"without keywords in {source}", f"{of.documents - of.with_keywords:,} of {of.documents:,} documents left out")
+        for source, of in (stats.keywords or {}).items()
+    ]
+    if stats.unshared_keywords is not None:
+        rows.append(("unshared keywords", f"{counted(stats.unshared_keywords, 'document')} left out by the method"))
+    return rows
 
 
 def _left_out(stats: Stats) -> Rows:

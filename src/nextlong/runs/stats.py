@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -67,6 +67,32 @@ class Yield:
 
 
 @dataclass(frozen=True)
+class WithKeywords:
+    """Of the `documents` of a source, or of all, so many have a keyword."""
+
+    documents: int
+    with_keywords: int
+
+    @property
+    def share_without(self) -> float:
+        """Return what part of the documents has no keyword."""
+        return 1 - self.with_keywords / max(1, self.documents)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Of `documents`, each counted in every sequence that holds it, so many stand in parts with others in between."""
+
+    in_parts: int
+    documents: int
+
+    @property
+    def share(self) -> float:
+        """Return what part of the documents stands in parts."""
+        return self.in_parts / max(1, self.documents)
+
+
+@dataclass(frozen=True)
 class RankMean:
     """The mean cosine of the negatives that stand `rank`-th beside their meta-chunk (or documents behind the first)."""
 
@@ -118,6 +144,9 @@ class Stats:
     near_copies: int | None
     repeated_passages: int | None
     near_copy_documents: int | None  # documents that the method itself left out as near-copies
+    keywords: dict[str, WithKeywords] | None  # by source
+    unshared_keywords: int | None  # documents left out because no other has a keyword of theirs
+    in_parts: InParts | None
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
@@ -164,7 +193,7 @@ class _Counting:
         self.negatives = Negatives()
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
-        self.own_document = self.repeated = 0
+        self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
         self.whole_chars = self.whole_tokens = 0
 
     def add(self, block: Block) -> None:
@@ -179,6 +208,9 @@ class _Counting:
         self.negatives.add(block)
         self.own_document += spans.own_document_negatives(block)
         self.repeated += spans.repeated_chunks(block)
+        in_parts, documents = spans.documents_in_parts(block)
+        self.in_parts += in_parts
+        self.in_sequences += documents
         np.add.at(self.role_tokens, block.roles, block.lengths)
 
     def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
@@ -236,6 +268,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
         near_copy_documents=_counted(part.near_copy_documents for part in drafted),
+        keywords=_keywords(run),
+        unshared_keywords=_counted(part.unshared_keywords for part in drafted),
+        in_parts=InParts(counting.in_parts, counting.in_sequences)
+        if method.layout == schemas.Layout.INTERLEAVED
+        else None,
         contaminated=_contaminated(run),
         left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
@@ -276,6 +313,19 @@ def _counted(counts: Iterable[int | None]) -> int | None:
     """Return the sum of what tasks counted, None if none of them did."""
     counted = [count for count in counts if count is not None]
     return sum(counted) if counted else None
+
+
+def _keywords(run: Run) -> dict[str, WithKeywords] | None:
+    return with_keywords(run.steps["keywords"].results(KeywordsResult)) if "keywords" in run.steps else None
+
+
+def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
+    """Return for each source how many of its documents have keywords."""
+    documents, found = Counter[str](), Counter[str]()
+    for shard in shards:
+        documents[shard.source] += shard.documents
+        found[shard.source] += shard.with_keywords
+    return {source: WithKeywords(count, found[source]) for source, count in documents.items() if count}
 
 
 def _contaminated(run: Run) -> dict[str, int] | None:

@@ -35,6 +35,8 @@ MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
+MOST_WITHOUT_KEYWORDS: Final = 0.05  # of a source's documents
+LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,34 @@ def _many_near_copies(seen: Seen) -> str:
     )
 
 
+def _no_keywords(seen: Seen) -> str:
+    without = {
+        source: of for source, of in (seen.stats.keywords or {}).items() if of.share_without > MOST_WITHOUT_KEYWORDS
+    }
+    if not without:
+        return ""
+    names = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}
+    told = ", ".join(
+        f"{of.documents - of.with_keywords:,} of {of.documents:,} of {names.get(source, source)} ({of.share_without:.0%})"
+        for source, of in without.items()
+    )
+    return (
+        f"documents without a keyword stand in no sequence: {told}; lower quest.min_keyword_score or min_keyword_chars, or name a "
+        "model that makes queries of such texts (quest.queries)"
+    )
+
+
+def _hardly_in_parts(seen: Seen) -> str:
+    split = seen.stats.in_parts
+    if split is None or split.share >= LEAST_IN_PARTS:
+        return ""
+    return (
+        f"{split.in_parts:,} of the {split.documents:,} documents in the sequences ({split.share:.1%}) stand in more than one "
+        "part, so the data are nearly those of compose.method=standard: a document is cut at its chunks, and most have one; "
+        "lower chunk.max_chars, or take longer documents"
+    )
+
+
 def _repeats_itself(seen: Seen) -> bool:
     return seen.stats.repeat_meta_chunks  # by design, an ablation's control
 
@@ -308,6 +338,8 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "many-dropped": _many_dropped,
     "much-cut-off": _much_cut_off,
     "many-near-copies": _many_near_copies,
+    "no-keywords": _no_keywords,
+    "hardly-in-parts": _hardly_in_parts,
     "low-meta-share": _low_meta_share,
     "high-meta-share": _high_meta_share,
     "near-identical-negatives": _near_identical,

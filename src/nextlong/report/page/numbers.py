@@ -197,12 +197,23 @@ def left_out(plain: Plain) -> list[Row]:
             row("near-copies left out of the drafts", plain, ("near_copies",)),
             row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
             row("documents that the method left out as near-copies", plain, ("near_copy_documents",)),
+            *_without_keywords(plain),
+            row("documents whose keywords no other document has", plain, ("unshared_keywords",)),
+            row("documents in parts with others in between", plain, ("in_parts", "in_parts")),
             *(
                 row(f"chunks that share text with {file}", plain, ("contaminated", file), is_foreign=True)
                 for file in files
             ),
         ]
     )
+
+
+def _without_keywords(plain: Plain) -> list[Row]:
+    sources = dict.fromkeys(source for stats in plain for source in stats["keywords"] or {})
+    return [
+        row(f"documents of {source} that have a keyword", plain, ("keywords", source, "with_keywords"), is_foreign=True)
+        for source in sources
+    ]
 
 
 def leaks(plain: Plain) -> list[Row]:
