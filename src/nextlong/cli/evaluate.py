@@ -72,7 +72,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     what.add_argument(
-        "--lengths", default="8k..128k", metavar="L,…", help="tokens, answer included (default: 8k..128k)"
+        "--lengths", metavar="L,…", help="tokens, answer included (default: 8k..128k; longbench-v2: 128k)"
     )
     what.add_argument("--samples", type=int, metavar="N", help="the most a task (default: the benchmark's)")
     what.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, RULER's and HELMET's)")
@@ -94,14 +94,28 @@ def _add_how(sub: argparse.ArgumentParser) -> None:
     how = sub.add_argument_group("how the model is asked")
     how.add_argument(
         "--prompt-format",
-        choices=("completion", "chat"),
+        choices=("completion", "chat", "messages"),
         default="completion",
-        help="base or chat model (default: completion)",
+        help="base model, chat model, or a server's own template (default: completion)",
     )
+    how.add_argument(
+        "--thinking",
+        type=int,
+        default=0,
+        metavar="N",
+        help="chat: let the model reason first, in N tokens beyond the length",
+    )
+    how.add_argument(
+        "--engine",
+        choices=("transformers", "vllm"),
+        default="transformers",
+        help="what runs it (default: transformers)",
+    )
+    how.add_argument("--gpus", type=int, default=1, metavar="N", help="vllm: split the model over N GPUs (default: 1)")
     how.add_argument(
         "--context", type=int, metavar="N", help="the most tokens (default: what the model's configuration says)"
     )
-    how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
+    how.add_argument("--device", default="auto", help="auto, cpu, cuda:1; sharded: over all GPUs (default: auto)")
     how.add_argument(
         "--dtype",
         choices=("auto", "bfloat16", "float16", "float32"),
@@ -139,7 +153,7 @@ def _evaluate(asked: argparse.Namespace) -> None:
 
     if asked.model not in ("report", "judge", "import") and asked.files:
         raise EvaluateError(f"{asked.files[0]} stands behind the model; one model is evaluated at a time")
-    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context"):
+    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
@@ -168,7 +182,10 @@ def _settings(asked: argparse.Namespace) -> Settings:
     from nextlong.evaluate.models.huggingface import LoadOptions
 
     load = LoadOptions(
+        engine=asked.engine,
+        gpus=asked.gpus,
         prompt_format=asked.prompt_format,
+        thinking=asked.thinking,
         device=asked.device,
         dtype=asked.dtype,
         attention=asked.attention,
@@ -180,7 +197,8 @@ def _settings(asked: argparse.Namespace) -> Settings:
         model=asked.model,
         suites=asked.suite or ([] if asked.tasks else ["ruler"]),
         tasks=asked.tasks,
-        lengths=parse_lengths(asked.lengths),
+        lengths=parse_lengths(asked.lengths or "8k..128k"),
+        names_lengths=asked.lengths is not None,
         samples=asked.samples,
         seed=asked.seed,
         data=asked.data,
@@ -205,6 +223,7 @@ def _server(asked: argparse.Namespace) -> ServerOptions | None:
         url=asked.url,
         context=asked.context,
         prompt_format=asked.prompt_format,
+        thinking=asked.thinking,
         api_key_env=asked.api_key_env,
         concurrency=asked.concurrency,
         max_attempts=asked.max_attempts,

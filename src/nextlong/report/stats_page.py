@@ -84,8 +84,12 @@ def _yield(stats: Stats) -> Rows:
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
     rows.append(("drawn" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, which are"))
     parts = [("kept", yields.kept), ("spare", yields.spare), ("untried", yields.untried)]
-    parts += [(f"dropped: {reason}", count) for reason, count in yields.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
+    for reason, count in yields.dropped.items():
+        examples = yields.dropped_examples.get(reason, ())
+        rows.append((f"dropped: {reason}", f"{count:,}" + (f", such as {'; '.join(examples)}" if examples else "")))
+    if not yields.dropped:
+        rows.append(("dropped", "0"))
     if stats.cut_off is not None:
         rows.append(("cut off", f"{stats.cut_off.tokens:,} tokens of documents ({stats.cut_off.share:.1%})"))
     if stats.near_copies is not None:

@@ -22,7 +22,7 @@ from nextlong.artefacts import finished, left_out, lookup
 from nextlong.artefacts.left_out import LeftOut
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.compose.steps import composed_sequences, draw_of, dropped
+from nextlong.compose.steps import composed_sequences, draw_of, dropped, dropped_examples
 from nextlong.methods.base import method_of
 from nextlong.plain_data import Json
 from nextlong.recipe.negatives import NEGATIVES
@@ -65,6 +65,7 @@ class Yield:
     untried: int
     short: int
     dropped: dict[str, int]
+    dropped_examples: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ def _yield(run: Run) -> Yield:
         untried=begun - documents + drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
+        dropped_examples=dropped_examples(run.steps),
     )
 
 
