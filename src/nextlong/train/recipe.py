@@ -166,14 +166,24 @@ class Watch(Section):
 
 
 class Hardware(Section):
-    """What --dry-run plans for."""
+    """What to train on: --dry-run plans for it, and more than one device is trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="this: measured here, on this machine"
+        "this", description="for --dry-run; this: measured here, on this machine"
     )
-    count: Positive = 1
-    ranks_per_row: Positive = Field(
-        1, description="context or sequence parallel ranks that share a row, as set in the training engine"
+    count: Positive = Field(1, description="devices in all; more than one: --engine torchtitan")
+    ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
+
+
+class Torchtitan(Section):
+    """What the engine torchtitan is asked for beyond the keys above."""
+
+    float8: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: matrices multiply in 8 bits (needs torchao, H100 or later)"
+    )
+    options: tuple[str, ...] = Field(
+        (),
+        description='of its own command line, such as ["--profiler.enable_profiling"]; they override what the recipe says',
     )
 
 
@@ -230,6 +240,7 @@ class TrainRecipe(RecipeFile):
     held_out: HeldOut = HeldOut()
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
+    torchtitan: Torchtitan = Torchtitan()
 
     def trained_keys(self) -> Json:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
