@@ -4,23 +4,22 @@ import re
 from collections import Counter
 
 from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.models.prompts import Prompts
 
 
 class Oracle:
     """Answers from the text alone: it is never shown the references."""
 
     context = None
-    overhead = 0
+    engine = "test 1"
 
     def __init__(self, backend):
         self.tokenizer = TextTokenizer(backend)
+        self.prompts = Prompts(self.tokenizer)
         self.asked = []
 
     def identity(self):
         return {"kind": "test", "name": type(self).__name__}
-
-    def prompt_tokens(self, sample):
-        return len(self.tokenizer.with_prefix(self.tokenizer.encode(sample.text)))
 
     def batch(self, length):
         return 3

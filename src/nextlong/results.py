@@ -234,11 +234,12 @@ class LengthsResult(Result):
 
 
 class KeywordsResult(Result):
-    """Documents, those that have a keyword, and what the keywords were taken from."""
+    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
 
     documents: int
     with_keywords: int
     queries: str
+    source: str = ""
 
 
 class DraftResult(Result):
@@ -246,8 +247,9 @@ class DraftResult(Result):
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
     `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
-    whole documents leaves out. `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a
-    chunk, and the first chunk and the chunks of what it repeats.
+    whole documents leaves out, and `unshared_keywords`, those that it leaves out because no other has their keywords.
+    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and
+    the chunks of what it repeats.
     """
 
     drafts: int
@@ -258,6 +260,7 @@ class DraftResult(Result):
     near_copies: int | None = None
     repeated_passages: int | None = None
     near_copy_documents: int | None = None
+    unshared_keywords: int | None = None
     near_copy_examples: Examples = ()
 
 

@@ -29,6 +29,10 @@ class Tokenizer(Protocol):
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The special ids that the tokenizer puts before a text."""
+
     def boundaries(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [start, end) of each token of a text."""
 
@@ -93,7 +97,9 @@ class Task:
     """A named generator of samples with its scorer.
 
     `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
-    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
+    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `usual_length` is the only one
+    that is measured unless the user names lengths. `follow_up` makes of an answer the question whose answer is scored.
+    `files` are what it reads at
     each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there; `reads` says whether
     it needs the user's run.
 
@@ -110,11 +116,13 @@ class Task:
     samples: int
     max_new_tokens: int
     lengths: tuple[int, ...] = ()
+    usual_length: int | None = None
     files: tuple[str, ...] = ()
     reads: Literal["run", "text"] = "text"
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     version: int = 1
+    follow_up: Callable[[str, Sample], Sample] | None = None
     splits: tuple[tuple[str, str, JSON], ...] = ()
     about: str = ""
 

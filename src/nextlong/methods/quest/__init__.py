@@ -36,6 +36,7 @@ class QuestMethod(DocumentMethod[Quest]):
         arxiv="2405.19846",
         year=2024,
     )
+    version = 2  # counts what it leaves out
     Options = Quest
     needs = frozenset({Need.KEYWORDS})
 
@@ -50,6 +51,7 @@ class QuestMethod(DocumentMethod[Quest]):
 
     def draft(self, documents: Documents, options: Quest, request: Request) -> Drafted:
         """Return sequences of documents that share a keyword."""
+        assert documents.keywords is not None
         index = quest.draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
         pieces = quest.draft(
             index,
@@ -61,7 +63,9 @@ class QuestMethod(DocumentMethod[Quest]):
             split_ratio=options.split_ratio,
             oversample=options.oversample,
         )
-        return Drafted(drafts=[whole(piece) for piece in pieces])
+        with_keywords = documents.keywords.value_lengths().to_numpy(zero_copy_only=False) > 0
+        unshared = int((with_keywords & (index.keyword_of < 0)).sum())
+        return Drafted(drafts=[whole(piece) for piece in pieces], unshared_keywords=unshared)
 
 
 METHOD = QuestMethod()
