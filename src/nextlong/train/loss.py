@@ -18,6 +18,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from nextlong.errors import RecipeError
+
 BLOCK_TOKENS: Final = 2048
 IGNORED: Final = -100
 
@@ -33,6 +35,10 @@ def install(
     all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
     Works under autocast and PEFT, because it is the model's own forward pass.
     """
+    if model.get_decoder() is model:
+        raise RecipeError(
+            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
+        )
     stock, summed = model.forward, summed_by or sum_of_losses
 
     def forward(
@@ -57,6 +63,11 @@ def install(
         return CausalLMOutputWithPast(loss=summed(hidden, labels, **how) / items)
 
     model.own_forward, model.forward = stock, MethodType(forward, model)
+
+
+def layers_of(model: Any) -> torch.nn.ModuleList:
+    """Return the layers of a model's decoder, whatever their name is."""
+    return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
 
 
 def count_labels(labels: torch.Tensor) -> int:
