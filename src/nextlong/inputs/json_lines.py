@@ -195,13 +195,25 @@ def _why_no_text(value: Any) -> RejectKind:
 
 
 def head(stream: Any, file: InputFile) -> Iterator[Json]:
-    """Yield the first objects. Raises CorpusError for a file that is one array."""
+    """Yield the first objects; a line that is none costs itself.
+
+    Raises CorpusError for a file that is one array, ValueError if no line is an object.
+    """
+    problem: ValueError | None = None
+    has_objects = False
     for number, line in enumerate(_first_lines(stream)):
         if number == 0:
             _refuse_array(file, line)
-        value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+        try:
+            value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+        except orjson.JSONDecodeError as error:
+            problem = problem or error
+            continue
         if isinstance(value, dict):
+            has_objects = True
             yield value
+    if problem and not has_objects:
+        raise problem
 
 
 def _first_lines(stream: Any) -> Iterator[bytes]:
