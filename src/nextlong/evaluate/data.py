@@ -41,6 +41,8 @@ SOURCES: Final = {
     "infinitebench/longbook_qa_eng.jsonl": "InfiniteBench's longbook_qa_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
     "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl "
     "(xinrongzhang2022/InfiniteBench on the hub)",
+    "helmet/llama2/tokenizer.json": "Llama 2's tokenizer.json (hf-internal-testing/llama-tokenizer on the hub has it), with which "
+    "HELMET counts the tokens of a story for every model",
     "narrativeqa/test.jsonl": "NarrativeQA's test split, a JSON line a question: document.text, question.text, answers[].text "
     "(`datasets.load_dataset('deepmind/narrativeqa', split='test').to_json(…)`)",
     "narrativeqa/train.jsonl": "NarrativeQA's train split, as its test split; two questions of it are shown as examples",

@@ -216,6 +216,7 @@ def fits(model: Model, sample: Sample, request: Request) -> bool:
 def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     return {
         "prompt_sha256": results.prompt_hash(sample.text),
+        "answer_prefix": sample.answer_prefix,
         "answer": answer,
         "references": list(sample.references),
         "scores": dict(task.score(answer, sample)),

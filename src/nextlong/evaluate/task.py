@@ -30,6 +30,10 @@ class Tokenizer(Protocol):
     def boundaries(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [start, end) of each token of a text."""
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The special ids that are put before a text, such as BOS."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -51,6 +55,10 @@ class Sample:
     def text(self) -> str:
         """The whole text that the model continues."""
         return self.prompt + self.answer_prefix
+
+    def completed(self, answer: str) -> str:
+        """Return an answer behind the words that it continues, which HELMET scores and shows to its judge."""
+        return self.answer_prefix.lstrip("\n") + answer
 
 
 def _untold(_: int) -> None:
