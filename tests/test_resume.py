@@ -88,8 +88,8 @@ def files_made(run_dir):
 
 
 def parts_of(run_dir):
-    """Return the pattern of what the head of a run brings to the disk: each file once its task is done and again with its step."""
-    return f"{run_dir}/[0-9]*/part-*"
+    """Return the pattern of what the head of a run changes where a step ends: its manifest, and the markers of its parts."""
+    return f"{run_dir}/[0-9]*/.*"
 
 
 # killed

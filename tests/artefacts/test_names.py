@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nextlong.artefacts import names, record
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
 
 COMPOSED = {
     "counts": {"sequences": 4, "sequences_per_file": [4], "dropped": {}, "longest_dropped_tokens": 0},
@@ -85,22 +86,32 @@ def test_a_name_that_none_can_have(recipe_for, tmp_path, name):
         recipe_for(tmp_path, f"name='{name}'")
 
 
-def test_a_swept_variant_is_named_by_its_keys_and_by_more_where_that_is_taken(recipe_for, tmp_path, named):
-    named()
-    swept = {"chunk.max_chars": 512}
+def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
+    run_dir, path = tmp_path / "run", tmp_path / "r.yaml"
+    run_dir.mkdir()
+    path.write_text(recipe_for(run_dir).dump())
 
     def name(*overrides):
-        return names.name_for(recipe_for(tmp_path, "chunk.max_chars=512", *overrides), tmp_path, swept=swept)
+        return finish(Recipe.load(path, overrides=overrides), run_dir)
 
-    assert name() == "max_chars=512"
-    named("chunk.max_chars=512", "name='max_chars=512'")
-    assert name() == "max_chars=512"
-    assert name("seed=1") == "max_chars=512,seed=1"
-    base = names.name_for(recipe_for(tmp_path), tmp_path, swept={"chunk.max_chars": 256})
-    assert base == "max_chars=256"  # by its keys, though base has the same settings
+    assert name("chunk.max_chars=512") == "max_chars=512"
+    assert record.current(run_dir) is None
+    assert name("compose.method=knn") == "method=knn"
+    assert name("workers=3", "chunk={max_chars: 700}") == "max_chars=700"
+    assert name("workers=3") == name() == "base"
+    assert record.current(run_dir) == "base"
+    path.write_text(path.read_text().replace("max_chars: 256", "max_chars: 512"))
+    assert (name(), record.current(run_dir)) == ("max_chars=512", "max_chars=512")
+    assert name("seed=1") == "seed=1"
+    path.write_text(path.read_text().replace("max_chars: 512", "max_chars: 900"))
+    assert name("seed=1") == "seed=1-2"
 
 
-@given(st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text()))))
+@given(
+    st.dictionaries(
+        st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text())), min_size=1
+    )
+)
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = names.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)

@@ -1,6 +1,5 @@
 """Which variant a name means, and what a directory stands for."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,6 @@ def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
     assert str(nextlong.open(f"{own_run}@base")) == f"{own_run}@base"
     with pytest.raises(RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "):
         nextlong.open(f"{own_run}@best")
-
-
-def test_a_run_of_an_earlier_version_is_told_what_to_do(own_run):
-    old = json.loads((own_run / "variants" / "base.json").read_text())
-    (own_run / "run.json").write_text(json.dumps({key: old[key] for key in ("steps", "sequences_per_part", "recipe")}))
-    with pytest.raises(
-        RunError, match=r"earlier version of nextlong, whose runs have no variants; run its recipe again"
-    ):
-        nextlong.open(own_run)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'])

@@ -26,8 +26,10 @@ NAMES = ["base", "formats=torchtitan", "short"]
 def three(recipe_for, shared_run, tmp_path_factory):
     """A run directory with three variants; read-only."""
     run_dir = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("three") / "run"))
+    recipe = run_dir.parent / "my.yaml"
+    recipe.write_text(recipe_for(run_dir).dump())
     for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=1024", "name=short"]):
-        nextlong.run(recipe_for(run_dir, *overrides))
+        nextlong.run(nextlong.Recipe.load(recipe, overrides=overrides))
     return run_dir
 
 
@@ -73,13 +75,13 @@ def test_list_says_what_tells_variants_apart(three, call):
     assert "export.formats=torchtitan" in rows[1]
     assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
     assert rows[2].split()[1:4] == ["compose.target_tokens=1024", "12", "1,024"]
-    assert told == f"{three} without a name is short; the others are {three}@NAME"
+    assert told == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
 
 
 def test_list_as_json(three, call):
     listed = json.loads(call("list", three, "--json")[1])
     assert [one["name"] for one in listed] == NAMES
-    assert [one["is_current"] for one in listed] == [False, False, True]
+    assert [one["is_current"] for one in listed] == [True, False, False]
     assert listed[2]["differs"] == {"compose.target_tokens": 1024}
     assert all((three / folder).is_dir() for one in listed for folder in one["exports"].values())
     assert all(0 < one["alone_bytes"] < one["bytes"] for one in listed)
@@ -106,27 +108,75 @@ def test_a_variant_goes_wherever_a_run_goes(three, call):
 
 
 def test_export_takes_the_variant_that_is_named(own):
-    written = runs_export.export([f"{own}@base"], formats=["arrow"])
-    assert written.recipe.compose.target_tokens == 2048
-    assert "arrow" in nextlong.open(f"{own}@base").steps
+    written = runs_export.export([f"{own}@short"], formats=["arrow"])
+    assert written.recipe.compose.target_tokens == 1024
+    assert "arrow" in nextlong.open(f"{own}@short").steps
     assert "arrow" not in nextlong.open(own).steps
 
 
-def test_the_variant_that_is_taken_unnamed_is_told(own, call):
-    told = (
-        f"{own} holds 3 variants; this is short, which ran last, not base, formats=torchtitan (name one as {own}@base)"
+@pytest.fixture
+def recipe(own, recipe_for, tmp_path):
+    """The recipe file of `own`."""
+    path = tmp_path / "r.yaml"
+    path.write_text(recipe_for(own).dump())
+    return path
+
+
+def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_variant(own, recipe, call):
+    before = record.find(own)
+    told = call("run", recipe, "--set", "compose.sequences=3")[1]
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    assert facts["variant"].strip() == (
+        f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
     )
-    assert told in call("export", own, "--to", "jsonl")[1].splitlines()
-    assert told not in call("export", f"{own}@short", "--to", "jsonl")[1]
+    assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
+    assert facts["report"].strip() == f"{own}/report-sequences=3.html"
+    assert record.find(own) == before
+    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
+        assert shown in call(command, own)[1]
+    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
+
+
+def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
+    told = call("run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=2048")[1]
+    assert "because of --set" not in told
+    assert record.variant_names(own) == NAMES
+    assert record.current(own) == "base"
+
+
+def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
+    recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
+    told = " ".join(call("run", recipe)[1].split())
+    assert (
+        f"variant: target_tokens=1536, which {own} opens from now on, because the recipe has changed; {own}@base opens "
+        "what it was before" in told
+    )
+    assert nextlong.open(own).recipe.compose.target_tokens == 1536
+
+
+def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):
+    run, path = tmp_path / "run", tmp_path / "r.yaml"
+    path.write_text(recipe_for(run).dump())
+    told = call("run", path, "--set", "compose.target_tokens=1024", "--set", "seed=1")[1]
+    name = "target_tokens=1024,seed=1"
+    assert f"{name}, opened as {run}@{name}, because of --set; {run} opens nothing until the recipe runs" in told
+    for command in ("peek", "stats", "export", "report", "verify"):
+        code, out, err = call(command, run)
+        assert (code, out) == (2, "")
+        assert f"name a variant: {run}@{name}" in " ".join(err.split())
+    assert f"{run} alone opens none" in call("list", run)[1]
+    assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
+    assert call("run", path)[0] == 0
+    assert nextlong.open(run).recipe.compose.target_tokens == 2048
 
 
 @pytest.mark.heavy
-def test_a_data_set_takes_the_variant_that_is_named_and_tells_of_one_that_is_not(three):
+def test_a_data_set_takes_the_variant_that_is_named(three):
     from nextlong.torch import SequenceDataset
 
-    assert len(SequenceDataset(f"{three}@base")[0]["input_ids"]) == 2048
-    with pytest.warns(UserWarning, match="holds 3 variants; this is short"):
-        SequenceDataset(three)
+    assert len(SequenceDataset(three)[0]["input_ids"]) == 2048
+    assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 1024
     with pytest.raises(RunError, match="do not mix"):
         SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
@@ -188,7 +238,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     assert code == 0
     assert {Path(line.split()[0]).name for line in out.splitlines() if "of short" in line} == alone
     assert not alone & folders(own)
-    assert nextlong.open(own).variant.name == "formats=torchtitan"  # the youngest that is left
+    assert nextlong.open(own).variant.name == "base"
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
     run = nextlong.open(own)
     assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
@@ -309,22 +359,20 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
 
-def test_the_page_of_a_variant_that_the_directory_stood_for_goes_with_it(own, call):
+def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     current = record.current(own)
     stays = next(variant.name for variant in record.variants(own) if variant.name != current)
     for page in ("report.html", f"report-{stays}.html"):
         (own / page).write_text(page)
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
-    again = f"nextlong report {own}@{stays} makes it again, of {stays}"
-    assert [(one["path"], one["why"]) for one in told[-2:]] == [
-        (str(own / page), again) for page in ("report.html", f"report-{stays}.html")
-    ]
+    assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
     code, out, _ = call("gc", own, "--keep", stays, "--yes")
     assert code == 0
     assert "report.html" in out
-    assert ", 2 pages, and the variants" in out
-    assert record.current(own) == stays
-    assert not list(own.glob("*.html"))  # `nextlong report` draws it anew
+    assert ", 1 page, and the variants" in out
+    assert record.current(own) is None
+    assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
+    assert f"name a variant: {own}@{stays}" in " ".join(call("peek", own)[2].split())
 
 
 def test_of_many_variants_the_first_are_named():

@@ -36,7 +36,7 @@ def test_gc_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(fir
     assert (code, out.splitlines()[-1]) == (0, "removed")
     left = {path.name for path in store.glob("[0-9][0-9]-*")}
     assert left == {path.name for path in shared.links(run)} < before
-    assert call(capfd, "verify", run)[0] == 0
+    assert call(capfd, "verify", f"{run}@base")[0] == 0
     pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, "chunk.max_chars=200"))
     assert {path.name.partition("-")[2] for path in store.glob("[0-9][0-9]-*")} == {
         name.partition("-")[2] for name in before

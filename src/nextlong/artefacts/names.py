@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 
-from nextlong.artefacts.record import Variant, variants
+from nextlong.artefacts.record import Variant, current, variants
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
@@ -61,11 +61,12 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     return {key: ours.get(key) for key in (*ours, *theirs) if ours.get(key, absent) != theirs.get(key, absent)}
 
 
-def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None = None) -> str:
+def name_for(recipe: Recipe, run_dir: Path) -> str:
     """Return the name under which a recipe's variant is, or will be, recorded.
 
-    The recipe's own `name`, else that of the variant with the same settings, else one made of those that differ from the
-    first variant's; of a variant of a sweep, of the keys `swept` first. Raises RecipeError if the name is another's.
+    The recipe's `name`, else that of the variant with the same settings, else `base` for a recipe's own settings; where that
+    is the name of earlier settings, or the recipe has overrides, a name made of what differs. Raises RecipeError if the
+    recipe's `name` is another variant's, or that of a folder of `data/`.
     """
     there = variants(run_dir)
     plain = recipe.model_dump(mode="json")
@@ -73,15 +74,32 @@ def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None =
     if recipe.name is not None:
         _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
         return recipe.name
-    differing = differences(plain, there[0].recipe) if there else {}
-    wanted = [name_of(differing), name_of(differing, keys="whole")]
-    if swept:
-        wanted = [name_of(swept), name_of({**swept, **differing}), name_of({**swept, **differing}, keys="whole")]
-    if same := [name for name in wanted if name in alike] or ([] if swept else alike):
-        return same[0]
+    if alike:
+        own = current(run_dir)
+        return own if own in alike else alike[0]
+    wanted = list(_wanted(recipe, plain, there))
     taken = {variant.name for variant in there}
     numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
     return next(name for name in (*wanted, *numbered) if name not in taken)
+
+
+def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[str]:
+    """Yield names for settings that have none yet, the one to prefer first."""
+    if not recipe.overridden:
+        yield _FIRST_NAME
+        differing = differences(plain, there[0].recipe) if there else {}
+    else:
+        differing = settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
+        asked = {
+            key: value
+            for overridden in recipe.overridden
+            for key, value in differing.items()
+            if f"{key}.".startswith(f"{overridden}.")
+        }
+        differing = asked or differing
+    if differing:
+        yield name_of(differing)
+        yield name_of(differing, keys="whole")
 
 
 def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
@@ -96,8 +114,6 @@ def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any])
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
     """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
-    if not settings:
-        return _FIRST_NAME
     lasts = [key.rpartition(".")[2] for key in settings]
     shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
     pairs = [f"{key}={_short(word(value))}" for key, value in zip(shown, settings.values(), strict=True)]

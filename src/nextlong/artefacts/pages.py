@@ -9,7 +9,7 @@ from typing import Final
 
 import xxhash
 
-CURRENT: Final = "report.html"  # of the variant that the directory stands for
+CURRENT: Final = "report.html"  # of the variant that `RUN` opens
 SWEEP: Final = "sweep.html"  # of those that a sweep made
 VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
 _AND: Final = "@"  # which no variant has in its name

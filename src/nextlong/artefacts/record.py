@@ -1,9 +1,9 @@
 """Record: which variants a run directory holds, and what each is made of.
 
 In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences; and
-`run.json`, which names the variant that the directory stands for where none is named.
+`run.json`, which names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set.
 A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
-after it, so that a kill leaves a directory that stands for a finished variant: the new one, or the one before.
+after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import yaml
 
@@ -26,8 +26,6 @@ from nextlong.recipe import Recipe
 RUN_FILE: Final = "run.json"
 RECIPE_FILE: Final = "recipe.yaml"
 VARIANTS_FOLDER: Final = "variants"
-
-Stands = Literal["for-this", "as-before"]
 
 
 @dataclass(frozen=True)
@@ -73,24 +71,27 @@ def variants(run_dir: Path) -> list[Variant]:
     return sorted(recorded, key=lambda variant: (variant.made, variant.name))
 
 
+def existing(run_dir: Path) -> list[Variant]:
+    """Return the variants as `variants` does. Raises RunError where there are none."""
+    if there := variants(run_dir):
+        return there
+    what = "holds no finished run" if run_dir.is_dir() else "is not a folder"
+    raise RunError(f"{run_dir} {what}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+
+
 def variant_names(run_dir: Path) -> list[str]:
     """Return the names of the variants of a run directory, the oldest first."""
     return [variant.name for variant in variants(run_dir)]
 
 
 def current(run_dir: Path) -> str | None:
-    """Return the name of the variant that the directory stands for; None where nothing has finished in it."""
+    """Return the name of the variant that `RUN` opens; None where the recipe's own settings have not finished."""
     path = run_dir / RUN_FILE
     if not path.exists():
         return None
     plain = store.read_json(path)
-    if isinstance(plain, dict) and "recipe" in plain and "variant" not in plain:
-        raise RunError(
-            f"{path} was written by an earlier version of nextlong, whose runs have no variants; run its recipe again "
-            f"(nextlong run {run_dir / RECIPE_FILE}): what has not changed is kept"
-        )
     if not isinstance(plain, dict) or not isinstance(plain.get("variant"), str):
-        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe")
+        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
     return str(plain["variant"])
 
 
@@ -107,14 +108,18 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
 def find(named: str | Path) -> Variant:
     """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError, naming those there are."""
     run_dir, name = split_name(named)
-    stands_for = current(run_dir)
-    if stands_for is None:
-        there = "holds no finished run" if run_dir.is_dir() else "is not a folder"
-        raise RunError(f"{run_dir} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
-    path = _path(run_dir, name or stands_for)
+    own = current(run_dir)
+    known = [variant.name for variant in existing(run_dir)]
+    if name is None and own is None:
+        raise RunError(
+            f"{run_dir} has variants made with --set, but the recipe was never run without it; name a variant: "
+            + ", ".join(f"{run_dir}@{variant}" for variant in known)
+        )
+    path = _path(run_dir, str(name or own))
     if not path.is_file():
-        known = ", ".join(variant.name for variant in variants(run_dir)) or "none"
-        raise RunError(f"{run_dir} has no variant {name or stands_for!r}; it has: {known} (`nextlong list {run_dir}`)")
+        raise RunError(
+            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        )
     return _read(path)
 
 
@@ -130,10 +135,10 @@ def _read(path: Path) -> Variant:
     return Variant(path.stem, path, *(plain[key] for key in keys))
 
 
-def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str, stands: Stands = "for-this") -> Variant:
+def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str) -> Variant:
     """Record a finished variant; what was exported of the same sequences before stays known.
 
-    `stands`: "for-this" lets the directory stand for this variant from now on, "as-before" only where it stands for none.
+    `RUN` opens it from now on if it has the recipe's own settings, and stays what it was if it has overrides.
     """
     path = _path(run_dir, name)
     with store.explained(path):
@@ -152,16 +157,19 @@ def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str, stands: S
         }
         store.write_json(path, record)
     variant = _read(path)
-    if stands == "for-this" or not (run_dir / RUN_FILE).exists():
-        stand_for(variant)
+    if not recipe.overridden:
+        with store.explained(run_dir):
+            store.write_json(run_dir / RUN_FILE, {"variant": variant.name})
+            store.write_text(run_dir / RECIPE_FILE, yaml.safe_dump(variant.recipe, sort_keys=False, width=120))
     return variant
 
 
-def stand_for(variant: Variant) -> None:
-    """Let the run directory stand for a variant from now on, and hold its recipe as YAML."""
-    with store.explained(variant.run_dir):
-        store.write_json(variant.run_dir / RUN_FILE, {"variant": variant.name})
-        store.write_text(variant.run_dir / RECIPE_FILE, yaml.safe_dump(variant.recipe, sort_keys=False, width=120))
+def remove(variant: Variant) -> None:
+    """Forget a variant; one that `RUN` opens leaves `RUN` undefined until the recipe runs again."""
+    if current(variant.run_dir) == variant.name:
+        for name in (RUN_FILE, RECIPE_FILE):
+            store.remove_file(variant.run_dir / name)
+    store.remove_file(variant.record)
 
 
 def add_steps(variant: Variant, written: Mapping[str, str]) -> None:

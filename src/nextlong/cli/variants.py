@@ -78,14 +78,24 @@ def _list(asked: argparse.Namespace) -> None:
         return
     console = PipeConsole()
     _show(listed, console)
-    current = next((one.name for one in listed if one.is_current), None)
-    lines = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
+    lines = [_opened_by(run_dir, listed)]
     lines += _shared_with(run_dir)
     if waste := gc.find_waste(run_dir, gc.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
         lines.append(f"{size} beside them belong to no variant; nextlong gc {run_dir} removes that, after showing it")
     for line in lines:
         tables.say(line, console)
+
+
+def _opened_by(run_dir: Path, listed: Sequence[Listed]) -> str:
+    """Say which variant `RUN` opens, and how the others are opened."""
+    own = next((one.name for one in listed if one.is_current), None)
+    if own is None:
+        return (
+            f"open a variant as {run_dir}@NAME; {run_dir} alone opens none, because the recipe never ran without --set"
+        )
+    others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+    return f"{run_dir} opens {own}, the recipe's own settings{others}"
 
 
 def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
@@ -195,10 +205,10 @@ def _gc(asked: argparse.Namespace) -> None:
     console = PipeConsole()
     with store.locked(run_dir):
         kept, dropped = gc.choose(run_dir, keep=asked.keep, drop=asked.drop)
-        waste, pages = gc.find_waste(run_dir, kept, dropped), gc.find_pages(run_dir, kept, dropped)
+        waste, pages = gc.find_waste(run_dir, kept, dropped), gc.find_pages(run_dir, dropped)
         if asked.json:
             if asked.yes:
-                gc.remove(run_dir, kept, dropped, waste)
+                gc.remove(run_dir, dropped, waste)
             print(
                 json.dumps(_as_json(kept, dropped, [*waste, *pages], removed=asked.yes), indent=1, ensure_ascii=False)
             )
@@ -219,7 +229,7 @@ def _gc(asked: argparse.Namespace) -> None:
         if not (asked.yes or _agrees(run_dir, *_options(asked))):
             console.print("nothing was removed")
             return
-        gc.remove(run_dir, kept, dropped, waste)
+        gc.remove(run_dir, dropped, waste)
     console.print("removed")
 
 

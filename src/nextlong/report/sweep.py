@@ -1,7 +1,7 @@
 """Sweep: one recipe over a grid of values, in one run directory.
 
 In:  a recipe file and, for each swept key, its values. Out: one variant a grid point, `RUN@NAME`; and a table.
-The run directory goes on to stand for the variant that it stood for before, if there was one, else for the first variant.
+A grid point with the recipe's own settings is the variant that `RUN` opens; `RUN` is never another point.
 
 Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
 so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
@@ -135,7 +135,7 @@ def _label(settings: Json) -> str:
 
 
 def _variant(recipe: Recipe, settings: Json) -> GridPoint:
-    name = name_for(recipe, run_dir_of(recipe), swept=settings)
+    name = name_for(recipe, run_dir_of(recipe))
     return GridPoint(name, settings, recipe.model_copy(update={"name": name}))
 
 
@@ -212,7 +212,6 @@ def run_variants(
                 variant.recipe,
                 reporter=reporter,
                 changed_inputs=changed_inputs,
-                stands="as-before",
                 when_done=partial(when_done, variant.recipe),
             )
             stats = measure(Run(f"{run_dir}@{variant.name}"))

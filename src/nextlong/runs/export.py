@@ -19,7 +19,7 @@ from nextlong import pipeline
 from nextlong.artefacts import record
 from nextlong.artefacts.names import name_for
 from nextlong.engine import store
-from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RecipeError, RunError
@@ -33,7 +33,7 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
-from nextlong.runs.opened import Run, check_mix, which_variant
+from nextlong.runs.opened import Run, check_mix
 from nextlong.runs.statistics import Measured
 from nextlong.tokens.steps import check_eod
 
@@ -76,7 +76,8 @@ def run(
 
 def complete(recipe: Recipe, done: Finished, variant: record.Variant, carry_out: pipeline.CarryOut) -> Exported:
     """Measure the variant that a recipe has just made, and put the cards to its exports."""
-    return _with_cards(Exported(recipe, [Run(variant.named)], done), carry_out)
+    own = record.current(variant.run_dir) == variant.name
+    return _with_cards(Exported(recipe, [Run(variant.run_dir if own else variant.named)], done), carry_out)
 
 
 def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
@@ -110,8 +111,6 @@ def export(
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
-        for note in filter(None, map(which_variant, opened)):
-            (reporter or Quiet()).tell(note)
         for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
             store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]

@@ -8,14 +8,13 @@ anywhere, every variant that is still listed is whole, and what was left half re
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.artefacts import record
-from nextlong.artefacts.pages import CURRENT, page_name, pages_of
+from nextlong.artefacts.pages import CURRENT, pages_of
 from nextlong.artefacts.record import Variant
 from nextlong.engine import shared, store
 from nextlong.errors import RunError
@@ -35,8 +34,7 @@ class Waste:
 
 def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[Variant], list[Variant]]:
     """Return the variants that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
-    record.find(run_dir)
-    there = record.variants(run_dir)
+    there = record.existing(run_dir)
     known = [variant.name for variant in there]
     for name in (*keep, *drop):
         if name not in known:
@@ -86,26 +84,23 @@ def _why(folder: Path, dropped: Sequence[Variant]) -> str:
     return "of no variant" if manifest_of(folder) else "not finished"
 
 
-def find_pages(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) -> list[Waste]:
+def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
     """Return the pages of reports that go with the variants that are dropped."""
     gone = {variant.name for variant in dropped}
     pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a variant that goes")
     if record.current(run_dir) in gone:
-        stays = kept[-1].name  # for which the directory will stand
-        again = f"nextlong report {shlex.quote(f'{run_dir}@{stays}')} makes it again, of {stays}"
-        pages |= dict.fromkeys([run_dir / CURRENT, run_dir / page_name([stays])], again)
+        pages[run_dir / CURRENT] = "shows a variant that goes"
     return [Waste(page, page.stat().st_size, why) for page, why in pages.items() if page.exists()]
 
 
-def remove(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
+def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
-        gone = {variant.name for variant in dropped}
-        pages = find_pages(run_dir, kept, dropped)
-        if record.current(run_dir) in gone:
-            record.stand_for(kept[-1])
-        for path in (*(variant.record for variant in dropped), *(page.path for page in pages)):
-            store.remove_file(path)
+        pages = find_pages(run_dir, dropped)
+        for variant in dropped:
+            record.remove(variant)
+        for page in pages:
+            store.remove_file(page.path)
         for path in _set_aside(run_dir, waste):
             shutil.rmtree(path)
 

@@ -20,7 +20,10 @@ from nextlong.plain_data import Json
 
 @dataclass(frozen=True)
 class Listed:
-    """One variant; `differs` are the settings that the oldest variant has otherwise, `exports` folders by format and split."""
+    """One variant; `differs` are the settings that differ from those that `RUN` opens, else from the oldest variant's.
+
+    `exports` are folders by format and split.
+    """
 
     name: str
     is_current: bool
@@ -35,15 +38,15 @@ class Listed:
 
 def list_variants(run_dir: Path) -> list[Listed]:
     """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
-    current = record.find(run_dir).name
-    there = record.variants(run_dir)
+    current, there = record.current(run_dir), record.existing(run_dir)
+    base = next((variant for variant in there if variant.name == current), there[0])
     holders = Counter(folder for variant in there for folder in set(variant.steps.values()))
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
     return [
         Listed(
             name=variant.name,
             is_current=variant.name == current,
-            differs=names.differences(variant.recipe, there[0].recipe),
+            differs=names.differences(variant.recipe, base.recipe),
             sequences=variant.sequences,
             tokens_each=_tokens_each(variant),
             exports={step: folder for step, folder in variant.steps.items() if "rows" in inputs_of(run_dir / folder)},

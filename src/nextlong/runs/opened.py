@@ -110,7 +110,7 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory, or one of its variants, `RUN@NAME`; where none is named, the one that ran last.
+        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings.
 
         Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
         not read: that is for `nextlong verify`.
@@ -217,17 +217,6 @@ def _parsed(kept: NDArray[np.object_]) -> NDArray[np.object_]:
     parsed = np.empty(len(kept), object)
     parsed[:] = [json.loads(line) if line else {} for line in kept]
     return parsed
-
-
-def which_variant(run: Run) -> str:
-    """Say which variant of a run directory was opened, and which others there are; "" where one was named, or is alone."""
-    others = [] if run.is_named else run.other_variants()
-    if not others:
-        return ""
-    return (
-        f"{run.path} holds {len(others) + 1} variants; this is {run.variant.name}, which ran last, not {', '.join(others)} "
-        f"(name one as {run.path}@{others[0]})"
-    )
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:

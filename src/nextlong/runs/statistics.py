@@ -35,7 +35,7 @@ def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
-    return Step(NAME, 4, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
+    return Step(NAME, 5, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, ROLES
-from nextlong.train.rows import Row, TrainingRows, flat
+from nextlong.train.rows import Row, TrainingRows, flat, on_device
 
 POSITION_BINS: Final = 8
 _NEAREST: Final = 512  # tokens; each distance bin is twice as far as the one before
@@ -52,8 +52,7 @@ def measure(model: Any, rows: TrainingRows, *, most: int, device: torch.device) 
     with torch.no_grad():
         for number in range(min(most, len(rows))):
             row = rows[number]
-            batch = {name: column.to(device) for name, column in flat([row]).items()}
-            losses = model(**batch, per_token=True).loss.double().cpu().numpy()
+            losses = model(**on_device(flat([row]), device), per_token=True).loss.double().cpu().numpy()
             totals += tally(row, losses, longest=rows.source.row_tokens)
     model.train()
     return means(totals, longest=rows.source.row_tokens)

@@ -10,7 +10,8 @@ the number, so a training that was killed goes on bit for bit where its last che
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -26,10 +27,11 @@ from nextlong.train.batches import Plan
 from nextlong.train.device import autocast
 from nextlong.train.metrics import Metrics
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import TrainingRows, flat
+from nextlong.train.rows import TrainingRows, flat, on_device
 from nextlong.train.schedule import learning_rate
 
 _SPIKE_WINDOW = 20
+Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 
 @dataclass
@@ -71,8 +73,8 @@ def run(engine: Engine, metrics: Metrics, *, first_step: int, report: Callable[[
     recipe = engine.recipe
     if first_step == 0:
         _measure(engine, metrics, 0)
-    for number in range(first_step + 1, recipe.training.steps + 1):
-        done = _step(engine, number)
+    for number, batches in _prefetched(engine, first_step):
+        done = _step(engine, number, batches)
         metrics.step(done)
         report(done)
         is_last = number == recipe.training.steps
@@ -103,13 +105,13 @@ def save(engine: Engine, step: int, *, reason: str | None = None) -> None:
     )
 
 
-def _step(engine: Engine, number: int) -> Step:
+def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
     started, training = time.perf_counter(), engine.recipe.training
     torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009)  # of dropout
     lr = learning_rate(number, training)
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
-    loss, tokens = _gradients(engine, number)
+    loss, tokens = _gradients(engine, batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
     if reason := _sickness(engine, number, loss, norm):
         engine.optimizer.zero_grad(set_to_none=True)
@@ -126,18 +128,38 @@ def _step(engine: Engine, number: int) -> Step:
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
-def _gradients(engine: Engine, number: int) -> tuple[float, int]:
+def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
     """Compute the gradient of the mean loss over the step's predicted tokens; return that mean, and the tokens read."""
-    batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in engine.plan.micro_batches(number - 1)]
     items = sum(int((batch["labels"] != -100).sum()) for batch in batches)
-    total = 0.0
+    total = torch.zeros((), device=engine.device)
     for batch in batches:
-        on_device = {name: column.to(engine.device) for name, column in batch.items()}
         with autocast(engine.recipe, engine.device):
-            loss = engine.model(**on_device, num_items_in_batch=items).loss
+            loss = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
         loss.backward()
-        total += float(loss.detach())
-    return total, sum(batch["labels"].shape[1] for batch in batches)
+        total += loss.detach()
+    return float(total), sum(batch["labels"].shape[1] for batch in batches)
+
+
+def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
+
+    def read(number: int) -> list[Batch]:
+        numbers = engine.plan.micro_batches(number - 1)
+        batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
+        if engine.device.type != "cuda":
+            return batches
+        return [{name: _pinned(column) for name, column in batch.items()} for batch in batches]
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = None
+        for number in range(first_step + 1, engine.recipe.training.steps + 1):
+            batches = (coming or reader.submit(read, number)).result()
+            coming = reader.submit(read, number + 1) if number < engine.recipe.training.steps else None
+            yield number, batches
+
+
+def _pinned(column: Any) -> Any:
+    return column.pin_memory() if isinstance(column, torch.Tensor) else column
 
 
 def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | None:

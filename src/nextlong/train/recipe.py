@@ -166,14 +166,24 @@ class Watch(Section):
 
 
 class Hardware(Section):
-    """What --dry-run plans for."""
+    """What to train on: --dry-run plans for it, and more than one device is trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="this: measured here, on this machine"
+        "this", description="for --dry-run; this: measured here, on this machine"
     )
-    count: Positive = 1
-    ranks_per_row: Positive = Field(
-        1, description="context or sequence parallel ranks that share a row, as set in the training engine"
+    count: Positive = Field(1, description="devices in all; more than one: --engine torchtitan")
+    ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
+
+
+class Torchtitan(Section):
+    """What the engine torchtitan is asked for beyond the keys above."""
+
+    float8: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: matrices multiply in 8 bits (needs torchao, H100 or later)"
+    )
+    options: tuple[str, ...] = Field(
+        (),
+        description='of its own command line, such as ["--profiler.enable_profiling"]; they override what the recipe says',
     )
 
 
@@ -214,7 +224,12 @@ class TrainRecipe(RecipeFile):
         description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
         "whole row; a NExtLong sequence is one document in any case",
     )
-    attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
+        "auto", description="auto: torch's varlen attention for packed rows in bf16 on a GPU, else sdpa by document"
+    )
+    compile: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compiling"
+    )
     loss_kernel: Literal["auto", "blocks", "liger"] = Field(
         "auto",
         description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
@@ -225,6 +240,7 @@ class TrainRecipe(RecipeFile):
     held_out: HeldOut = HeldOut()
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
+    torchtitan: Torchtitan = Torchtitan()
 
     def trained_keys(self) -> Json:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""

@@ -64,7 +64,7 @@ def delivered_in(folder: Path) -> list[Path]:
     A record counts even if it is damaged.
     """
     folder = folder.expanduser()
-    if not folder.is_dir() or (folder / "run.json").exists():
+    if not folder.is_dir() or (folder / "variants").exists():
         return []
     if (folder / RECORD).is_file():
         return [folder]

@@ -49,7 +49,7 @@ def check(request: Request) -> None:
 
 def check_model(model: HuggingFaceModel, _: Path | None) -> None:
     """Raise EvaluateError for a model that is asked as a chat model."""
-    if model.prompt_format == "chat":
+    if model.prompts.format == "chat":
         raise EvaluateError(
             "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
@@ -82,7 +82,7 @@ def _prompts(request: Request) -> Iterator[Sample | None]:
 
 def last_token_attention(model: HuggingFaceModel, sample: Sample) -> NDArray[np.float32]:
     """Return the last prompt token's attention, shape (layers, tokens), mean over heads, each row summing to 1."""
-    return attention_of(model, model.input_ids(sample))
+    return attention_of(model, model.prompts.ids(sample))
 
 
 def attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
@@ -141,7 +141,7 @@ def context_bounds(model: HuggingFaceModel, sample: Sample) -> tuple[int, int]:
     Prompts say where: a detail of the sample counts its characters before and behind the story.
     """
     before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
-    ids = model.input_ids(sample)
+    ids = model.prompts.ids(sample)
     text = sample.text
     head = model.tokenizer.count(text[:before])
     tail = model.tokenizer.count(text[len(text) - behind :]) if behind else 0

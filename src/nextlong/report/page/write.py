@@ -26,8 +26,6 @@ from nextlong.report.page.numbers import Plain, Row
 from nextlong.runs import stats
 from nextlong.runs.opened import Run
 
-_NEXT_TO_TYPE = ("look",)  # of a summary's lines
-
 
 def page(runs: Sequence[Run]) -> str:
     """Return the page of some runs. Raises NextlongError for more than the colours tell apart, or without matplotlib."""
@@ -120,8 +118,7 @@ def _one_made(letter: str, run: Run, of_run: Mapping[str, Any], plain: Plain, *,
     verdict = words.warnings(of_run)
     for one in words.verdict(of_run):
         yield element("p", one, class_="note warning" if verdict else "note", role="note")
-    lines = [(name, value) for name, value in summary.lines(run.recipe, run.steps) if name not in _NEXT_TO_TYPE]
-    items = [element("li", element("bdi", f"{name}: {value}")) for name, value in lines]
+    items = [element("li", element("bdi", f"{name}: {value}")) for name, value in summary.lines(run.recipe, run.steps)]
     yield element("details", element("summary", "What the run said when it ended"), element("ul", *items))
 
 
