@@ -207,7 +207,8 @@ def route(
     draft = drafted[-1]
     named = named_chunks_step(recipe, chunk, draft, attempt=attempt)
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
-    compose = compose_step(recipe, chunk, tokenizer, draft, named, tokens)
+    measured = [step for step in drafted if step.name in ("shingles", "weights")]
+    compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_copy_steps=measured)
     writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
         *line_counts,

@@ -135,10 +135,20 @@ def test_too_little_of_the_documents_that_are_extended(measured):
 
 def test_documents_as_long_as_the_sequence(measured):
     found = measured(
-        {"one": Writer(3).documents(30, sentences=(60, 70))}, "compose.target_tokens=2600", "compose.sequences=4"
+        {"one": Writer(3).documents(30, sentences=(60, 70))}, "compose.target_tokens=2600", "compose.fit=paper"
     )
     assert found.meta_share > warnings.MOST_META_SHARE
     assert f"{found.meta_share:.0%} of the tokens" in said(found, "high-meta-share")
+
+
+def test_parts_of_documents_that_stay_close(measured):
+    found = measured({"one": Writer(3).documents(120)}, "compose.target_tokens=4096", "compose.sequences=4")
+    assert "short-distances" not in names(found)
+    check = warnings.CHECKS["short-distances"]
+    for p10, message in ((40, "is 40 tokens or less, 0.98% of a sequence"), (41, "")):
+        near = replace(found, distance_tokens=replace(found.distance_tokens, p10=p10))
+        assert message in check(warnings.Seen(near, None))
+        assert bool(message) == bool(check(warnings.Seen(near, None)))
 
 
 def test_tables_that_differ_in_numbers_alone(measured):
@@ -327,7 +337,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
 
 def _summary(found):
     run = nextlong.open(found.run)
-    return summary.lines(run.recipe, run.steps)
+    return summary.lines(run.recipe, run.steps, folder=run.data)
 
 
 def test_documents_of_one_chunk_that_cannot_be_cut(measured):

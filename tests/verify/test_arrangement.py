@@ -97,7 +97,7 @@ def test_a_sequence_of_validation_in_train(packed):
 def parted(exported_run, tmp_path):
     """A copy divided by chunk too, to damage: some sequences share a chunk with validation and are in neither split."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
-    asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
+    asked = ["export.validation=0.4", "export.shared_chunks=leave-out", "workers=1"]
     done = runs_export.export([run_dir], formats=["axolotl"], overrides=asked).done
     assert total(done["rows"], "left_out")
     assert len(read_index(run_dir, "train"))

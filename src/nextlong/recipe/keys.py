@@ -267,7 +267,13 @@ class Compose(Section):
     )
     fit: Literal["exact", "paper"] = Field(
         "exact",
-        description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter",
+        description="exact: share the token budget, cut only a sequence's last negative; paper: k by formula, cut at T, drop "
+        "if shorter",
+    )
+    min_gap_tokens: Positive | Auto = Field(
+        "auto",
+        description="exact: tokens of negatives that stand between two meta-chunks at least; a document whose share of "
+        "target_tokens cannot hold them is dropped; auto: half a mean chunk",
     )
     position: Literal["head", "tail", "random"] = Field(
         "head", description="where a meta-chunk stands among its negatives: head | tail | random"

@@ -19,7 +19,7 @@ from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import is_only_planned, preset_of
 from nextlong.replicate.recipe import KEYS, Phase, Replication
 from nextlong.report import tables
-from nextlong.train import costs, presets
+from nextlong.train import costs, machines, presets
 from nextlong.train import plan as train_plan
 from nextlong.train.recipe import TrainRecipe
 
@@ -125,13 +125,13 @@ def _paper(recipe: Replication) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         (
-            f"{made.memory.total / 1e9:.0f} GB a GPU, shared by FSDP; disk: "
+            f"{made.memory.total / 1e9:.0f} GB a GPU under FSDP2; disk: "
             f"{sequence_bytes / 2**30:,.0f} GiB of sequences a run, "
             f"{checkpoint / 2**30:,.0f} GiB a checkpoint, {made.sizes.parameters * 2 / 2**30:,.0f} GiB a finished model"
         ),
     )
     reading = _measured_tokens(recipe)
-    per_gpu = costs.DEVICES[training.hardware.device][0] * 1e12 * train_plan.UTILISATION
+    per_gpu = costs.DEVICES[training.hardware.device][0] * 1e12 * machines.UTILISATION
     flops = costs.flops(made.sizes, [recipe.extend.tokens]) / recipe.extend.tokens * _READ_COST * reading
     yield (
         "measuring",
@@ -190,9 +190,7 @@ def _plan(recipe: Replication) -> _Plan:
 def _seconds_a_token(recipe: Replication, phase: Phase, sizes: costs.Sizes, *, where: Literal["here", "H100"]) -> float:
     if where == "H100":
         return (
-            costs.flops(sizes, [phase.tokens])
-            / phase.tokens
-            / (costs.DEVICES["H100"][0] * 1e12 * train_plan.UTILISATION)
+            costs.flops(sizes, [phase.tokens]) / phase.tokens / (costs.DEVICES["H100"][0] * 1e12 * machines.UTILISATION)
         )
     training = TrainRecipe.from_dict(
         {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LEAST_META_SHARE: Final = 0.0025
 MOST_META_SHARE: Final = 0.5
+LEAST_DISTANCE: Final = 0.01  # of a sequence, that nine in ten of the distances between meta-chunks have
 MOST_NEAR_IDENTICAL: Final = 0.05
 SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
 SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
@@ -104,6 +105,18 @@ def _low_meta_share(seen: Seen) -> str:
         "are extended, or lower compose.target_tokens"
         if share
         else "no token is of a document that is extended, so nothing depends on anything far back; raise compose.target_tokens"
+    )
+
+
+def _short_distances(seen: Seen) -> str:
+    spread, tokens = seen.stats.distance_tokens, seen.stats.target_tokens
+    is_extended = seen.stats.layout == Layout.EXTENDED
+    if spread is None or not is_extended or spread.p10 >= LEAST_DISTANCE * tokens or _repeats_itself(seen):
+        return ""
+    return (
+        f"one distance in ten between consecutive meta-chunks is {spread.p10:,.0f} tokens or less, "
+        f"{spread.p10 / tokens:.2%} of a sequence: there the parts of a document hardly move apart; raise "
+        "compose.target_tokens, or compose.min_gap_tokens, which drops the documents that have no room for it"
     )
 
 
@@ -286,7 +299,8 @@ def _much_cut_off(seen: Seen) -> str:
 
 def _mostly_too_long(seen: Seen) -> bool:
     dropped = seen.stats.yields.dropped
-    return 2 * dropped.get(DropReason.TOO_LONG, 0) > sum(dropped.values())
+    longer = dropped.get(DropReason.TOO_LONG, 0) + dropped.get(DropReason.TOO_LITTLE_ROOM, 0)
+    return 2 * longer > sum(dropped.values())
 
 
 def _many_near_copies(seen: Seen) -> str:
@@ -341,6 +355,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "no-keywords": _no_keywords,
     "hardly-in-parts": _hardly_in_parts,
     "low-meta-share": _low_meta_share,
+    "short-distances": _short_distances,
     "high-meta-share": _high_meta_share,
     "near-identical-negatives": _near_identical,
     "one-source": _one_source,

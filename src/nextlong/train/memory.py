@@ -43,16 +43,19 @@ class Memory:
         return self.weights + self.gradients + self.states + self.activations
 
 
-def forecast(recipe: TrainRecipe, config: Any, lengths: Sequence[int]) -> Memory:
-    """Return the peak memory of a step over rows whose documents have these lengths (`micro_batch_rows` of them at once)."""
+def forecast(recipe: TrainRecipe, config: Any, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32) -> Memory:
+    """Return the peak memory of a step over rows whose documents have these lengths (`micro_batch_rows` of them at once).
+
+    `dtype` is that of the weights.
+    """
     bounds = [0]
     for length in list(lengths) * recipe.training.micro_batch_rows:
         bounds.append(bounds[-1] + length)
     layers = config.num_hidden_layers
     if layers <= _WHOLE or len(set(getattr(config, "layer_types", None) or ())) > 1:
-        moments, kinds = _run(recipe, config, bounds, layers=layers)
+        moments, kinds = _run(recipe, config, bounds, layers=layers, dtype=dtype)
     else:
-        (few, _), (more, kinds) = (_run(recipe, config, bounds, layers=number) for number in _FEWER)
+        (few, _), (more, kinds) = (_run(recipe, config, bounds, layers=number, dtype=dtype) for number in _FEWER)
         moments = [_extended(one, other, layers) for one, other in zip(few, more, strict=True)]
     peak = max(moments, key=lambda moment: sum(moment.values()))
     return Memory(**peak, kinds=kinds)
@@ -64,13 +67,15 @@ def _extended(few: Moment, more: Moment, layers: int) -> Moment:
     return {part: few[part] + (more[part] - few[part]) * share for part in few}
 
 
-def _run(recipe: TrainRecipe, config: Any, bounds: list[int], *, layers: int) -> tuple[list[Moment], dict[str, float]]:
+def _run(
+    recipe: TrainRecipe, config: Any, bounds: list[int], *, layers: int, dtype: torch.dtype
+) -> tuple[list[Moment], dict[str, float]]:
     """Run one step of a model with this many layers; return what is held at its peaks, and what a layer allocates by kind."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
     with FakeTensorMode():
-        model = fake_model(recipe, config, layers=layers)
+        model = fake_model(recipe, config, layers=layers, dtype=dtype)
         optimizer = optimizer_for(model, recipe.model_copy(update={"memory": recipe.memory.model_copy(update=_ADAMW)}))
         _make_states(model, optimizer)
         batch = fake_batch(bounds)
@@ -92,7 +97,7 @@ def _run(recipe: TrainRecipe, config: Any, bounds: list[int], *, layers: int) ->
 _ADAMW: Final = {"optimizer": "adamw"}
 
 
-def fake_model(recipe: TrainRecipe, config: Any, *, layers: int) -> Any:
+def fake_model(recipe: TrainRecipe, config: Any, *, layers: int, dtype: torch.dtype = torch.float32) -> Any:
     """Return the model as `model.make` makes it, with this many layers; called under FakeTensorMode."""
     from transformers import AutoModelForCausalLM
 
@@ -106,7 +111,7 @@ def fake_model(recipe: TrainRecipe, config: Any, *, layers: int) -> Any:
     made = AutoModelForCausalLM.from_config(
         smaller,
         attn_implementation=attention.register(recipe.attention_kernel),
-        dtype=torch.bfloat16 if is_adapted else torch.float32,
+        dtype=torch.bfloat16 if is_adapted else dtype,
     )
     loss.install(made, block_tokens=recipe.memory.loss_block_tokens)
     if recipe.memory.checkpointing != "none":

@@ -9,6 +9,7 @@ corpus is.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ Columns = dict[str, NDArray[Any]]
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 # Of which CHUNKS, some 2 MB, stay in memory: each block of sequences names chunks of nearly all shards.
 _KEPT_SHARDS = 64
+_MIN_GAP_CHUNKS = 0.5
 
 
 class Artefacts:
@@ -113,6 +115,19 @@ class Artefacts:
     def extra_tokens(self) -> int:
         """How many tokens more than asked its sequences have, because an export of them wants that."""
         return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
+
+    @cached_property
+    def min_gap_tokens(self) -> int:
+        """The recipe's `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk, counted from CHUNKS."""
+        asked = self.setting("compose", "min_gap_tokens", "auto")
+        if asked != "auto":
+            return int(asked)
+        tables = [self.chunks(shard) for shard in range(len(self.shards))]
+        chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
+        (part,) = self.steps["tokenizer"].manifest["parts"]
+        chunks = max(1, sum(len(table["start"]) for table in tables))
+        chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
+        return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
 
     @property
     def is_filtered(self) -> bool:

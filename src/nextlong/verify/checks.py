@@ -12,6 +12,7 @@ import pyarrow as pa
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.besides import other_variants
 from nextlong.verify.corpus import check_corpus
+from nextlong.verify.cuts import check_cuts
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
@@ -32,6 +33,7 @@ _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
+    "cuts": lambda run, _sample, _seed: check_cuts(run),
     "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
     "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
     _COPIES: lambda run, _sample, _seed: check_near_copies(run),
@@ -41,7 +43,7 @@ _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
 }
 # What one process carries out beside others, those first that take longest, or most memory, in a process that is new.
 _TOGETHER = (
-    ("tokens", "sequences", "exports"),  # which read the tokenizer
+    ("tokens", "sequences", "cuts", "exports"),  # which read the tokenizer
     (_COPIES,),  # a part of the sequences for each process
     ("search",),
     ("documents and chunks",),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Composed
+from nextlong.verify.cuts import Tokenized
 from nextlong.verify.export_readers import SPAN_KEYS, Row, Spans
 
 IGNORED = -100  # a label that no trainer learns: nothing foretells the first token of a document
@@ -45,12 +46,19 @@ class Expected:
             firsts = offsets[np.searchsorted(named, rows)]
             self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
 
-    def row(self, sequences: Sequence[Composed]) -> Row:
+    def row(self, sequences: Sequence[Composed], *, boundaries: str) -> Row:
         """Return the row that holds these sequences, with everything that any format says."""
         ids = [self.input_ids(sequence) for sequence in sequences]
-        lengths = [len(document_ids) for document_ids in ids]
-        bounds = [0, *accumulate(lengths)]
+        firsts = [0, *accumulate(len(sequence_ids) for sequence_ids in ids)]
         joined = np.concatenate(ids)
+        bounds = firsts
+        if boundaries == "document":
+            bounds = [
+                first + start
+                for sequence, first in zip(sequences, firsts, strict=False)
+                for start in (0, *_later_documents(sequence))
+            ] + firsts[-1:]
+        lengths = [last - first for first, last in pairwise(bounds)]
         labels = joined.copy()
         labels[bounds[:-1]] = IGNORED
         names = {
@@ -61,7 +69,7 @@ class Expected:
             "seq_lengths": lengths,
             "indices": [list(pair) for pair in pairwise(bounds)],
         }
-        spans = [self.spans(sequence, first) for sequence, first in zip(sequences, bounds, strict=False)]
+        spans = [self.spans(sequence, first) for sequence, first in zip(sequences, firsts, strict=False)]
         return Row(
             names,
             joined,
@@ -96,12 +104,9 @@ class Expected:
         """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
-            text = self._texts[int(sequence.chunk[span])]
-            offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
-            kept = int(sequence.end[span] - sequence.start[span])
-            # A character that goes on behind the cut is not whole.
-            covered = min(max(end for _, end in offsets[:kept]), min(start for start, _ in offsets[kept:]))
-            ends[span] = int(sequence.char_start[span]) + covered
+            tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
+            visible = tokenized.visible(int(sequence.end[span] - sequence.start[span]))
+            ends[span] = int(sequence.char_start[span]) + len(visible)
         return ends
 
     def spans(self, sequence: Composed, first: int) -> Spans:
@@ -128,3 +133,16 @@ class Expected:
         for chunk, role, size in zip(sequence.chunk.tolist(), sequence.role.tolist(), sizes.tolist(), strict=True):
             pieces.append(self._special_texts[role] if chunk == NO_CHUNK else self._texts[chunk][:size])
         return "".join(pieces)
+
+
+def _later_documents(sequence: Composed) -> list[int]:
+    """Return the token at which each document of a concatenation begins, but the first."""
+    begun, starts = None, []
+    for role, group, start in zip(
+        sequence.role.tolist(), sequence.group.tolist(), sequence.start.tolist(), strict=True
+    ):
+        if role == DOCUMENT:
+            if begun is not None and group != begun:
+                starts.append(start)
+            begun = group
+    return starts
