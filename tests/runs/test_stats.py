@@ -123,7 +123,18 @@ def printed(measured, *, terminal):
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
-        **{key: list(plain[key]) for key in ("similarity_by_rank", "left_out", "steps", "warnings", *HISTOGRAMS)},
+        **{
+            key: list(plain[key])
+            for key in (
+                "similarity_by_rank",
+                "left_out",
+                "attention_work",
+                "exposure",
+                "steps",
+                "warnings",
+                *HISTOGRAMS,
+            )
+        },
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
     assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}

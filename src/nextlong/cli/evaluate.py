@@ -4,6 +4,7 @@ nextlong evaluate MODEL --suite ruler,needle --lengths 8k..128k --data FOLDER --
 nextlong evaluate report RESULTS… -o table.html
 nextlong evaluate judge RESULTS… --judge MODEL --url URL
 nextlong evaluate import HELMET-RESULT.json… --out RESULTS
+nextlong evaluate data SUITE… --out FOLDER
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "model",
         metavar="MODEL",
-        help="a folder or hub name; with --url the server's name for it; or: report, judge, import",
+        help="a folder or hub name; with --url the server's name for it; or: report, judge, import, data",
     )
     sub.add_argument(
         "files",
         nargs="*",
         type=Path,
         metavar="RESULTS",
-        help="for report and judge: results; for import: HELMET's files",
+        help="for report and judge: results; for import: HELMET's files; for data: suites",
     )
     _add_what(sub)
     _add_how(sub)
@@ -83,7 +84,9 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--trained-on", type=Path, metavar="RUN", help="the run that the model was trained on, for reports"
     )
-    what.add_argument("--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL)")
+    what.add_argument(
+        "--out", type=Path, metavar="RESULTS", help="where results go (default: evaluation-MODEL); for data: the files"
+    )
     what.add_argument("--label", metavar="NAME", help="what reports call the model")
     what.add_argument(
         "--dry-run", action="store_true", help="print what would be measured, what is missing, and the memory it takes"
@@ -151,7 +154,7 @@ def _words(listed: str) -> list[str]:
 def _evaluate(asked: argparse.Namespace) -> None:
     from nextlong.evaluate import command
 
-    if asked.model not in ("report", "judge", "import") and asked.files:
+    if asked.model not in ("report", "judge", "import", "data") and asked.files:
         raise EvaluateError(f"{asked.files[0]} stands behind the model; one model is evaluated at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
         value = getattr(asked, name)
@@ -170,6 +173,9 @@ def _evaluate(asked: argparse.Namespace) -> None:
         )
     elif asked.model == "judge":
         command.judge(asked.files, name=asked.judge, server=_server(asked), console=console, form=form)
+    elif asked.model == "data":
+        suites = [suite for listed in asked.files for suite in _words(str(listed))]
+        command.data(suites, out=asked.out, console=console, form=form)
     elif asked.model == "import":
         command.import_helmet(asked.files, out=asked.out, label=asked.label, console=console, form=form)
     else:

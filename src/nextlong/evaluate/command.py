@@ -163,6 +163,17 @@ def report(
         _print_json(show.as_json(reported))
 
 
+def data(suites: Sequence[str], *, out: Path | None, console: Console, form: Form = "text") -> None:
+    """Fetch the data files of some suites that are public on the hub, and say which of them must be fetched by hand."""
+    from nextlong.evaluate.download import download
+
+    if not suites or out is None:
+        raise EvaluateError("data: say nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+    done = download([one for one in chosen(suites, []) if isinstance(one, Task)], out, console)
+    if form == "json":
+        _print_json(done)
+
+
 def judge(
     folders: Sequence[Path], *, name: str | None, server: ServerOptions | None, console: Console, form: Form = "text"
 ) -> None:

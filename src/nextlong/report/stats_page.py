@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nextlong.plural import counted
 from nextlong.report import tables
+from nextlong.runs.exposure import Exposure
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
@@ -34,6 +35,8 @@ def show(stats: Stats, console: Console) -> None:
         ),
         ("Leaks, which must be 0", _leaks(stats)),
         ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),
+        ("Attention work of the busiest of 2, 4 and 8 devices that share a row, 1 is even", _attention_work(stats)),
+        *((f"Effective left context, attention: {one.mask}", _exposure(one)) for one in stats.exposure),
         ("Tokens by role", _shares(stats.tokens_by_role, stats.tokens)),
         ("Look before you train", [(warned.name, warned.message) for warned in stats.warnings]),
     ):
@@ -115,6 +118,25 @@ def _keywords(stats: Stats) -> Rows:
     if stats.unshared_keywords is not None:
         rows.append(("unshared keywords", f"{counted(stats.unshared_keywords, 'document')} left out by the method"))
     return rows
+
+
+def _attention_work(stats: Stats) -> Rows:
+    masks = dict.fromkeys(work.mask for work in stats.attention_work)
+    return [
+        (
+            f"attention: {mask}",
+            ", ".join(
+                f"{work.mean:.2f} (at most {work.worst:.2f})" for work in stats.attention_work if work.mask == mask
+            ),
+        )
+        for mask in masks
+    ]
+
+
+def _exposure(exposure: Exposure) -> Rows:
+    """Return the share of predicted tokens by the tokens that they see before them."""
+    rows = [(f"{one.least:,.0f}–{one.most:,.0f}", f"{one.count / exposure.targets:.1%}") for one in exposure.histogram]
+    return [("mean", f"{exposure.mean:,.0f} tokens"), *rows]
 
 
 def _left_out(stats: Stats) -> Rows:

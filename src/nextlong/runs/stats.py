@@ -27,9 +27,11 @@ from nextlong.methods.base import method_of
 from nextlong.plain_data import Json
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
-from nextlong.runs import spans
+from nextlong.runs import attention_work, exposure, spans
+from nextlong.runs.attention_work import RankWork
 from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.cut_off import CutOff, measure_cut_off
+from nextlong.runs.exposure import Exposure
 from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
@@ -160,6 +162,8 @@ class Stats:
     distinct_documents: int
     document_chars: Spread | None
     document_chars_histogram: tuple[Bin, ...]
+    attention_work: tuple[RankWork, ...]  # by mask and devices that share a row
+    exposure: tuple[Exposure, ...]  # effective left context, by mask
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
@@ -175,7 +179,7 @@ class Stats:
 
 def measure(run: Run) -> Stats:
     """Return the statistics of a finished run."""
-    counting = _Counting()
+    counting = _Counting(per_row=(run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1)
     tokens = finished.token_store(run.steps)
     for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
@@ -188,7 +192,9 @@ def measure(run: Run) -> Stats:
 class _Counting:
     """The sums over all blocks so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, per_row: int) -> None:
+        self.attention_work = attention_work.Counting(per_row=per_row)
+        self.exposure = exposure.Counting()
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
         self.negatives = Negatives()
@@ -198,6 +204,9 @@ class _Counting:
         self.whole_chars = self.whole_tokens = 0
 
     def add(self, block: Block) -> None:
+        lengths = attention_work.documents(block)
+        self.attention_work.add(lengths)
+        self.exposure.add(lengths)
         ranks, scores = spans.ranked_scores(block)
         self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
         self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
@@ -286,6 +295,8 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         distinct_documents=len(by_document.counted()[0]),
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
+        attention_work=counting.attention_work.result(),
+        exposure=counting.exposure.result(),
         steps=step_costs(run),
     )
 

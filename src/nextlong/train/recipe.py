@@ -182,7 +182,8 @@ class Torchtitan(Section):
         "off", description="on: matrices multiply in 8 bits (needs torchao, H100 or later)"
     )
     options: tuple[str, ...] = Field(
-        (), description='of its own command line, such as ["--compile.enable"]; they override what the recipe says'
+        (),
+        description='of its own command line, such as ["--profiler.enable_profiling"]; they override what the recipe says',
     )
 
 

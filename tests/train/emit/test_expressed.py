@@ -8,8 +8,8 @@ from nextlong.train.emit.facts import Facts
 from nextlong.train.recipe import TrainRecipe
 
 OTHER = {  # another value of each key that may differ
-    "seed": 5, "attention": "document", "attention_kernel": "flex", "loss_kernel": "blocks", "model.rope_base": 5e6,
-    "model.rope_scaling": "replace", "model.lora_rank": 8, "model.lora_alpha": 16, "training.steps": 777,
+    "seed": 5, "attention": "document", "attention_kernel": "sdpa", "compile": "on", "loss_kernel": "blocks",
+    "model.rope_base": 5e6, "model.rope_scaling": "replace", "model.lora_rank": 8, "model.lora_alpha": 16, "training.steps": 777,
     "training.tokens_per_step": 131_072, "training.micro_batch_rows": 2, "training.lr": 3e-4, "training.min_lr_ratio": 0.3,
     "training.schedule": "constant", "training.warmup_steps": 7, "training.beta1": 0.8, "training.beta2": 0.99,
     "training.eps": 1e-6, "training.weight_decay": 0.3, "training.clip": 0.7, "training.precision": "fp32",

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.heavy
         ("model.lora_rank", 4, r"--engine torchtitan cannot express .*model\.lora_rank=4 \(only null\)"),
         ("memory.optimizer", "adamw-8bit", "memory.optimizer=adamw-8bit"),
         ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
-        ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto or flex\)"),
+        ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
         ("loss_kernel", "liger", "loss_kernel=liger"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
-from torchtitan.config import CommConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.trainer import Trainer
 
@@ -64,6 +64,7 @@ def config_of(recipe: TrainRecipe) -> Any:
         parallelism=ParallelismConfig(context_parallel_degree=shared_by, context_parallel_load_balancer="ptrr"),
         checkpoint=_checkpoint(recipe, path),
         activation_checkpoint=FullAC.Config() if recipe.memory.checkpointing == "layers" else None,
+        compile=CompileConfig(enable=recipe.compile == "on"),
         comm=CommConfig(init_timeout_seconds=TIMEOUT_SECONDS, train_timeout_seconds=TIMEOUT_SECONDS),
         debug=DebugConfig(seed=recipe.seed),
         validator=parts.HeldOut.Config(**rows, enable=prepared.held_out_rows is not None, steps=1),

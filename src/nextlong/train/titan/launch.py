@@ -28,9 +28,8 @@ _KEYS: Final[expressed.Keys] = {
     **dict.fromkeys(
         ("data", "seed", "attention", "model.rope_base", "model.rope_scaling", "training", "watch", "checkpoints")
     ),
-    **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan")),
+    **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan", "compile")),
     "memory.checkpointing": ("layers", "none"),
-    "attention_kernel": ("auto", "flex"),
 }
 _MACHINE: Final = 8  # devices of a machine, in commands that are shown
 
