@@ -241,8 +241,8 @@ def _dependency(results: Sequence[Results]) -> Table:
                 rows.append((name, (*losses, gain, part["gain_over_shorter_nats"], str(part["chunks"]))))
     about = (
         "Loss of meta-chunks, nats a token, by the distance to the nearest earlier meta-chunk: behind the earlier meta-chunks, "
-        "behind other text of their length, and without them. Gain: of the first over the second, with its bootstrap 95 % interval over "
-        "sequences, and over the third, whose context is shorter."
+        "behind other text of their length, and without them. Gain: of the first over the second, with its bootstrap 95 % "
+        "interval over sequences, and over the third, whose context is shorter."
     )
     columns = ("With", "Replaced", "Without", "Gain", "Gain over shorter", "n")
     return _unranked(Table("Dependence on earlier meta-chunks", about, columns, tuple(rows)))
