@@ -25,26 +25,26 @@ from nextlong.engine import store
 from nextlong.recipe.keys import Positive, Section
 from nextlong.rng import rng_for
 
-TOPICS: Final = 16
+TOPICS: Final = 12
 KEYS: Final = 6  # of a topic
-FILLERS: Final = 6  # further words of a topic
-ENTITIES: Final = 768
-VALUES: Final = 64
+FILLERS: Final = 4  # further words of a topic
+ENTITIES: Final = 512
+VALUES: Final = 48
 _ENTITIES_OF_DOCUMENT: Final = 2
 _FACTS_OF_ENTITY: Final = 4
 _RESTATED: Final = 4  # facts of a later paragraph
 _PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
-_ECHO_WORDS: Final = (8, 65)  # of a span, from 8 to 64
-_ECHOES: Final = 3  # times that a span stands in its document
+_ECHO_WORDS: Final = (4, 64)  # of a span; short ones are as frequent as long ones, by their logarithm
+_ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
 STOP: Final = "."
 
 
 class Invented(Section):
     """Sizes of the invented corpus."""
 
-    documents: Positive = 8_000
-    held_out: Positive = 800
-    echoes: Positive = 8_000
+    documents: Positive = 5_000
+    held_out: Positive = 500
+    echoes: Positive = 6_000
     seed: int = 0
 
 
@@ -143,8 +143,10 @@ def _later(rng: np.random.Generator, facts: Sequence[Fact], fillers: Sequence[st
 
 
 def _echo(rng: np.random.Generator) -> str:
-    span = " ".join(map(str, rng.choice(WORDS.all, int(rng.integers(*_ECHO_WORDS)))))
-    return f"{span} {STOP}\n" * _ECHOES
+    least, most = _ECHO_WORDS
+    count = round(least * (most / least) ** rng.random())
+    span = [*map(str, rng.choice(WORDS.all, count)), STOP]
+    return line(span) * max(2, -(-_ECHO_TOKENS // len(span)))
 
 
 def tokenizer() -> Tokenizer:

@@ -11,10 +11,13 @@ compare all arms.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -28,11 +31,11 @@ from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Named, Positive, Section
 from nextlong.recipe.lengths import PositiveLength
-from nextlong.replicate import invented, recall
+from nextlong.replicate import initial, invented, recall
 from nextlong.replicate.invented import Invented
 from nextlong.replicate.stage import Stage
 from nextlong.runs.opened import Run
-from nextlong.train.recipe import RecipeFile, Scratch, TrainRecipe
+from nextlong.train.recipe import RecipeFile, TrainRecipe
 
 RESULTS: Final = "results.json"
 CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
@@ -67,28 +70,40 @@ ARMS: Final[Mapping[str, Arm]] = {
 }
 
 
-class Base(Section):
-    """Short rows until retrieval has formed: legs of `steps` steps, until a leg ends with the recall."""
+class Model(Section):
+    """The sizes of a Llama with biases of queries and keys."""
 
+    hidden_size: Positive = 64
+    intermediate_size: Positive = 64
+    layers: Positive = 2
+    heads: Positive = 2
+
+
+class Base(Section):
+    """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
+
+    echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
     tokens: PositiveLength = Field(256, description="of a row")
-    tokens_per_step: PositiveLength = 4096
-    steps: Positive = Field(200, description="of a leg")
+    tokens_per_step: PositiveLength = 2048
+    steps: Positive = Field(300, description="of a leg")
     most_legs: Positive = 12
     recall: Annotated[float, Field(gt=0, le=1)] = Field(
         0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
     )
-    lr: Annotated[float, Field(gt=0)] = 4e-3
+    lr: Annotated[float, Field(gt=0)] = 5e-3
 
 
 class Extend(Section):
     """Long rows."""
 
-    row_tokens: PositiveLength = Field(2048, description="of a row, which packs sequences of the lengths and short ones")
+    row_tokens: PositiveLength = Field(
+        2048, description="of a row, which packs sequences of the lengths and short ones"
+    )
     lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
     replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
-    steps: Positive = 100
-    tokens_per_step: PositiveLength = 8192
-    lr: Annotated[float, Field(gt=0)] = 2e-3
+    steps: Positive = 80
+    tokens_per_step: PositiveLength = 4096
+    lr: Annotated[float, Field(gt=0)] = 3e-3
 
     @property
     def trained_tokens(self) -> int:
@@ -100,10 +115,10 @@ class Measure(Section):
     """What is measured of each model."""
 
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (0, 2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
+        (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(48, description="of each kind and number of negatives; each asks for eight values")
-    rows: Positive = Field(24, description="held-out rows whose loss is measured")
+    probes: Positive = Field(24, description="of each kind and number of negatives; each asks for eight values")
+    rows: Positive = Field(16, description="held-out rows whose loss is measured")
 
 
 class Mechanism(RecipeFile):
@@ -116,11 +131,11 @@ class Mechanism(RecipeFile):
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
     corpus: Invented = Invented()
-    model: Scratch = Scratch(hidden_size=64, intermediate_size=128, layers=2, heads=2, key_value_heads=2)
+    model: Model = Model()
     base: Base = Base()
     extend: Extend = Extend()
     measure: Measure = Measure()
-    threads: Positive = Field(1, description="of PyTorch; models this small gain nothing from more")
+    workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -133,8 +148,23 @@ class Mechanism(RecipeFile):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
         for phase, row in ((self.base, self.base.tokens), (self.extend, self.extend.row_tokens)):
             if phase.tokens_per_step % row:
-                raise ValueError(f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one")
+                raise ValueError(
+                    f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
+                )
         return self
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training: its stage, and the keys of its recipe."""
+
+    stage: Stage
+    keys: Json
+
+    @property
+    def final(self) -> Path:
+        """The folder that `from_pretrained` loads."""
+        return self.stage.folder / "final"
 
 
 @dataclass
@@ -143,7 +173,7 @@ class Experiment:
 
     recipe: Mechanism
     report: Callable[[str], None]
-    _runs: dict[str, str] = field(default_factory=dict)
+    composed: dict[str, str] = field(default_factory=dict)  # by run, the fingerprint of its sequences
 
     @cached_property
     def out(self) -> Path:
@@ -167,7 +197,7 @@ class Experiment:
         )
         run_dir = self.out / "runs" / f"{source}-{self.corpus.fingerprint}"
         named = f"{run_dir}@{name}"
-        if named not in self._runs:
+        if named not in self.composed:
             folder = self.corpus.folder
             everything = {
                 "run_dir": str(run_dir),
@@ -180,13 +210,28 @@ class Experiment:
                 **keys,
             }
             nextlong.run(Recipe.from_dict(everything, origin=f"data of {name}"))
-            self._runs[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
+            self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
         return named
 
     def short_runs(self) -> list[str]:
         """Return the runs of short rows: documents, and echoes."""
         compose = {"method": "standard", "target_tokens": self.recipe.base.tokens, "sequences": "all"}
         return [self.run(source, compose=compose) for source in ("train", "echoes")]
+
+    def first_run(self) -> str:
+        """Return the run of the first leg: echoes alone."""
+        compose = {"method": "standard", "target_tokens": self.recipe.base.echo_tokens, "sequences": "all"}
+        return self.run("echoes", compose=compose)
+
+    def make_runs(self) -> None:
+        """Make every run before processes are started, which then find them in `composed`."""
+        self.first_run()
+        self.short_runs()
+        self.held_out_run()
+        for name in self.recipe.arms:
+            began = time.monotonic()
+            self.data_of(ARMS[name])
+            self.report(f"data of {name}: {time.monotonic() - began:.0f} s")
 
     def data_of(self, arm: Arm) -> Json:
         """Return the `data` section of the training recipe of an arm, its runs made."""
@@ -196,7 +241,9 @@ class Experiment:
         # Enough for an arm without replay, so that the same runs serve with and without it.
         wanted = [-(-extend.trained_tokens // (len(lengths) * length)) for length in lengths]
         runs = [
-            self.run("train", **{**arm.keys, "compose": {**arm.keys["compose"], "target_tokens": length, "sequences": count}})
+            self.run(
+                "train", **{**arm.keys, "compose": {**arm.keys["compose"], "target_tokens": length, "sequences": count}}
+            )
             for length, count in zip(lengths, wanted, strict=True)
         ]
         mix = [(1 - replay) / len(runs)] * len(runs)
@@ -204,30 +251,80 @@ class Experiment:
             runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
-    def base(self, seed: int) -> Stage:
+    def base(self, seed: int) -> Trained:
         """Return the base model of a seed, trained leg by leg until retrieval has formed. Raises RunError if it does not."""
-        asked, last = self.recipe.base, None
-        for leg in range(1, asked.most_legs + 1):
-            last = self._leg(seed, leg, last)
-            if last.record["recall"] >= asked.recall:
-                return last
-        raise RunError(
-            f"seed {seed}: after {asked.most_legs} legs of {asked.steps} steps the base model recalls "
-            f"{100 * last.record['recall'] if last else 0:.0f} % of the values, not {100 * asked.recall:.0f} %; raise base.most_legs"
-        )
+        legs: list[Trained] = []
+        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.base.recall):
+            if len(legs) == self.recipe.base.most_legs:
+                raise RunError(
+                    f"seed {seed}: after {len(legs)} legs of {self.recipe.base.steps} steps the base model recalls "
+                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.base.recall:.0f} %; "
+                    "raise base.most_legs"
+                )
+            legs.append(self._leg(seed, legs))
+            self.train(legs[-1], criterion=True)
+        return legs[-1]
 
-    def _leg(self, seed: int, leg: int, before: Stage | None) -> Stage:
-        asked, runs = self.recipe.base, self.short_runs()
-        model = {"path": str(before.folder / "final")} if before else {"scratch": self.recipe.model.model_dump()}
-        keys = {
-            "seed": 1000 * seed + leg,  # a leg reads the rows in another order
-            "data": {"runs": runs, "mix": [0.5, 0.5], "by": "tokens"},
-            "model": model,
-            "training": _training(asked.steps, asked.tokens_per_step, asked.tokens, asked.lr, schedule="constant"),
+    def _leg(self, seed: int, before: Sequence[Trained]) -> Trained:
+        """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
+        asked, runs, row = self.recipe.base, self.short_runs(), self.recipe.base.tokens
+        if not before:
+            runs, row = [self.first_run()], asked.echo_tokens
+        keys: Json = {
+            "seed": 1000 * seed + len(before),  # a leg reads the rows in another order
+            "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
+            "model": {"path": str(before[-1].final if before else self.initial(seed))},
+            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr, schedule="constant"),
         }
-        stage = self._stage(f"base-seed{seed}-leg{leg}", keys, runs, before)
+        return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
+
+    def finished_base(self, seed: int) -> tuple[Trained, int] | None:
+        """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
+        legs: list[Trained] = []
+        while len(legs) < self.recipe.base.most_legs:
+            legs.append(self._leg(seed, legs))
+            if not legs[-1].stage.is_finished:
+                return None
+            if legs[-1].stage.record["recall"] >= self.recipe.base.recall:
+                return legs[-1], len(legs)
+        return None
+
+    def initial(self, seed: int) -> Path:
+        """Return the folder of a seed's model before any training."""
+        keys = self.recipe.model.model_dump()
+        stage = Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
         if not stage.is_finished:
-            made = self._train(stage, keys)
+            initial.save(stage.folder / "final", vocabulary=self.tokenizer.get_vocab_size(), seed=seed, **keys)
+            stage.finish({})
+        return stage.folder / "final"
+
+    def extended(self, seed: int, name: str, base: Trained) -> Trained:
+        """Return the model of a seed that is extended on an arm; trains nothing."""
+        extend = self.recipe.extend
+        keys = {
+            "seed": seed,
+            "data": self.data_of(ARMS[name]),
+            "model": {"path": str(base.final)},
+            "training": _training(
+                extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr, schedule="cosine"
+            ),
+        }
+        return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
+
+    def _trained(self, name: str, keys: Json, before: Trained | None) -> Trained:
+        """Return a training, known by what it is trained on and from, and not by where these lie."""
+        composed = [self.composed[run] for run in keys["data"]["runs"]]
+        origin = before.stage.fingerprint if before else self.recipe.model.model_dump()
+        about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
+        return Trained(Stage(self.out / "models", name, about), keys)
+
+    def train(self, model: Trained, *, criterion: bool = False) -> None:
+        """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
+        if model.stage.is_finished:
+            return
+        made = _train(model)
+        said = f"{model.stage.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
+        if criterion:
             probes = recall.probes(
                 "hard",
                 negatives=CRITERION_NEGATIVES,
@@ -235,63 +332,10 @@ class Experiment:
                 seed=self.recipe.corpus.seed + 1,
                 tokenizer=self.tokenizer,
             )
-            made["recall"] = float(recall.recalled(_loaded(stage), probes).mean())
-            stage.finish(made)
-            self.report(f"{stage.name}: loss {made['loss']:.3f}, recall {100 * made['recall']:.1f} %, {made['seconds']:.0f} s")
-        return stage
-
-    def extended(self, seed: int, name: str, base: Stage) -> Stage:
-        """Return the model of a seed that is extended on an arm."""
-        extend, data = self.recipe.extend, self.data_of(ARMS[name])
-        keys = {
-            "seed": seed,
-            "data": data,
-            "model": {"path": str(base.folder / "final")},
-            "training": _training(extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr, schedule="cosine"),
-        }
-        stage = self._stage(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, data["runs"], base)
-        if not stage.is_finished:
-            made = self._train(stage, keys)
-            stage.finish(made)
-            self.report(f"{stage.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s")
-        return stage
-
-    def _stage(self, name: str, keys: Json, runs: list[str], before: Stage | None) -> Stage:
-        """Return the stage of a training, known by what it is trained on and not by where that lies."""
-        about = {**keys, "data": {**keys["data"], "runs": [self._runs[run] for run in runs]}, "threads": self.recipe.threads}
-        about["model"] = {"from": before.fingerprint} if before else keys["model"]
-        return Stage(self.out / "models", name, about)
-
-    def _train(self, stage: Stage, keys: Json) -> Json:
-        """Train a model and return its last loss, tokens, seconds and the hash of its weights."""
-        import torch
-        from rich.console import Console
-
-        from nextlong.train import checkpoint, metrics, start
-
-        torch.set_num_threads(self.recipe.threads)
-        never = 1_000_000
-        recipe = TrainRecipe.from_dict(
-            {
-                **keys,
-                "data": {**keys["data"], "validation": 0.0},
-                "out": str(stage.folder),
-                "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
-                "checkpoints": {"every_steps": never, "keep_last": 1},
-                "watch": {"spike": None},
-            },
-            origin=stage.name,
-        )
-        start.train(recipe, Console(quiet=True))
-        steps = metrics.read(stage.folder / metrics.STEPS)
-        shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
-        weights = (stage.folder / "final" / "model.safetensors").read_bytes()
-        return {
-            "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
-            "tokens": sum(step["tokens"] for step in steps),
-            "seconds": round(sum(step["seconds"] for step in steps), 1),
-            "sha256": hashlib.sha256(weights).hexdigest(),
-        }
+            made["recall"] = float(recall.recalled(_loaded(model), probes).mean())
+            said += f", recall {100 * made['recall']:.1f} %"
+        model.stage.finish(made)
+        self.report(said)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -312,36 +356,77 @@ class Experiment:
             for count in asked.negatives
         }
 
+    def held_out_run(self) -> str:
+        """Return the run of held-out documents, as the standard method lays them."""
+        compose = {
+            "method": "standard",
+            "target_tokens": self.recipe.extend.row_tokens,
+            "sequences": self.recipe.measure.rows,
+        }
+        return self.run("held-out", compose=compose)
+
     @cached_property
     def held_out_rows(self) -> Any:
-        """Rows of held-out documents, as the standard method lays them, (rows, T)."""
-        compose = {"method": "standard", "target_tokens": self.recipe.extend.row_tokens, "sequences": self.recipe.measure.rows}
-        run = Run(self.run("held-out", compose=compose))
+        """Rows of held-out documents, (rows, T)."""
+        run = Run(self.held_out_run())
         return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
 
-    def measured(self, model: Stage) -> Json:
-        """Return what is measured of a model."""
-        about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
-        stage = Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
-        if not stage.is_finished:
-            stage.finish(self._measure(model))
-        return stage.record
+    def measured(self, model: Trained) -> Stage:
+        """Return the stage of what is measured of a model."""
+        about = {"model": model.stage.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
+        return Stage(self.out / "measured", model.stage.name, about | {"corpus": self.corpus.fingerprint})
 
-    def _measure(self, model: Stage) -> Json:
+    def measure(self, model: Trained) -> None:
+        """Measure a trained model if that is not done."""
+        stage = self.measured(model)
+        if stage.is_finished:
+            return
         loaded, longest = _loaded(model), max(self.recipe.measure.negatives)
         curves: Json = {kind: {} for kind in recall.KINDS}
         for (kind, count), probes in self.probes.items():
             curves[kind][str(count)] = round(100 * float(recall.recalled(loaded, probes).mean()), 3)
-        eager = _loaded(model, attention="eager")
-        thirds = {kind: recall.attention_thirds(eager, self.probes[kind, longest]) for kind in recall.KINDS}
         losses, bins = recall.losses(loaded, self.held_out_rows), {}
         edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
         for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
             bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
+        eager = _loaded(model, attention="eager")
+        thirds = {kind: recall.attention_thirds(eager, self.probes[kind, longest]) for kind in recall.KINDS}
         attention = {
-            kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)} for kind, (first, last) in thirds.items()
+            kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)}
+            for kind, (first, last) in thirds.items()
         }
-        return {"recall": curves, "loss": bins, "attention": attention}
+        stage.finish({"recall": curves, "loss": bins, "attention": attention})
+
+
+def _train(model: Trained) -> Json:
+    """Train a model and return its last loss, tokens, seconds and the hash of its weights."""
+    import torch
+    from rich.console import Console
+
+    from nextlong.train import checkpoint, metrics, start
+
+    torch.set_num_threads(1)
+    keys, stage = model.keys, model.stage
+    recipe = TrainRecipe.from_dict(
+        {
+            **keys,
+            "data": {**keys["data"], "validation": 0.0},
+            "out": str(stage.folder),
+            "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
+            "checkpoints": {"every_steps": keys["training"]["steps"], "keep_last": 1},
+            "watch": {"spike": None},
+        },
+        origin=stage.name,
+    )
+    start.train(recipe, Console(quiet=True))
+    steps = metrics.read(stage.folder / metrics.STEPS)
+    shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
+    return {
+        "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
+        "tokens": sum(step["tokens"] for step in steps),
+        "seconds": round(sum(step["seconds"] for step in steps), 1),
+        "sha256": hashlib.sha256((model.final / "model.safetensors").read_bytes()).hexdigest(),
+    }
 
 
 def _training(steps: int, tokens: int, row: int, lr: float, *, schedule: str) -> Json:
@@ -357,37 +442,78 @@ def _training(steps: int, tokens: int, row: int, lr: float, *, schedule: str) ->
     }
 
 
-def _loaded(model: Stage, *, attention: str = "sdpa") -> Any:
+def _loaded(model: Trained, *, attention: str = "sdpa") -> Any:
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    folder = str(model.folder / "final")
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        str(model.final), attn_implementation=attention, dtype=torch.float32
+    ).eval()
 
 
 def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
-    """Run or resume the experiment; write and return `results.json`, anew after each model."""
+    """Run or resume the experiment; write and return `results.json`, anew after each seed."""
     experiment = Experiment(recipe, report)
     with store.locked(experiment.out):
-        store.write_text(experiment.out / "replicate.yaml", recipe.dump())
-        models: list[Json] = []
-        for seed in recipe.seeds:
-            base = experiment.base(seed)
-            legs = sum(path.name.startswith(f"base-seed{seed}-") for path in (experiment.out / "models").iterdir())
-            models.append(_result("base", seed, base, experiment) | {"legs": legs})
-            for name in recipe.arms:
-                models.append(_result(name, seed, experiment.extended(seed, name, base), experiment))
-                results = _results(experiment, models)
+        with store.explained(experiment.out):
+            store.write_text(experiment.out / "replicate.yaml", recipe.dump())
+        experiment.make_runs()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
+            seeds = [processes.submit(_seed, recipe, experiment.composed, seed) for seed in recipe.seeds]
+            for done in as_completed(seeds):
+                done.result()
+                results = collect(experiment)
                 store.write_json(experiment.out / RESULTS, results)
     return results
 
 
-def _result(name: str, seed: int, model: Stage, experiment: Experiment) -> Json:
-    return {"arm": name, "seed": seed, **model.record, "measured": experiment.measured(model)}
+def _seed(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
+    """Train and measure all models of a seed, in a process of its own."""
+    experiment = Experiment(recipe, partial(print, flush=True), composed)
+    base = experiment.base(seed)
+    experiment.measure(base)
+    for name in recipe.arms:
+        model = experiment.extended(seed, name, base)
+        experiment.train(model)
+        experiment.measure(model)
 
 
-def _results(experiment: Experiment, models: list[Json]) -> Json:
-    recipe = experiment.recipe.model_dump(mode="json", exclude={"out"})
-    return {"version": nextlong.__version__, "recipe": recipe, "corpus": experiment.corpus.fingerprint, "models": models}
+def collect(experiment: Experiment) -> Json:
+    """Return the finished models, and what they were made from; trains nothing."""
+    models: list[Json] = []
+    for seed in experiment.recipe.seeds:
+        if (base := experiment.finished_base(seed)) is None:
+            continue
+        arms = {name: experiment.extended(seed, name, base[0]) for name in experiment.recipe.arms}
+        for name, model in {"base": base[0], **arms}.items():
+            measured = experiment.measured(model)
+            if measured.is_finished:
+                models.append({"arm": name, "seed": seed, **model.stage.record, "measured": measured.record})
+                if name == "base":
+                    models[-1]["legs"] = base[1]
+    recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
+    return {
+        "version": nextlong.__version__,
+        "recipe": recipe,
+        "corpus": experiment.corpus.fingerprint,
+        "models": models,
+    }
+
+
+def plan(recipe: Mechanism) -> Iterator[tuple[str, str]]:
+    """Yield what the experiment will take, as facts."""
+    seeds, arms = len(recipe.seeds), len(recipe.arms)
+    leg = recipe.base.steps * recipe.base.tokens_per_step
+    yield "models", f"{seeds} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
+    yield (
+        "training",
+        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.base.recall:.0f} % of the values, then {recipe.extend.trained_tokens:,} tokens an arm",
+    )
+    yield (
+        "runs",
+        f"sequences of {', '.join(map(str, recipe.extend.lengths))} tokens for each arm, of an invented corpus of {recipe.corpus.documents:,} documents",
+    )
+    yield "out", recipe.out

@@ -41,7 +41,10 @@ class Probes:
 def probes(kind: Negatives, *, negatives: int, count: int, seed: int, tokenizer: Tokenizer) -> Probes:
     """Return `count` probes; the same for every model."""
     rows, places = zip(
-        *(_probe(kind, negatives, rng_for(seed, f"recall-{kind}-{negatives}", place), tokenizer) for place in range(count)),
+        *(
+            _probe(kind, negatives, rng_for(seed, f"recall-{kind}-{negatives}", place), tokenizer)
+            for place in range(count)
+        ),
         strict=True,
     )
     lengths = np.array([len(row) for row in rows])
@@ -64,9 +67,7 @@ def _probe(
     return ids, [first + 4 * place + 2 for place in range(len(again))]
 
 
-def _negative(
-    kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.random.Generator
-) -> tuple[str, ...]:
+def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.random.Generator) -> tuple[str, ...]:
     others = [topic for topic in range(invented.TOPICS) if topic != asked.topic]
     made = document(rng, topic=asked.topic if kind == "hard" else int(rng.choice(others)), avoid=avoid)
     return made.paragraphs[int(rng.integers(len(made.paragraphs)))]

@@ -36,22 +36,39 @@ class Hypothesis(NamedTuple):
 
 # Written before the experiment was run; not to be changed afterwards.
 HYPOTHESES: Final = (
-    Hypothesis("Across hard negatives, hard negatives teach more than random ones.", "hard", "nextlong", ("random negatives",)),
+    Hypothesis(
+        "Across hard negatives, hard negatives teach more than random ones.", "hard", "nextlong", ("random negatives",)
+    ),
     Hypothesis(
         "Across hard negatives, random negatives teach more than whole similar documents.",
         "hard",
         "random negatives",
         ("quest", "knn", "iclm", "splice"),
     ),
-    Hypothesis("Across hard negatives, NExtLong teaches more than the standard method.", "hard", "nextlong", ("standard",)),
     Hypothesis(
-        "Across random negatives, random negatives teach at least as much as hard ones.", "random", "random negatives", ("nextlong",)
+        "Across hard negatives, NExtLong teaches more than the standard method.", "hard", "nextlong", ("standard",)
     ),
-    Hypothesis("Across random negatives, NExtLong teaches more than the standard method.", "random", "nextlong", ("standard",)),
     Hypothesis(
-        "Half of the tokens in short rows beat none, across hard negatives.", "hard", "nextlong", ("nextlong, no replay",)
+        "Across random negatives, random negatives teach at least as much as hard ones.",
+        "random",
+        "random negatives",
+        ("nextlong",),
     ),
-    Hypothesis("Gaps of mixed lengths beat the longest alone, across hard negatives.", "hard", "nextlong", ("nextlong, 2K only",)),
+    Hypothesis(
+        "Across random negatives, NExtLong teaches more than the standard method.", "random", "nextlong", ("standard",)
+    ),
+    Hypothesis(
+        "Half of the tokens in short rows beat none, across hard negatives.",
+        "hard",
+        "nextlong",
+        ("nextlong, no replay",),
+    ),
+    Hypothesis(
+        "Gaps of mixed lengths beat the longest alone, across hard negatives.",
+        "hard",
+        "nextlong",
+        ("nextlong, 2K only",),
+    ),
     Hypothesis(
         "Chunks of one paragraph beat chunks of two, across hard negatives.",
         "hard",
@@ -128,7 +145,12 @@ def page(results: Results) -> str:
     """Return the page as Markdown."""
     lead = ["# Results: does it work?", *_setup(results), "## Hypotheses", *_verdicts(results)]
     shown = "\n\n".join(f"![{title}]({FOLDER}/{name}.svg)" for name, title in _TITLES.items())
-    return as_markdown(list(_tables(results)), lead=[*lead, "## Figures", shown]) + "\n" + "\n\n".join(_commands(results)) + "\n"
+    return (
+        as_markdown(list(_tables(results)), lead=[*lead, "## Figures", shown])
+        + "\n"
+        + "\n\n".join(_commands(results))
+        + "\n"
+    )
 
 
 _TITLES: Final = {
@@ -202,7 +224,8 @@ def _verdict(results: Results, claim: Hypothesis, other: str) -> str:
 def _tables(results: Results) -> Iterator[Table]:
     for kind, words in _KINDS.items():
         rows = tuple(
-            (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives)) for arm in results.arms
+            (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives))
+            for arm in results.arms
         )
         about = "Percent of values recalled, by the number of negatives between a fact and its question."
         yield Table(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
@@ -214,17 +237,31 @@ def _tables(results: Results) -> Iterator[Table]:
     yield Table("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
     cells = [(kind, third) for kind in _KINDS for third in ("first", "last")]
     attention = tuple(
-        (arm, tuple(interval([m["measured"]["attention"][k][third] for m in results.models(arm)]) for k, third in cells))
+        (
+            arm,
+            tuple(interval([m["measured"]["attention"][k][third] for m in results.models(arm)]) for k, third in cells),
+        )
         for arm in results.arms
     )
     titles = tuple(f"{third} third, {kind} negatives" for kind, third in cells)
-    about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
+    about = (
+        "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
+    )
     yield Table("Attention by thirds", about, titles, attention, rows_are="parts")
     cost = tuple(
-        (arm, (fmean(m["tokens"] for m in results.models(arm)), fmean(m["seconds"] for m in results.models(arm)), fmean(m["loss"] for m in results.models(arm))))
+        (
+            arm,
+            (
+                fmean(m["tokens"] for m in results.models(arm)),
+                fmean(m["seconds"] for m in results.models(arm)),
+                fmean(m["loss"] for m in results.models(arm)),
+            ),
+        )
         for arm in results.arms
     )
-    about = "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
+    about = (
+        "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
+    )
     yield Table("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
 
 
@@ -244,7 +281,13 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
 def _line(axes: Any, places: Sequence[float], spreads: Sequence[Spread], name: str, number: int) -> None:
     errors = [spread.deviation or 0.0 for spread in spreads]
     axes.errorbar(
-        places, [spread.mean for spread in spreads], yerr=errors, label=name, elinewidth=0.8, capsize=2, **style(number),
+        places,
+        [spread.mean for spread in spreads],
+        yerr=errors,
+        label=name,
+        elinewidth=0.8,
+        capsize=2,
+        **style(number),
         linestyle="-" if number < 7 else "--",
     )
 
@@ -277,7 +320,9 @@ def _draw_loss(figure: Any, *, results: Results) -> bool:
 def _draw_attention(figure: Any, *, results: Results) -> bool:
     axes = figure.subplots()
     for offset, third in enumerate(("first", "last")):
-        spreads = [interval([m["measured"]["attention"]["hard"][third] for m in results.models(arm)]) for arm in results.arms]
+        spreads = [
+            interval([m["measured"]["attention"]["hard"][third] for m in results.models(arm)]) for arm in results.arms
+        ]
         places = [place + 0.4 * offset for place in range(len(results.arms))]
         errors = [spread.deviation or 0.0 for spread in spreads]
         color = style(offset)["color"]
