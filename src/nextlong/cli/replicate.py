@@ -30,7 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "       nextlong replicate report RESULTS [--to DIR]",
     )
     sub.add_argument("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE")
-    sub.add_argument("--preset", metavar="NAME", help="smoke, mechanism, cpu-night, one-gpu, or paper (prints the plan)")
+    sub.add_argument(
+        "--preset", metavar="NAME", help="smoke, mechanism, cpu-night, one-gpu, or paper (prints the plan)"
+    )
     sub.add_argument(
         "--corpus",
         action="append",
@@ -103,7 +105,9 @@ def _mechanism(asked: argparse.Namespace) -> None:
     from nextlong.replicate.mechanism import RESULTS, Mechanism, mechanism, plan
 
     if asked.corpus or asked.ablate:
-        raise NextlongError("--preset mechanism invents its corpus and compares its own arms; leave out --corpus and --ablate")
+        raise NextlongError(
+            "--preset mechanism invents its corpus and compares its own arms; leave out --corpus and --ablate"
+        )
     out = asked.out or "nextlong-replicate-mechanism"
     recipe = Mechanism.from_dict({"out": out}, overrides=asked.overrides, origin="--preset mechanism")
     console = Console(stderr=asked.json)

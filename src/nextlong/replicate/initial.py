@@ -44,7 +44,7 @@ def save(
     model.save_pretrained(folder)
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def _look_back(attention: Any, *, head: int, distance: int, size: int) -> None:
     """Give a head biases whose product, once RoPE has turned them, is greatest `distance` tokens back."""
     angles = distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)

@@ -34,7 +34,7 @@ _ENTITIES_OF_DOCUMENT: Final = 2
 _FACTS_OF_ENTITY: Final = 4
 _RESTATED: Final = 4  # facts of a later paragraph
 _PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
-_ECHO_WORDS: Final = (4, 64)  # of a span; short ones are as frequent as long ones, by their logarithm
+_ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
 STOP: Final = "."
 

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 import nextlong
 from nextlong.engine import store
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import RunError
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Named, Positive, Section
@@ -84,8 +84,8 @@ class Base(Section):
 
     echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
     tokens: PositiveLength = Field(256, description="of a row")
-    tokens_per_step: PositiveLength = 2048
-    steps: Positive = Field(300, description="of a leg")
+    tokens_per_step: PositiveLength = 1024
+    steps: Positive = Field(600, description="of a leg")
     most_legs: Positive = 12
     recall: Annotated[float, Field(gt=0, le=1)] = Field(
         0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
@@ -224,10 +224,7 @@ class Experiment:
         return self.run("echoes", compose=compose)
 
     def make_runs(self) -> None:
-        """Make every run before processes are started, which then find them in `composed`."""
-        self.first_run()
-        self.short_runs()
-        self.held_out_run()
+        """Make the runs of every arm, which the processes that train then find in `composed`."""
         for name in self.recipe.arms:
             began = time.monotonic()
             self.data_of(ARMS[name])
@@ -459,10 +456,14 @@ def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
     with store.locked(experiment.out):
         with store.explained(experiment.out):
             store.write_text(experiment.out / "replicate.yaml", recipe.dump())
-        experiment.make_runs()
+        experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
-            seeds = [processes.submit(_seed, recipe, experiment.composed, seed) for seed in recipe.seeds]
+            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
+            experiment.make_runs()  # beside the training of the base models
+            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
+            for base in bases:
+                base.result()
             for done in as_completed(seeds):
                 done.result()
                 results = collect(experiment)
@@ -470,8 +471,13 @@ def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
     return results
 
 
+def _base(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
+    """Train the base model of a seed, in a process of its own."""
+    Experiment(recipe, partial(print, flush=True), composed).base(seed)
+
+
 def _seed(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
-    """Train and measure all models of a seed, in a process of its own."""
+    """Train and measure the other models of a seed, in a process of its own."""
     experiment = Experiment(recipe, partial(print, flush=True), composed)
     base = experiment.base(seed)
     experiment.measure(base)
@@ -510,10 +516,9 @@ def plan(recipe: Mechanism) -> Iterator[tuple[str, str]]:
     yield "models", f"{seeds} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
     yield (
         "training",
-        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.base.recall:.0f} % of the values, then {recipe.extend.trained_tokens:,} tokens an arm",
+        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.base.recall:.0f} % of the values, "
+        f"then {recipe.extend.trained_tokens:,} tokens an arm",
     )
-    yield (
-        "runs",
-        f"sequences of {', '.join(map(str, recipe.extend.lengths))} tokens for each arm, of an invented corpus of {recipe.corpus.documents:,} documents",
-    )
+    lengths = ", ".join(map(str, recipe.extend.lengths))
+    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.documents:,} invented documents"
     yield "out", recipe.out

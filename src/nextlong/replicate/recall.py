@@ -1,9 +1,9 @@
 """Recall: how often a model knows the value of a fact across negatives, in a form that no method trains on.
 
-A probe is one row: the first paragraph of a held-out document, which states eight facts; `negatives` paragraphs of other documents,
-of the same topic (hard) or of other topics (random); then the eight facts again in another order. Each value there is a question:
-it is recalled if it is the likeliest of all tokens. No other document of a probe has its entities, so every question has one answer,
-and it stands only once, before the negatives.
+A probe is one row: the first paragraph of a held-out document, which states eight facts; `negatives` paragraphs of other
+documents, of the same topic (hard) or of other topics (random); then the eight facts again in another order. Each value
+there is a question: it is recalled if it is the likeliest of all tokens. No other document of a probe has its entities, so
+every question has one answer, which stands only once, before the negatives.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.r
     return made.paragraphs[int(rng.integers(len(made.paragraphs)))]
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def recalled(model: Any, asked: Probes) -> NDArray[np.bool_]:
     """Return which values the model recalls, (probes, 8). `model` is a causal model of transformers."""
     rows = max(1, _BATCH_TOKENS // asked.ids.shape[1])
@@ -88,7 +88,7 @@ def recalled(model: Any, asked: Probes) -> NDArray[np.bool_]:
     return np.concatenate(parts)
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def attention_thirds(model: Any, asked: Probes) -> tuple[float, float]:
     """Return the shares of attention, from the tokens that predict values, to the first and last third of what stands before.
 
@@ -105,7 +105,7 @@ def attention_thirds(model: Any, asked: Probes) -> tuple[float, float]:
     return float(np.mean(firsts)), float(np.mean(lasts))
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def losses(model: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the loss of predicting each token but the first of rows of equal length, nats, mean over rows: (T - 1,)."""
     total = np.zeros(rows.shape[1] - 1)

@@ -19,6 +19,7 @@ from nextlong.evaluate.report.draw import drawn, style
 from nextlong.evaluate.report.tables import Spread, Table, as_markdown
 from nextlong.plain_data import Json
 from nextlong.replicate.collect import difference, is_decided
+from nextlong.replicate.invented import TOPICS
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"
@@ -170,44 +171,53 @@ def _setup(results: Results) -> Iterator[str]:
         "`nextlong replicate --preset mechanism`. Small models, synthetic text: it shows the mechanism, not a benchmark score, "
         "and says nothing about models of other sizes."
     )
-    tokens = recipe["base"]["tokens_per_step"] * recipe["base"]["steps"]
+    leg = recipe["base"]["tokens_per_step"] * recipe["base"]["steps"] / 1e6
+    seeds = (
+        f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are finished and shown ({_listed(results.seeds)})"
+    )
     yield "\n".join(
         [
-            f"- **Corpus**: {corpus['documents']:,} documents of 16 topics. The first paragraph states eight facts "
+            f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states eight facts "
             "(`entity key value .`); each of 3 to 7 later paragraphs restates four, drawn with replacement, among words of the "
             "topic. Documents of one topic share keys, so they are hard negatives of each other.",
             f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
-            "one token a word, float32, trained by `nextlong train`'s loop on one thread.",
-            f"- **Base model**: one a seed, rows of {recipe['base']['tokens']} tokens, half of them documents and half random "
-            f"words repeated verbatim, until it recalls {100 * recipe['base']['recall']:.0f} % of the values across two hard negatives: "
-            f"{min(legs) * tokens / 1e6:.1f} to {max(legs) * tokens / 1e6:.1f} million tokens.",
+            "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases, and in the first layer these "
+            "start at values that make the heads look one and two tokens back (in trials without biases, retrieval had not formed "
+            "after 1.5 million tokens).",
+            f"- **Base model**: one a seed, on rows of {recipe['base']['echo_tokens']} tokens of random words repeated verbatim, "
+            f"then on rows of {recipe['base']['tokens']}, half of them documents and half such repetitions, until it recalls "
+            f"{100 * recipe['base']['recall']:.0f} % of the values across two hard negatives: "
+            f"{min(legs) * leg:.1f} to {max(legs) * leg:.1f} million tokens.",
             f"- **Arms**: each extends the base model by {extend['steps'] * extend['tokens_per_step']:,} tokens in packed rows of "
-            f"{extend['row_tokens']:,}: sequences of {', '.join(map(str, extend['lengths']))} tokens in equal shares and, "
-            f"if not said otherwise, {100 * extend['replay']:.0f} % short rows (replay). All sequences are made by ordinary "
-            "runs (`nextlong.run`).",
-            f"- **Recall**: the first paragraph of a held-out document, *n* paragraphs of other documents, then its eight facts again; "
-            f"a value is recalled if it is the likeliest of all tokens. {measure['probes']} probes × 8 values for each *n*. No arm "
-            "trains on this form. A negative is a paragraph of about 32 tokens.",
+            f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
+            f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
+            "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about 32 tokens "
+            "each), then its eight facts again; a value is recalled if it is the likeliest of all tokens. "
+            f"{measure['probes']} probes of 8 values for each *n*. No arm trains on this form.",
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
-            f"- **Seeds**: {len(results.seeds)} of the recipe's {len(recipe['seeds'])} are finished and shown ({', '.join(map(str, results.seeds))}): "
-            "of initial weights and of the order of rows. Corpus and sequences were sampled once. ± is half of a 95 % interval over seeds.",
+            f"- **Seeds**: {seeds}: of initial weights and of the order of rows. Corpus and sequences were sampled once. "
+            "± is half of a 95 % interval over seeds.",
         ]
     )
 
 
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values))
+
+
 def _verdicts(results: Results) -> Iterator[str]:
-    many = ", ".join(map(str, results.many))
+    many = _listed(results.many)
     yield (
         f"Written before the runs. Each is tested on the mean recall across {many} negatives: paired t-test over the seeds, 95 %, "
         "two-sided, not corrected for the number of tests."
     )
-    lines = []
-    for claim in HYPOTHESES:
-        for other in claim.theirs:
-            if claim.ours in results.arms and other in results.arms:
-                lines.append(f"- {claim.text} **{_verdict(results, claim, other)}**")
-    yield "\n".join(lines)
+    yield "\n".join(
+        f"- {claim.text} **{_verdict(results, claim, other)}**"
+        for claim in HYPOTHESES
+        for other in claim.theirs
+        if claim.ours in results.arms and other in results.arms
+    )
 
 
 def _verdict(results: Results, claim: Hypothesis, other: str) -> str:
@@ -343,6 +353,6 @@ def _commands(results: Results) -> Iterator[str]:
     seconds = sum(model["seconds"] for model in results.json["models"])
     yield (
         f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(results.json['models'])} models, "
-        f"{seconds / 60:.0f} minutes of training steps on one thread. The recipe, the measurements and the SHA-256 of every model's "
-        f"weights are in [mechanism.json]({FOLDER}/mechanism.json), from which this page is generated."
+        f"{seconds / 60:.0f} minutes of training steps on one thread each. The recipe, the measurements and the SHA-256 of each "
+        f"model's weights are in [mechanism.json]({FOLDER}/mechanism.json), from which this page is generated."
     )
