@@ -31,7 +31,9 @@ def made():
     recipe = Mechanism.from_dict(keys).model_dump(mode="json", exclude={"out", "workers"})
     shifts = {"base": 0.0, "nextlong": 30.0, "random negatives": 30.1, "standard": 10.0}
     models = [model(arm, seed, shift) for seed in (0, 1, 2) for arm, shift in shifts.items()]
-    models[3 * 4 - 2]["measured"]["recall"]["hard"]["16"] += 5  # random negatives, seed 2: differs by more than by chance
+    models[3 * 4 - 2]["measured"]["recall"]["hard"]["16"] += (
+        5  # random negatives, seed 2: differs by more than by chance
+    )
     return {"version": "1", "recipe": recipe, "corpus": "c", "models": models}
 
 
@@ -45,7 +47,9 @@ def test_a_table_holds_means_and_intervals_over_the_seeds(made):
 
 def test_a_verdict_is_what_the_seeds_say(made):
     page = results.page(Results(made, origin="x"))
-    lines = {line.split(" **")[0][2:]: line.split("**")[1] for line in page.splitlines() if "**" in line and "−" in line}
+    lines = {
+        line.split(" **")[0][2:]: line.split("**")[1] for line in page.splitlines() if "**" in line and "−" in line
+    }
     holds = lines["Across hard negatives, NExtLong teaches more than the standard method."]
     assert holds.startswith("Holds (nextlong − standard: +20.0 points")
     assert lines["Across hard negatives, hard negatives teach more than random ones."].startswith("Not decided")

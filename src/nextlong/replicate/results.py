@@ -181,9 +181,9 @@ def _setup(results: Results) -> Iterator[str]:
             "(`entity key value .`); each of 3 to 7 later paragraphs restates four, drawn with replacement, among words of the "
             "topic. Documents of one topic share keys, so they are hard negatives of each other.",
             f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
-            "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases, and in the first layer these "
-            "start at values that make the heads look one and two tokens back (in trials without biases, retrieval had not formed "
-            "after 1.5 million tokens).",
+            "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
+            "first layer these start at values that make the heads look one and two tokens back (in trials without biases, "
+            "retrieval had not formed after 1.5 million tokens).",
             f"- **Base model**: one a seed, on rows of {recipe['base']['echo_tokens']} tokens of random words repeated verbatim, "
             f"then on rows of {recipe['base']['tokens']}, half of them documents and half such repetitions, until it recalls "
             f"{100 * recipe['base']['recall']:.0f} % of the values across two hard negatives: "
