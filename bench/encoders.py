@@ -131,7 +131,7 @@ def _library(folder: Path, run: Path, model: str) -> dict:
 
 
 def _tasks(run: Path, execution: dict) -> float:
-    recipe = json.loads((run / "run.json").read_text())["recipe"]
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     given = {"shards": _shards(run), "encoder": recipe["encoder"], "execution": execution}
     return _python(_TASKS, given, environment=one_thread)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from invented import breaches, recipe_of, run_and_verify, write_tokenizer
+from invented import breaches, counted, recipe_of, run_and_verify, write_tokenizer
 
 
 def main() -> None:
@@ -32,27 +32,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(options.workers) as pool:
         tokenizer = write_tokenizer(Path(name) / "tokenizer.json")
         seeds = range(options.first, options.first + options.seeds)
-        for seed, (negatives, wrong) in zip(seeds, pool.map(partial(tried, Path(name), tokenizer), seeds), strict=True):
-            totals.update(
-                {"corpora": 1, "without a sequence": not negatives, "negatives": negatives, "failed": bool(wrong)}
-            )
+        for seed, (checked, wrong) in zip(seeds, pool.map(partial(tried, Path(name), tokenizer), seeds), strict=True):
+            totals.update({"corpora": 1, "without a sequence": not checked, "failed": bool(wrong)} | checked)
             for problem in wrong:
                 print(f"seed {seed}: {problem}", flush=True)
     print(", ".join(f"{key} {count:,}" for key, count in totals.items()), f"in {time.monotonic() - started:.0f} s")
     sys.exit(bool(totals["failed"]))
 
 
-def tried(folder: Path, tokenizer: Path, seed: int) -> tuple[int, list[str]]:
-    """Return how many negatives were checked in the run of a seed, and what was found wrong."""
+def tried(folder: Path, tokenizer: Path, seed: int) -> tuple[dict[str, int], list[str]]:
+    """Return how many negatives, gaps and cuts were checked in the run of a seed, and what was found wrong."""
     own = folder / str(seed)
     try:
         outcomes = run_and_verify(recipe_of(seed, own, tokenizer))
     except Exception as error:
-        return 0, [f"{type(error).__name__}: {error}"]
+        return {}, [f"{type(error).__name__}: {error}"]
     finally:
         shutil.rmtree(own, ignore_errors=True)
-    negatives = sum(outcome.checked for outcome in outcomes if outcome.check == "near-copies among negatives")
-    return negatives, breaches(outcomes)
+    return counted(outcomes) if outcomes else {}, breaches(outcomes)
 
 
 if __name__ == "__main__":

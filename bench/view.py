@@ -2,7 +2,7 @@
 
 The run is real as far as it can be in minutes: documents of invented words are ingested, embedded, searched, drafted, tokenized
 and composed; then the step that composes is carried out once more, through the engine, with a task that writes the real sequences
-over and over until there are as many as asked for. Files, manifests and the state's record are those of any run.
+over and over until there are as many as asked for. Files, manifests and the variant's record are those of any run.
 
     python bench/view.py --out .bench/view
     python bench/view.py --out .bench/million --sequences 1000000 --tokens 4096
@@ -99,7 +99,7 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
     recipe = recipe_of(folder, tokens)
     done = dict(nextlong.run(recipe).steps)
     name = f"of-{sequences}"
-    if name not in record.state_names(folder / "run"):
+    if name not in record.variant_names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(repeated, sources=compose.files(".sequences.arrow"), sequences=sequences)
@@ -167,9 +167,9 @@ def first_paint(url: str) -> float | None:
     return painted
 
 
-def pages(state: str, sequences: int, tokens: int) -> dict[str, Callable[[random.Random], str]]:
+def pages(variant: str, sequences: int, tokens: int) -> dict[str, Callable[[random.Random], str]]:
     """Return the kinds of pages that are asked for, each as what draws a path."""
-    name = quote(state)
+    name = quote(variant)
     return {
         "a list, anywhere": lambda draw: f"/{name}/sequences?after={draw.randrange(sequences)}",
         "a list by cosine": lambda draw: f"/{name}/sequences?least={draw.uniform(0, 0.9):.3f}",
@@ -206,14 +206,14 @@ def main() -> None:
     size = (asked.out / "report.html").stat().st_size / 1e6
     told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
     print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB", flush=True)
-    draw, state = random.Random(1), run.rpartition("@")[2]
+    draw, variant = random.Random(1), run.rpartition("@")[2]
     with viewer(run) as (host, port, started):
-        first = milliseconds(host, port, f"/{quote(state)}/sequences")
+        first = milliseconds(host, port, f"/{quote(variant)}/sequences")
         print(f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more", flush=True)
     with viewer(run) as (host, port, _):
         if (painted := first_paint(f"http://{host}:{port}/")) is not None:
             print(f"first contentful paint: {painted:.0f} ms", flush=True)
-        for what, path in pages(state, asked.sequences, asked.tokens).items():
+        for what, path in pages(variant, asked.sequences, asked.tokens).items():
             taken = [milliseconds(host, port, path(draw)) for _ in range(asked.repeats)]
             print(f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms", flush=True)
 

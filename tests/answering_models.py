@@ -4,23 +4,22 @@ import re
 from collections import Counter
 
 from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.models.prompts import Prompts
 
 
 class Oracle:
     """Answers from the text alone: it is never shown the references."""
 
     context = None
-    overhead = 0
+    engine = "test 1"
 
     def __init__(self, backend):
         self.tokenizer = TextTokenizer(backend)
+        self.prompts = Prompts(self.tokenizer)
         self.asked = []
 
     def identity(self):
         return {"kind": "test", "name": type(self).__name__}
-
-    def prompt_tokens(self, sample):
-        return len(self.tokenizer.with_prefix(self.tokenizer.encode(sample.text)))
 
     def batch(self, length):
         return 3
@@ -86,7 +85,87 @@ def _label(text):
     return text.split("\n\n", 1)[1].rsplit("\nlabel:", 2)[1].split("\n")[0]
 
 
+def _graph(text):
+    edges, operation = text.rsplit("The graph has the following edges:\n", 1)[1].split("\n\nOperation:\n")
+    pairs = [line.split(" -> ") for line in edges.splitlines()]
+    node = re.search(r"node (\w+)", operation)[1]
+    if operation.startswith("Find the parents"):
+        found = {start for start, end in pairs if end == node} - {node}
+    else:
+        found = {node}
+        for _ in range(int(re.search(r"depth (\d)", operation)[1])):
+            found = {end for start, end in pairs if start in found}
+    return f"I walked.\nFinal Answer: [{', '.join(found)}]"
+
+
+def _world(text):
+    """Answer bAbI's questions by the facts in the context, read one after the other."""
+    context, question = text.split("</example>")[-1].split("<context>\n")[1].split("\n</context>\n\nQuestion: ")
+    at, held, been, gifts = {}, {}, {}, []
+    for who, act, what in re.findall(
+        r"(Daniel|John|Mary|Sandra|Bill|Fred|Jeff) "
+        r"(went to|moved to|journeyed to|travelled to|went back to|got|grabbed|took|picked up|dropped|discarded|left|put down) "
+        r"the (\w+)(?: there)?\.",
+        context,
+    ):
+        if act.endswith(" to"):
+            at[who] = what
+            for thing in (thing for thing, by in held.items() if by == who):
+                been[thing].append(what)
+        elif act in ("got", "grabbed", "took", "picked up"):
+            held[what] = who
+            been.setdefault(what, [at.get(who)])
+        else:
+            del held[what]
+    gifts = re.findall(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)\.", context)
+    if found := re.match(r"Where is (\w+)\?", question):
+        return at[found[1]]
+    if found := re.match(r"Where is the (\w+)\?", question):
+        return f"The {found[1]} is in the {been[found[1]][-1]}."
+    if found := re.match(r"Where was the (\w+) before the (\w+)\?", question):
+        return been[found[1]][been[found[1]].index(found[2]) - 1]
+    if found := re.match(r"What is (\w+) of the (\w+)\?", question):
+        return re.search(rf"The (\w+) is {found[1]} of the {found[2]}\.", context)[1]
+    if found := re.match(r"What is the (\w+) (\w+) of\?", question):
+        opposite = {"north": "south", "south": "north", "east": "west", "west": "east"}[found[2]]
+        return re.search(rf"The (\w+) is {opposite} of the {found[1]}\.", context)[1]
+    names = re.findall(r"Bill|Fred|Jeff|Mary|apple|football|milk", question)
+    giver, thing, taker = next(gift for gift in reversed(gifts) if set(names) <= set(gift))
+    return thing if question.startswith("What") else taker if re.match("Who (did|received)", question) else giver
+
+
+def _latent(text):
+    signs = {
+        "Spain": "Sagrada",
+        "England": "Big Ben",
+        "Germany": "Brandenburg",
+        "Italy": "Colosseum",
+        "France": "Eiffel",
+    }
+    signs |= {
+        "India": "Taj Mahal",
+        "ice cream": "milk without",
+        "climb": "wheelchair",
+        "beef": "no meat",
+        "instruments": "violins",
+    }
+    body, question = text.rsplit("\n\nQuestion: ", 1)
+    sign = next(sign for word, sign in signs.items() if word in question)
+    line = next(part for part in re.split(r"(?<=[.!?])\s+", body) if sign in part)
+    return re.search(r"Amara|Bastian|Celeste|Dmitri|Elowen|Farouk|Greta|Hiroshi|Ingrid|Joaquin", line)[0]
+
+
+def _conversation(text):
+    mark, number, asked = re.findall(r"Prepend (\w+) to the (\d)\w+ \(1 indexed\) (.+)\. Do not include", text)[-1]
+    told = re.findall(rf"User: Write a {re.escape(asked)}\.\n\nAssistant: (.+?)(?=\n\nUser: )", text, flags=re.DOTALL)
+    return mark + told[int(number) - 1]
+
+
 READERS = {
+    "a list of directed edges": _graph,
+    "with the facts": _world,
+    "what clearly follows from it": _latent,
+    "(1 indexed)": _conversation,
     "special magic": _needles,
     "Memorize and track": _variables,
     "Memorize the ones that appear": _common,

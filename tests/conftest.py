@@ -122,7 +122,7 @@ def hashes_of():
         return {
             str(path.relative_to(run_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(run_dir.rglob("*"))
-            if path.is_file() and path.name not in RECORDS and path.parent.name != "states"
+            if path.is_file() and path.name not in RECORDS and path.parent.name != "variants"
         }
 
     return hashes

@@ -38,10 +38,10 @@ def write_results(folder):
     """Write what an evaluation leaves of one task."""
     (folder / "vt").mkdir(parents=True)
     (folder / "evaluation.json").write_text(
-        json.dumps({"format": 1, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
+        json.dumps({"format": 2, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
     )
     values = {"task": "vt", "length": 8192, "score": 12.5, "samples": [{"details": {}, "scores": {}}]}
-    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 1, **values}))
+    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
 
 
 def every_command(folder, shared_run, recipe_for, monkeypatch):
@@ -63,7 +63,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
         "run --before": ["run", "r.yaml", "--before", "embed"],
         "run --only-step": ["run", "r.yaml", "--only-step", "embed"],
         "list": ["list", "run"],
-        "prune": ["prune", "run"],
+        "gc": ["gc", "run"],
         "peek": ["peek", "run"],
         "peek NUMBER": ["peek", "run", "0"],
         "stats": ["stats", "run"],

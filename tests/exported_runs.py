@@ -12,8 +12,8 @@ OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
 
 
 def record_of(run):
-    """Return the record of the state that a run directory stands for."""
-    return run / "states" / (json.loads((run / "run.json").read_text())["state"] + ".json")
+    """Return the record of the variant that a run directory stands for."""
+    return run / "variants" / (json.loads((run / "run.json").read_text())["variant"] + ".json")
 
 
 def folder_of(run, step):

@@ -245,6 +245,8 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "method": draw.choice((*["nextlong"] * 14, *METHODS)),
             "negatives": draw.choice((*["top"] * 5, "random-retrieved", "tail", "random-corpus", "self-repeat")),
             "min_meta_chunks": draw.choice((1, 2)),
+            "min_gap_tokens": draw.choice(("auto", "auto", 1, 10, 100)),
+            "joint": draw.choice(("\n", "\n", "\n", "", "\n--\n")),
         },
         "export": {"formats": ["parquet"]},
     }
@@ -277,6 +279,12 @@ def run_and_verify(plain: dict[str, Any]) -> list[Outcome]:
     except CorpusError:
         return []
     return list(verify(Path(plain["run_dir"]), sample=10_000))
+
+
+def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Return how many negatives, gaps between meta-chunks and cuts were checked."""
+    units = ("negatives", "gaps", "cuts")
+    return {unit: max((own.checked for own in outcomes if own.unit == unit), default=0) for unit in units}
 
 
 def breaches(outcomes: Sequence[Outcome]) -> list[str]:

@@ -3,9 +3,11 @@
 CI runs ninety more by bench/invented_corpora.py, which runs as many as one asks for.
 """
 
+from collections import Counter
+
 import pytest
 
-from invented import breaches, recipe_of, run_and_verify, write_tokenizer
+from invented import breaches, counted, recipe_of, run_and_verify, write_tokenizer
 from larger_cases import thorough
 
 AT_ONCE = 5
@@ -18,11 +20,13 @@ def tokenizer(tmp_path_factory):
 
 @pytest.mark.parametrize("first", [AT_ONCE, *thorough(0)])
 def test_invented_corpora_pass(first, tokenizer, tmp_path):
-    found, negatives = {}, 0
+    found, checked = {}, Counter()
     for seed in range(first, first + AT_ONCE):
         outcomes = run_and_verify(recipe_of(seed, tmp_path / str(seed), tokenizer))
-        negatives += sum(own.checked for own in outcomes if own.check == "near-copies among negatives")
+        checked.update(counted(outcomes))
         if wrong := breaches(outcomes):
             found[seed] = wrong
     assert found == {}
-    assert negatives > 10
+    assert checked["negatives"] > 10
+    assert checked["gaps"] > 3
+    assert checked["cuts"] > 3

@@ -95,11 +95,11 @@ def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(recipe_for, t
 def test_whoever_asks_gets_the_finished_steps_and_may_go_on_while_the_directory_is_the_runs_own(recipe_for, own_run):
     seen = {}
 
-    def when_done(done, state, carry_out):
-        seen.update(names=list(done), state=state.name, locked=_is_locked(own_run))
+    def when_done(done, variant, carry_out):
+        seen.update(names=list(done), variant=variant.name, locked=_is_locked(own_run))
 
     done = pipeline.run(recipe_for(own_run), when_done=when_done)
-    assert seen == {"names": list(done), "state": "base", "locked": True}
+    assert seen == {"names": list(done), "variant": "base", "locked": True}
     assert not _is_locked(own_run)
 
 

@@ -88,8 +88,8 @@ def files_made(run_dir):
 
 
 def parts_of(run_dir):
-    """Return the pattern of what the head of a run brings to the disk: each file once its task is done and again with its step."""
-    return f"{run_dir}/[0-9]*/part-*"
+    """Return the pattern of what the head of a run changes where a step ends: its manifest, and the markers of its parts."""
+    return f"{run_dir}/[0-9]*/.*"
 
 
 # killed
@@ -109,13 +109,13 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
 
 
 def alive_in_group(process):
-    """Return the states of the processes that the run has left behind, zombies aside."""
-    states = []
+    """Return the variants of the processes that the run has left behind, zombies aside."""
+    variants = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # gone since
-            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
-            states += [state] if state != "Z" and int(group) == process.pid else []
-    return states
+            variant, _, group = path.read_text().rpartition(")")[2].split()[:3]
+            variants += [variant] if variant != "Z" and int(group) == process.pid else []
+    return variants
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize(
-    ("harm", "pattern", "state"),
+    ("harm", "pattern", "variant"),
     [
         (cut, "*-ingest-*/part-00000.0001.documents.arrow", "was altered or truncated"),
         (flip, "*-embed-*/part-00003.vectors.npy", "was altered or truncated"),
@@ -319,12 +319,12 @@ def flip(path):
     ],
 )
 def test_harmed_file_is_refused_by_name_and_the_advice_mends_it(
-    recipe_for, shared_run, own_run, hashes_of, tmp_path, capsys, harm, pattern, state
+    recipe_for, shared_run, own_run, hashes_of, tmp_path, capsys, harm, pattern, variant
 ):
     (path,) = own_run.glob(pattern)
     harm(path)
     message = complaint(capsys, recipe_for(own_run), tmp_path)
-    assert f"{path} {state}" in message
+    assert f"{path} {variant}" in message
     assert f"delete the folder {path.parent} and run again" in message
     shutil.rmtree(path.parent)
     assert redone(recipe_for(own_run)) == [path.parent.name.split("-")[1]]

@@ -1,6 +1,5 @@
 """The pages for trainers: their code compiles, their settings parse, and what can run without the trainer runs."""
 
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -47,19 +46,3 @@ def test_every_export_they_name_can_be_made(line, own_run, tmp_path, monkeypatch
     into = tmp_path / arguments[arguments.index("--into") + 1]
     split = "train/" if "validation" in line else ""
     assert list(into.glob(f"{split}*.*"))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("extra", [0, 1], ids=["row of T tokens", "row of T+1 tokens"])
-def test_torchtitan_samples_keep_documents_apart(extra):
-    import torch
-
-    (module,) = blocks(PAGES[NAMES.index("torchtitan")], "python")
-    (function,) = (node for node in ast.parse(module).body if getattr(node, "name", "") == "sample_of")
-    names = {"torch": torch, "IGNORE_INDEX": -100}
-    exec(compile(ast.Module([function], []), "page", "exec"), names)
-    row = {"input_ids": [1, 2, 3, 4, 5, 6, 7][: 6 + extra], "seq_lengths": [2, 4 + extra]}
-    inputs, labels = names["sample_of"](row, 6)
-    assert inputs["input"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert inputs["positions"].tolist() == [0, 1, 0, 1, 2, 3]
-    assert labels.tolist() == [2, -100, 4, 5, 6, 7 if extra else -100]

@@ -58,13 +58,11 @@ def run(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    stands: record.Stands = "for-this",
-    when_done: Callable[[Finished, record.State, CarryOut], object] = lambda *_: None,
+    when_done: Callable[[Finished, record.Variant, CarryOut], object] = lambda *_: None,
 ) -> dict[str, Done]:
-    """Bring the recipe's state of the run directory about; return the finished steps by name.
+    """Make the recipe's variant of the run directory; return the finished steps by name.
 
-    `when_done` gets them, the state, and what carries out further steps, while the directory is still this process's own;
-    `stands` says what the directory stands for afterwards (`record.write`).
+    `when_done` gets them, the variant, and what runs further steps, while the directory is still this process's own.
 
     What is there already is kept. `changed_inputs="accept"` ingests again where input files differ from those that an
     earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
@@ -78,7 +76,7 @@ def run(
     with store.locked(run_dir), shared.opened(record.store_of(recipe), run_dir) as stored:
         name = name_for(recipe, run_dir)
         files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
-        if name not in record.state_names(run_dir):
+        if name not in record.variant_names(run_dir):
             check_named_ids(recipe.ingest.sources, files)
             check_enough(recipe, files)
             shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
@@ -102,7 +100,7 @@ def run(
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-            when_done(done, record.write(recipe, done, run_dir, name=name, stands=stands), carry_out)
+            when_done(done, record.write(recipe, done, run_dir, name=name), carry_out)
     return done
 
 
@@ -209,7 +207,8 @@ def route(
     draft = drafted[-1]
     named = named_chunks_step(recipe, chunk, draft, attempt=attempt)
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
-    compose = compose_step(recipe, chunk, tokenizer, draft, named, tokens)
+    measured = [step for step in drafted if step.name in ("shingles", "weights")]
+    compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_copy_steps=measured)
     writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
         *line_counts,
@@ -230,7 +229,7 @@ def route(
 
 def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
-    if recipe.ingest.dedup == "exact":
+    if recipe.ingest.dedup != "minhash":
         return []
     minhash = corpus_steps.minhash_step(ingest, select)
     return [minhash, corpus_steps.near_duplicates_step(recipe, ingest, select, minhash)]

@@ -138,8 +138,9 @@ class FitResult(Result):
 
 
 class ExecutionResult(Result):
-    """How a model runs: `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task; and its width."""
+    """How a model runs (`embed.choose.Execution`), and its width."""
 
+    device: str
     dtype: str
     threads: int
     call_chunks: int
@@ -149,17 +150,10 @@ class ExecutionResult(Result):
 
 
 class EmbedResult(Result):
-    """Vectors of a shard and their width; of a part of it, whose `shard` is named."""
+    """Vectors of a shard, or of a slice of one, and their width."""
 
     chunks: int
     dimensions: int
-    shard: int | None = None
-
-
-class JoinResult(Result):
-    """Shards whose parts were joined."""
-
-    shards: int
 
 
 class DocumentVectorsResult(Result):
@@ -240,11 +234,12 @@ class LengthsResult(Result):
 
 
 class KeywordsResult(Result):
-    """Documents, those that have a keyword, and what the keywords were taken from."""
+    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
 
     documents: int
     with_keywords: int
     queries: str
+    source: str = ""
 
 
 class DraftResult(Result):
@@ -252,8 +247,9 @@ class DraftResult(Result):
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
     `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
-    whole documents leaves out. `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a
-    chunk, and the first chunk and the chunks of what it repeats.
+    whole documents leaves out, and `unshared_keywords`, those that it leaves out because no other has their keywords.
+    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and
+    the chunks of what it repeats.
     """
 
     drafts: int
@@ -264,6 +260,7 @@ class DraftResult(Result):
     near_copies: int | None = None
     repeated_passages: int | None = None
     near_copy_documents: int | None = None
+    unshared_keywords: int | None = None
     near_copy_examples: Examples = ()
 
 
@@ -293,7 +290,7 @@ class TokenizerResult(Result):
 
 
 class TokensResult(Result):
-    """Chunks encoded, or copied from an earlier state of the run; `mismatches` are those with other ids than the reference."""
+    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
 
     chunks: int
     tokens: int

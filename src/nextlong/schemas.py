@@ -147,5 +147,7 @@ class DropReason(StrEnum):
     """Why a draft becomes no sequence, as counts and users are told it."""
 
     TOO_LONG = "the meta-document alone fills target_tokens"
+    TOO_LITTLE_ROOM = "too little room for compose.min_gap_tokens of negatives between its chunks"
+    NO_NEGATIVES = "too few negatives for compose.min_gap_tokens between its chunks"
     TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"

@@ -1,4 +1,4 @@
-"""What states are called: readable, unique, stable, and fit for a file's name."""
+"""What variants are called: readable, unique, stable, and fit for a file's name."""
 
 import re
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nextlong.artefacts import names, record
 from nextlong.engine.step import Done
 from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe
 
 COMPOSED = {
     "counts": {"sequences": 4, "sequences_per_file": [4], "dropped": {}, "longest_dropped_tokens": 0},
@@ -18,7 +19,7 @@ COMPOSED = {
 
 
 def finish(recipe, run_dir):
-    """Record a state as if the recipe had run, and return its name."""
+    """Record a variant as if the recipe had run, and return its name."""
     name = names.name_for(recipe, run_dir)
     folder = run_dir / f"01-compose-{abs(hash(str(names.settings_of(recipe.model_dump(mode='json'))))):x}"
     record.write(recipe, {"compose": Done("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
@@ -27,7 +28,7 @@ def finish(recipe, run_dir):
 
 @pytest.fixture
 def named(recipe_for, tmp_path):
-    """A function of overrides that records a state and returns its name."""
+    """A function of overrides that records a variant and returns its name."""
     return lambda *overrides: finish(recipe_for(tmp_path, *overrides), tmp_path)
 
 
@@ -39,11 +40,11 @@ def test_the_first_is_base_and_others_say_what_differs(named):
     assert named("mine.near_copies=null") == "near_copies=null"
 
 
-def test_the_same_settings_are_the_same_state_whatever_ran_between(named, tmp_path):
+def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):
     asked = [(), ("chunk.max_chars=512",), ("compose.seed=3",)]
     first = [named(*overrides) for overrides in asked]
     assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[::-1]
-    assert record.state_names(tmp_path) == first
+    assert record.variant_names(tmp_path) == first
 
 
 def test_how_to_work_is_no_setting(named):
@@ -72,9 +73,9 @@ def test_a_name_that_was_given_is_the_name(named, tmp_path):
     assert named() == "first"
     assert named("seed=1", "name=second") == "second"
     assert named("seed=1", "name=also") == "also"
-    assert record.state_names(tmp_path) == ["first", "second", "also"]
+    assert record.variant_names(tmp_path) == ["first", "second", "also"]
     with pytest.raises(
-        RecipeError, match=r"name=second: .* has a state of this name with other settings \(now seed=2\)"
+        RecipeError, match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)"
     ):
         named("seed=2", "name=second")
 
@@ -85,22 +86,32 @@ def test_a_name_that_none_can_have(recipe_for, tmp_path, name):
         recipe_for(tmp_path, f"name='{name}'")
 
 
-def test_a_swept_variant_is_named_by_its_keys_and_by_more_where_that_is_taken(recipe_for, tmp_path, named):
-    named()
-    swept = {"chunk.max_chars": 512}
+def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
+    run_dir, path = tmp_path / "run", tmp_path / "r.yaml"
+    run_dir.mkdir()
+    path.write_text(recipe_for(run_dir).dump())
 
     def name(*overrides):
-        return names.name_for(recipe_for(tmp_path, "chunk.max_chars=512", *overrides), tmp_path, swept=swept)
+        return finish(Recipe.load(path, overrides=overrides), run_dir)
 
-    assert name() == "max_chars=512"
-    named("chunk.max_chars=512", "name='max_chars=512'")
-    assert name() == "max_chars=512"
-    assert name("seed=1") == "max_chars=512,seed=1"
-    base = names.name_for(recipe_for(tmp_path), tmp_path, swept={"chunk.max_chars": 256})
-    assert base == "max_chars=256"  # by its keys, though base has the same settings
+    assert name("chunk.max_chars=512") == "max_chars=512"
+    assert record.current(run_dir) is None
+    assert name("compose.method=knn") == "method=knn"
+    assert name("workers=3", "chunk={max_chars: 700}") == "max_chars=700"
+    assert name("workers=3") == name() == "base"
+    assert record.current(run_dir) == "base"
+    path.write_text(path.read_text().replace("max_chars: 256", "max_chars: 512"))
+    assert (name(), record.current(run_dir)) == ("max_chars=512", "max_chars=512")
+    assert name("seed=1") == "seed=1"
+    path.write_text(path.read_text().replace("max_chars: 512", "max_chars: 900"))
+    assert name("seed=1") == "seed=1-2"
 
 
-@given(st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text()))))
+@given(
+    st.dictionaries(
+        st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text())), min_size=1
+    )
+)
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = names.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)

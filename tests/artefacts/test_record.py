@@ -1,6 +1,5 @@
-"""Which state a name means, and what a directory stands for."""
+"""Which variant a name means, and what a directory stands for."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,21 @@ def test_a_name_is_split_off_only_where_it_is_one(tmp_path):
     assert record.split_name("mail@home/run") == (Path("mail@home/run"), None)
     (tmp_path / "run@home").mkdir()
     assert record.split_name(tmp_path / "run@home") == (tmp_path / "run@home", None)
-    (tmp_path / "run" / "states").mkdir(parents=True)
-    (tmp_path / "run" / "states" / "home.json").write_text("{}")
+    (tmp_path / "run" / "variants").mkdir(parents=True)
+    (tmp_path / "run" / "variants" / "home.json").write_text("{}")
     assert record.split_name(tmp_path / "run@home") == (tmp_path / "run", "home")
 
 
-def test_a_state_opens_by_its_name_and_alone_by_the_directory(own_run):
+def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
     run = nextlong.open(own_run)
-    assert (run.state.name, str(run)) == ("base", str(own_run))
+    assert (run.variant.name, str(run)) == ("base", str(own_run))
     assert str(nextlong.open(f"{own_run}@base")) == f"{own_run}@base"
-    with pytest.raises(RunError, match=r"has no state 'best'; it has: base \(`nextlong list "):
+    with pytest.raises(RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "):
         nextlong.open(f"{own_run}@best")
-
-
-def test_a_run_of_an_earlier_version_is_told_what_to_do(own_run):
-    old = json.loads((own_run / "states" / "base.json").read_text())
-    (own_run / "run.json").write_text(json.dumps({key: old[key] for key in ("steps", "sequences_per_part", "recipe")}))
-    with pytest.raises(RunError, match=r"earlier version of nextlong, whose runs have no states; run its recipe again"):
-        nextlong.open(own_run)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'])
 def test_a_record_that_is_none(own_run, text):
-    (own_run / "states" / "base.json").write_text(text)
-    with pytest.raises(RunError, match=r"base\.json is not the record of a state"):
+    (own_run / "variants" / "base.json").write_text(text)
+    with pytest.raises(RunError, match=r"base\.json is not the record of a variant"):
         nextlong.open(own_run)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,10 @@ def texts():
 
 @pytest.fixture(scope="module")
 def run(texts, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("resolve")
+    return made(tmp_path_factory.mktemp("resolve"), texts)
+
+
+def made(folder, texts, **compose):
     lines = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
     (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     recipe = {
@@ -51,7 +55,7 @@ def run(texts, tmp_path_factory):
         "chunk": {"max_chars": 64},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 330, "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"},
+        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"} | compose,
         "export": {"formats": ["parquet", "jsonl"]},
     }
     pipeline.run(Recipe.from_dict(recipe))
@@ -71,8 +75,17 @@ def test_every_span_decodes_to_its_document(run, texts):
                 assert decoded.rstrip("\ufffd") == texts[span.source_id][span.char_start : span.char_end]
 
 
-def test_a_cut_span_ends_with_its_last_whole_character(run, texts):
-    parted = 0
+def test_a_cut_falls_between_two_characters_and_joints_fill_the_rest(run):
+    filled = 0
+    for sequence in run.sequences():
+        assert "\ufffd" not in run.tokenizer.decode(sequence.input_ids.tolist())
+        roles = [span.role for span in sequence.spans]
+        filled += any(pair == ("joint", "joint") for pair in pairwise(roles))
+    assert filled > 3
+
+
+def test_a_cut_span_ends_with_its_last_whole_character(texts, tmp_path):
+    run, parted = made(tmp_path, texts, joint=""), 0  # nothing to fill what a cut between characters would leave
     for sequence in run.sequences():
         for span in sequence.spans:
             if span.chunk_id < 0:
@@ -83,6 +96,7 @@ def test_a_cut_span_ends_with_its_last_whole_character(run, texts):
             missing = held_bytes - len(text.encode())
             following = texts[span.source_id][span.char_end : span.char_end + 1]
             assert 0 <= missing < max(1, len(following.encode()))
+            assert span.char_start < span.char_end
             parted += missing > 0
     assert parted > 3
 

@@ -18,7 +18,7 @@ HOSTILE_TEXT = (
 
 @pytest.fixture(scope="session")
 def run(small_corpus, recipe_for, tmp_path_factory):
-    """A run directory with two states, over documents whose names and texts do their worst."""
+    """A run directory with two variants, over documents whose names and texts do their worst."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "corpus").mkdir()
     for path in small_corpus.iterdir():

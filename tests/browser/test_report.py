@@ -79,7 +79,7 @@ def test_the_keyboard_walks_along_the_sequence(open_page, one, spans):
     expect(page.locator(".told").first).to_contain_text(f"to {spans[-1].token_end:,}")
 
 
-def test_states_stand_side_by_side_and_open_when_chosen(open_page, both):
+def test_variants_stand_side_by_side_and_open_when_chosen(open_page, both):
     page = open_page(both)
     strips = page.locator(".sequence")
     expect(strips).to_have_count(2)

@@ -63,7 +63,7 @@ def test_a_sequence_is_walked_through(open_page, address, opened):
     expect(page.locator("#chunks td:nth-child(2)").first).to_have_text("negative")
 
 
-def test_each_state_draws_the_same_document(open_page, address, opened):
+def test_each_variant_draws_the_same_document(open_page, address, opened):
     lead = next(span.doc_id for span in opened.sequence(0).spans if span.role == "meta")
     page = open_page(f"{address}/extended/document/{lead}/beside")
     expect(page.locator("section h2")).to_have_text(["standard", "extended"])

@@ -16,7 +16,7 @@ COMMANDS = (
     "plan",
     "run",
     "list",
-    "prune",
+    "gc",
     "peek",
     "stats",
     "compare",

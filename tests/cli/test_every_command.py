@@ -13,7 +13,7 @@ from nextlong.cli import main
 
 NAMES = (
     "demo", "init", "init --preset", "plan", "run", "run --before", "run --only-step",
-    "list", "prune", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
+    "list", "gc", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
     "export", "train", "train --dry-run", "train --check-attention", "evaluate", "evaluate --dry-run", "replicate",
     "replicate --dry-run", "verify", "doctor",
 )  # fmt: skip

@@ -75,12 +75,12 @@ def test_peek(printed, shared_run):
     assert {key: one[key] for key in told[2]} == told[2]
 
 
-def test_stats_list_prune_verify_doctor(printed, shared_run, own_run):
+def test_stats_list_gc_verify_doctor(printed, shared_run, own_run):
     assert set(printed("stats", shared_run)) == set(documented("stats"))
     assert [list(one) for one in printed("list", shared_run)] == [documented("list")]
     (own_run / "99-nothing-0123456789ab").mkdir()
-    told = printed("prune", own_run)
-    assert list(told) == documented("prune")
+    told = printed("gc", own_run)
+    assert list(told) == documented("gc")
     assert not told["removed"]
     assert (own_run / "99-nothing-0123456789ab").exists() == any("99-nothing" in one["path"] for one in told["folders"])
     assert list(printed("verify", shared_run, "--sample", 2)) == documented("verify")

@@ -244,7 +244,7 @@ def test_run_says_why_there_are_fewer_sequences(call, folder, own_run):
 def test_plan_prints_a_table(call, folder):
     code, out, err = call("plan", folder / "r.yaml")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].split() == ["step", "state"]  # no costs of what is done
+    assert out.splitlines()[0].split() == ["step", "variant"]  # no costs of what is done
     assert out.count(" done, ") == len(nextlong.open(folder / "run").steps.keys() - {"statistics"})
 
 
@@ -361,7 +361,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
             err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it, or choose another place\n"
         )
     assert not new.exists()
-    assert not (folder / "run/states/position=head.json").exists()
+    assert not (folder / "run/variants/position=head.json").exists()
 
 
 @pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])

@@ -39,10 +39,10 @@ def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypa
 
 def test_packages_that_are_missing_are_named_together(monkeypatch):
     monkeypatch.setattr(
-        replicate.importlib.util, "find_spec", lambda name: None if name in ("torch", "accelerate") else 1
+        replicate.importlib.util, "find_spec", lambda name: None if name in ("torch", "transformers") else 1
     )
     with pytest.raises(
-        NextlongError, match=r"replicate needs torch, accelerate; pip install 'nextlong\[train,evaluate\]'"
+        NextlongError, match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'"
     ):
         replicate._check_installed(replicate._NEEDED)
     replicate._check_installed(("transformers",))

@@ -50,7 +50,7 @@ def test_a_place_that_cannot_be_written_is_told(drawn, shared_run, tmp_path, cap
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_a_state_that_is_none_is_told_with_those_there_are(drawn, shared_run, capsys):
+def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, capsys):
     assert main(["report", f"{shared_run}@x*"]) == 2
-    assert f"{shared_run}@x*: no state matches; {shared_run} has: base" in " ".join(capsys.readouterr().err.split())
+    assert f"{shared_run}@x*: no variant matches; {shared_run} has: base" in " ".join(capsys.readouterr().err.split())
     assert drawn == []

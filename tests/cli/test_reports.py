@@ -13,8 +13,8 @@ from nextlong.report.tables import PipeConsole
 
 
 @pytest.fixture
-def states(monkeypatch):
-    monkeypatch.setattr(reports.record, "state_names", lambda run_dir: ["base", "seed=1", "seed=2", "[x]"])
+def variants(monkeypatch):
+    monkeypatch.setattr(reports.record, "variant_names", lambda run_dir: ["base", "seed=1", "seed=2", "[x]"])
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def states(monkeypatch):
         ("a@b@*2", ["a@b@seed=2"]),
     ],
 )
-def test_a_name_means_itself_or_the_states_that_match(states, named, meant):
+def test_a_name_means_itself_or_the_variants_that_match(variants, named, meant):
     assert list(reports.matching(Path(named))) == meant
 
 
-def test_a_pattern_that_matches_none_is_told(states):
-    with pytest.raises(NextlongError, match=r"run@SEED\*: no state matches; run has: base, seed=1, seed=2, \[x\]"):
+def test_a_pattern_that_matches_none_is_told(variants):
+    with pytest.raises(NextlongError, match=r"run@SEED\*: no variant matches; run has: base, seed=1, seed=2, \[x\]"):
         list(reports.matching(Path("run@SEED*")))
 
 

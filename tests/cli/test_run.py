@@ -1,19 +1,23 @@
-"""What a run says of its state when it ends."""
+"""What a run says of its variant when it ends."""
 
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from nextlong.artefacts.names import name_of
-from nextlong.cli.run import _state
+from nextlong.cli.run import _variant
+from nextlong.recipe import Recipe
 
-LONG = name_of({"compose.target_tokens": 262_144, "compose.position": "tail", "compose.min_meta_chunks": 3})
+LONG = ["compose.target_tokens=262144", "compose.position=tail", "compose.min_meta_chunks=3"]
 
 
 @pytest.mark.parametrize(
-    ("name", "is_given", "is_told"), [(LONG, False, True), (LONG, True, False), ("seed=1", False, False)]
+    ("overrides", "is_told"), [(LONG, True), ([*LONG, "name=mine"], False), (["compose.seed=1"], False)]
 )
-def test_a_long_name_that_was_made_can_be_given_otherwise(name, is_given, is_told):
-    told = _state(name, ["base", "seed=2"], Path("runs/x"), is_given=is_given)
-    assert told.startswith(f"{name}, beside base, seed=2 (nextlong list runs/x)")
+def test_a_long_name_that_was_made_can_be_given_otherwise(recipe_for, tmp_path, overrides, is_told):
+    (tmp_path / "r.yaml").write_text(recipe_for(tmp_path / "run").dump())
+    recipe = Recipe.load(tmp_path / "r.yaml", overrides=overrides)
+    name = recipe.name or ",".join(overrides)
+    variant = SimpleNamespace(name=name, named=f"{tmp_path}/run@{name}")
+    told = _variant(recipe, SimpleNamespace(variant=variant, path=tmp_path / "run"), None)
+    assert told.startswith(f"{name}, opened as {tmp_path}/run@{name}, because of --set; ")
     assert told.endswith("; --name NAME gives it a shorter name") is is_told

@@ -1,28 +1,34 @@
 """Composing for a notebook, and of drafts in files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from nextlong import schemas
+from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.compose.compose import Composed, Rules, compose, compose_block
+from nextlong.compose.cut import Texts
 from nextlong.compose.fit import Dropped
 from nextlong.results import ComposeResult
-from nextlong.schemas import DropReason, Layout
+from nextlong.schemas import EOS, JOINT, META, NEGATIVE, DropReason, Layout
+from nextlong.tokens.token_chars import TOKEN_CHARS
 
 # for a notebook
 
 
 def test_compose_of_plain_token_ids():
     result = compose(
-        [[1, 2], [3]], [[[10, 11], [12]], [[12], [13, 14, 15]]], target_tokens=9, joint=[0], bos=[7], eos=[8]
+        [[1, 2], [3]], [[[10, 11], [12]], [[12], [13, 14, 15]]], target_tokens=12, joint=[0], bos=[7], eos=[8]
     )
     assert isinstance(result, Composed)
-    # room 7: 2 + 1 + 1 + 1 for the meta-chunks and joints, 2 left, 1 for each: [12] does not fit with its joint
-    assert result.input_ids == [7, 1, 2, 0, 3, 0, 12, 0, 8]
+    # room 10: 2 + 1 + 1 + 1 for the meta-chunks and joints, 5 left: 3 for the first, which has to have one, 2 for the last
+    assert result.input_ids == [7, 1, 2, 0, 10, 11, 0, 3, 0, 12, 0, 8]
     assert [(span.chunk, schemas.ROLES[span.role]) for span in result.spans] == [
-        (-1, "bos"), (0, "meta"), (-1, "joint"), (1, "meta"), (-1, "joint"), (3, "negative"), (-1, "joint"), (-1, "eos"),
+        (-1, "bos"), (0, "meta"), (-1, "joint"), (2, "negative"), (-1, "joint"),
+        (1, "meta"), (-1, "joint"), (3, "negative"), (-1, "joint"), (-1, "eos"),
     ]  # fmt: skip
 
 
@@ -47,6 +53,7 @@ def test_compose_says_why_there_is_no_sequence():
         ({"bos": [0], "eos": [9], "target_tokens": 2}, "target_tokens=2 leaves no room"),
         ({"target_tokens": 0}, "target_tokens=0 leaves no room"),
         ({"fit": "papper"}, "fit='papper' is not known; it must be one of exact, paper"),
+        ({"min_gap_tokens": 0}, "min_gap_tokens=0 would leave gaps empty; give 1 or more"),
         ({"position": "middle"}, "position='middle' is not known; it must be one of head, tail, random"),
     ],
 )
@@ -89,8 +96,14 @@ def write(path, schema, *batches):
 
 @pytest.fixture
 def drafted(tmp_path):
-    """Six chunks of 3, 4, 5, 2, 2 and 1 tokens; 0 and 3 end in a newline. One draft fits 12 tokens, two do not."""
-    columns = [[0] * 6, range(6), range(1, 7), [False, True, True, False, True, True]]
+    """Six chunks of 3, 4, 5, 2, 2 and 1 letters, a token each; 0 and 3 end in a newline. One draft fits 17 tokens, two do not."""
+    bounds = [0, 3, 7, 12, 14, 16, 17]
+    columns = [[0] * 6, bounds[:-1], bounds[1:], [False, True, True, False, True, True]]
+    corpus = Corpus(
+        (write(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
+        (write(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
+    )
+    np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, TOKEN_CHARS))
     tokens = {
         "rows": np.arange(6),
         "offsets": np.array([0, 3, 7, 12, 14, 16, 17]),
@@ -105,7 +118,7 @@ def drafted(tmp_path):
     ]
     return {
         "drafts": write(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
-        "chunks": [write(tmp_path / "chunks.arrow", schemas.CHUNKS, columns)],
+        "texts": Texts(corpus=corpus, token_chars=tmp_path / "chars.npy", tokenizer=tmp_path / "none"),
         "tokens": TokenStore(**{name: [tmp_path / f"{name}.npy"] for name in tokens}),
     }
 
@@ -113,8 +126,8 @@ def drafted(tmp_path):
 def block(drafted, out, **changed):
     take = changed.pop("take", 3)
     plain = {
-        "method": "nextlong", "target_tokens": 12, "fit": "exact", "position": "head", "reuse": "never",
-        "joint_tokens": 1, "bos_tokens": 0, "eos_tokens": 1, "seed": 0,
+        "method": "nextlong", "target_tokens": 17, "fit": "exact", "min_gap_tokens": 1, "position": "head",
+        "reuse": "never", "joint_tokens": 1, "bos_tokens": 0, "eos_tokens": 1, "seed": 0,
     }  # fmt: skip
     counts = compose_block(out, **drafted, take=take, rules=Rules(**(plain | changed)))
     with pa.ipc.open_file(pa.memory_map(f"{out}.sequences.arrow")) as reader:
@@ -124,26 +137,26 @@ def block(drafted, out, **changed):
 
 def test_compose_block_writes_sequences_and_counts_what_it_drops(drafted, tmp_path):
     counts, rows = block(drafted, tmp_path / "out")
-    # 11 for text: 3 + 2 for the meta-chunks, 6 left, 3 each; 1 (4 and a joint) does not fit 3, nor 2 (5 and one) the 6: cut.
+    # 16 for text: 3 + 2 for the meta-chunks, 11 left: 4 and a joint for the first, 5 and a joint for the last.
     assert rows == [
         {
             "sequence_id": "a",
             "key": 7,
             "method": "nextlong",
             "layout": "extended",
-            "chunk_id": [0, 3, 2, -1, -1],
-            "role": [schemas.META, schemas.META, schemas.NEGATIVE, schemas.JOINT, schemas.EOS],
-            "group": [0, 1, 1, 1, -1],
-            "token_start": [0, 3, 5, 10, 11],
-            "token_end": [3, 5, 10, 11, 12],
-            "score": [1.0, 1.0, 0.25, 0.0, 0.0],
+            "chunk_id": [0, 1, -1, 3, 2, -1, -1],
+            "role": [META, NEGATIVE, JOINT, META, NEGATIVE, JOINT, EOS],
+            "group": [0, 0, 0, 1, 1, 1, -1],
+            "token_start": [0, 3, 7, 8, 10, 15, 16],
+            "token_end": [3, 7, 8, 10, 15, 16, 17],
+            "score": [1.0, 0.5, 0.0, 1.0, 0.25, 0.0, 0.0],
         }
     ]
     assert counts == ComposeResult(
         sequences=1,
         sequences_per_file=(1,),
-        dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LONG: 1},
-        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 2, 5),), DropReason.TOO_LONG: ((1, 3, 14),)},
+        dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LITTLE_ROOM: 1},
+        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 1, 5),), DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),)},
         longest_dropped_tokens=5,
     )
 
@@ -168,7 +181,9 @@ def test_a_joint_closes_the_gap_that_decontaminating_left_in_a_document(drafted,
     # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
-    drafted["chunks"] = [write(tmp_path / "holed.arrow", schemas.CHUNKS, columns)]
+    corpus = drafted["texts"].corpus
+    holed = replace(corpus, chunks=(write(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
+    drafted["texts"] = replace(drafted["texts"], corpus=holed)
     whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
     drafted["drafts"] = write(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
     _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)

@@ -20,6 +20,18 @@ def groups(*own):
     ]
 
 
+def gaps_of(spans):
+    """Return the tokens of negatives between each two meta-chunks."""
+    gaps, held = [], None
+    for span in spans:
+        if span.role == schemas.META:
+            gaps += [] if held is None else [held]
+            held = 0
+        elif span.role == schemas.NEGATIVE and held is not None:
+            held += span.end - span.start
+    return gaps
+
+
 def laid(groups, target_tokens, **options):
     """Return (chunk, start, end) of each span; a joint is J, the special tokens B and E."""
     spans = compose_spans(groups, target_tokens=target_tokens, **options)
@@ -117,22 +129,56 @@ def test_whole_negatives_fill_the_target_without_a_cut():
 
 
 def test_other_groups_serve_where_the_last_has_no_candidates_left():
-    # Shares: 5 (takes 2 + 2), then 6 (takes 2); 4 are left, which the last group cannot fill.
+    # 10 left. The first has 2 for itself and, of its half, 2 more; the last takes 3 and has no more. Of the 3 that are left the
+    # first takes 2 whole; for the next, the last's own negative is cut.
+    own = groups((1, {1: 2, 2: 2, 3: 2, 5: 3}), (1, {4: 3}))
+    assert laid(own, 12) == [(100, 0, 1), (1, 1, 3), (2, 3, 5), (3, 5, 7), (5, 7, 10), (101, 10, 11), (4, 11, 12)]
+    assert laid(own, 11) == [(100, 0, 1), (1, 1, 3), (2, 3, 5), (3, 5, 7), (101, 7, 8), (4, 8, 11)]
+
+
+def test_only_the_last_negative_of_a_sequence_is_cut():
+    # The last has nothing that fills the 4 left, nor does the first without cutting its own negative there.
     own = groups((1, {1: 2, 2: 2, 3: 9}), (1, {4: 2}))
-    assert laid(own, 12) == [(100, 0, 1), (1, 1, 3), (2, 3, 5), (3, 5, 9), (101, 9, 10), (4, 10, 12)]
+    assert compose_spans(own, target_tokens=12) == Dropped(DropReason.TOO_FEW_NEGATIVES, 8)
 
 
-def test_other_groups_give_whole_candidates_before_a_cut_one():
-    own = groups((1, {1: 4, 2: 3, 3: 9}), (1, {}))
-    # 10 left: 5 for the first (4), 6 for the second (none); of those 6 the first takes 3 whole and 3 of the next.
-    assert laid(own, 12) == [(100, 0, 1), (1, 1, 5), (2, 5, 8), (3, 8, 11), (101, 11, 12)]
+def test_a_meta_chunk_without_any_candidate_is_not_made_up_for():
+    for own in (groups((1, {1: 4, 2: 3, 3: 9}), (1, {})), groups((1, {}), (1, {1: 4, 2: 3, 3: 9}))):
+        assert compose_spans(own, target_tokens=12) == Dropped(DropReason.NO_NEGATIVES, 2)
 
 
 def test_the_document_alone_fills_the_target():
     own = groups((5, {1: 9}), (5, {2: 9}))
     assert compose_spans(own, target_tokens=10) == Dropped(DropReason.TOO_LONG, 10)
-    assert compose_spans(own, target_tokens=11) == Dropped(DropReason.TOO_LONG, 10)  # not one token for each meta-chunk
-    assert laid(own, 12) == [(100, 0, 5), (101, 5, 10), (2, 10, 12)]
+    for target_tokens in (11, 12, 19):  # whole negatives for the first, and one token for the last
+        assert compose_spans(own, target_tokens=target_tokens) == Dropped(DropReason.TOO_LITTLE_ROOM, 10)
+    assert laid(own, 20) == [(100, 0, 5), (1, 5, 14), (101, 14, 19), (2, 19, 20)]
+
+
+def test_no_gap_holds_fewer_negatives_than_asked():
+    own = groups((2, {1: 2, 2: 4, 3: 4}), (2, {4: 9}), (2, {5: 3, 6: 9}))
+    # Even shares of 18 would give the first 6, the second nothing and the last 12.
+    assert laid(own, 24, min_gap_tokens=3) == [
+        (100, 0, 2), (1, 2, 4), (2, 4, 8), (101, 8, 10), (4, 10, 19), (102, 19, 21), (5, 21, 24),
+    ]  # fmt: skip
+    assert compose_spans(own, target_tokens=24, min_gap_tokens=4) == Dropped(DropReason.TOO_LITTLE_ROOM, 6)
+    assert compose_spans(own, target_tokens=40, min_gap_tokens=11) == Dropped(DropReason.NO_NEGATIVES, 6)
+
+
+def test_each_meta_chunk_has_its_nearest_before_any_has_a_second():
+    same = {1: 3, 2: 3, 3: 3, 4: 3}
+    placed = laid(groups((1, same), (1, same), (1, {5: 9})), 21)
+    assert [chunk for chunk, _, _ in placed] == [100, 1, 3, 101, 2, 4, 102, 5]
+
+
+def test_random_positions_leave_no_gap_empty():
+    own = groups((1, {1: 2, 2: 2}), (1, {3: 2, 4: 2}), (1, {5: 2, 6: 2}))
+    orders = set()
+    for key in range(60):
+        spans = compose_spans(own, target_tokens=15, position="random", min_gap_tokens=2, rng=rng_for(0, "p", key))
+        orders.add(tuple(span.chunk for span in spans))
+        assert min(gaps_of(spans)) >= 2
+    assert len(orders) > 8
 
 
 def test_too_few_candidates_to_reach_the_target():
@@ -177,6 +223,9 @@ def test_joints_count_against_the_budget():
         ("J", 11, 12),
     ]
     assert compose_spans(own, target_tokens=4, joint_tokens=1) == Dropped(DropReason.TOO_LONG, 4)
+    # Only one token of the next fits beside a joint, and what fits exactly has none.
+    assert laid(own, 11, joint_tokens=1)[-2:] == [(2, 9, 10), ("J", 10, 11)]
+    assert laid(own, 10, joint_tokens=1)[-1] == (2, 9, 10)
 
 
 def test_the_paper_cut_may_fall_into_a_joint():
@@ -223,6 +272,7 @@ def any_groups(draw):
 SETTINGS = {
     "target_tokens": st.integers(2, 120),
     "position": st.sampled_from(["head", "tail", "random"]),
+    "min_gap_tokens": st.integers(1, 12),
     "joint_tokens": st.integers(0, 2),
     "bos_tokens": st.integers(0, 1),
     "eos_tokens": st.integers(0, 1),
@@ -245,6 +295,10 @@ def test_spans_tile_exactly_the_target_and_use_no_chunk_twice(own, settings, fit
     tokens = {piece.chunk: piece.tokens for group in own for piece in (group.meta, *group.candidates)}
     cut = [span for span in spans if span.chunk >= 0 and span.end - span.start < tokens[span.chunk]]
     assert len(cut) <= 1
+    if fit == "exact":
+        negatives = [span for span in spans if span.role == schemas.NEGATIVE]
+        assert all(span in (negatives[-1:]) for span in cut)
+        assert all(tokens >= settings["min_gap_tokens"] for tokens in gaps_of(spans))
     assert all(span.end - span.start <= tokens[span.chunk] for span in spans if span.chunk >= 0)
 
 
@@ -278,14 +332,23 @@ def test_negatives_are_the_nearest_that_were_free(own, settings):
 def test_nothing_is_dropped_that_could_be_filled(own, settings):
     result = compose_spans(own, rng=rng_for(0, "position"), **settings)
     room = settings["target_tokens"] - settings["bos_tokens"] - settings["eos_tokens"]
-    joint = settings["joint_tokens"]
+    joint, least = settings["joint_tokens"], settings["min_gap_tokens"]
     own_tokens = sum(group.meta.tokens + (0 if group.meta.closed else joint) for group in own)
-    assert isinstance(result, Dropped) or own_tokens + len(own) <= room
-    if isinstance(result, Dropped) and result.reason == DropReason.TOO_FEW_NEGATIVES:
-        distinct = {
-            piece.chunk: piece.tokens + (0 if piece.closed else joint) for group in own for piece in group.candidates
-        }
-        # Within a joint of the target a cut may be impossible: its joint does not fit beside it.
-        assert own_tokens + sum(distinct.values()) < room + joint
-    elif isinstance(result, Dropped):
-        assert (result.reason, result.tokens) == (DropReason.TOO_LONG, own_tokens)
+    if not isinstance(result, Dropped):
+        assert own_tokens + len(own) * least <= room
+        return
+    costs = [
+        {piece.chunk: piece.tokens + (0 if piece.closed else joint) for piece in group.candidates} for group in own
+    ]
+    if result.reason == DropReason.TOO_LONG:
+        assert result.tokens == own_tokens >= room
+    elif result.reason == DropReason.TOO_LITTLE_ROOM:
+        # Whole negatives of at most 9 tokens and a joint go beyond the least by no more than that.
+        assert own_tokens < room < own_tokens + len(own) * (least + 9 + joint) + joint
+    elif result.reason == DropReason.NO_NEGATIVES:
+        overlapping = any(set(a) & set(b) for number, a in enumerate(costs) for b in costs[:number])
+        assert overlapping or any(sum(group.values()) < least + len(group) * joint or not group for group in costs)
+    else:
+        # Within a joint of the target a cut may be impossible; nothing but the last group's negatives is cut.
+        distinct = {chunk: cost for group in costs for chunk, cost in group.items()}
+        assert own_tokens + sum(distinct.values()) < room + joint or sum(costs[-1].values()) < room - own_tokens

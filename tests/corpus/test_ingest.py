@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split
+from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split, normalized_hash
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
 from nextlong.inputs.listing import list_files
@@ -50,7 +50,7 @@ def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_pat
     assert documents["source"].to_pylist() == ["mine", "mine"]
     assert documents["source_id"].to_pylist() == ["k", "a.jsonl:2"]
     hashes = np.load(tmp_path / "out.0000.hashes.npy")
-    assert hashes.tolist() == [xxhash.xxh3_64_intdigest("one é".encode()), xxhash.xxh3_64_intdigest(b"two")]
+    assert hashes.tolist() == [xxhash.xxh3_64_intdigest("One  é".encode()), xxhash.xxh3_64_intdigest(b"two")]
     assert documents["content_hash"].to_pylist() == hashes.tolist()
     assert np.load(tmp_path / "out.0000.chars.npy").tolist() == [6, 3]
     assert not (tmp_path / "out.rejects.arrow").exists()
@@ -128,8 +128,9 @@ def test_every_text_is_a_document_or_a_reject_and_comes_back_whole(tmp_path_fact
 
 
 @given(st.one_of(ANY_TEXT, st.text("aA \n\t\u00a0\u2003éÉΣς\x1c\x85-—", max_size=30)))
-def test_content_hash_is_of_the_text_in_lower_case_with_single_blanks(text):
-    assert content_hash(text.encode()) == xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
+def test_normalized_hash_is_of_the_text_in_lower_case_with_single_blanks_and_content_hash_of_its_bytes(text):
+    assert content_hash(text.encode()) == xxhash.xxh3_64_intdigest(text.encode())
+    assert normalized_hash(text.encode()) == xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
 
 
 def check(**changed):

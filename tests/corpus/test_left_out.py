@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     """A run over 80 documents of which some are wrong, left out by `where`, copies, near-copies, contaminated or too many."""
     tmp_path = tmp_path_factory.mktemp("left_out")
     rows = [{"id": f"d{n}", "text": text_of(n), "lang": "en"} for n in range(80)]
-    rows.insert(9, {"id": "copy", "text": f"  {text_of(3).upper()}", "lang": "en"})
+    rows.insert(9, {"id": "copy", "text": text_of(3), "lang": "en"})
     rows.insert(20, {"id": "near", "text": f"{text_of(8)} more", "lang": "en"})
     rows += [{"id": f"foreign{n}", "text": text_of(900 + n), "lang": "de"} for n in range(4)]
     rows += [{"id": "blank", "text": " ", "lang": "en"}]
@@ -54,18 +54,17 @@ def test_every_reason_has_its_count_and_examples(run):
         "rejected: broken JSON": ("records", 1),
         "rejected: empty": ("records", 1),
         "where does not hold": ("documents", 4),
-        "equal to an earlier document": ("documents", 1),
+        "exact duplicate of another document": ("documents", 1),
         "over max_documents, max_chars or weight": ("documents", 3),
-        "nearly equal to another document": ("documents", found["nearly equal to another document"].count),
+        "near-duplicate of another document": ("documents", found["near-duplicate of another document"].count),
     }
-    (duplicate,) = found["equal to an earlier document"].examples
+    (duplicate,) = found["exact duplicate of another document"].examples
     assert (duplicate.source_id, duplicate.source, duplicate.note) == ("copy", "a", "equals d3")
-    assert duplicate.head.strip() == duplicate.head.strip().upper()
     assert found["where does not hold"].examples[0].source_id.startswith("foreign")
-    near = found["nearly equal to another document"]
+    near = found["near-duplicate of another document"]
     assert {(one.source_id, one.note) for one in near.examples} <= {
-        ("d8", "nearly equal to near"),
-        ("near", "nearly equal to d8"),
+        ("d8", "near-duplicate of near"),
+        ("near", "near-duplicate of d8"),
     }
     shares = found["shares words with an evaluation text"]
     assert [one.source_id for one in shares.examples] == ["d40"]
@@ -94,7 +93,7 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     capfd.readouterr()
     assert cli_main.main(["stats", str(run.path)]) == 0
     out = capfd.readouterr().out
-    assert "1 document: equal to an earlier document" in out
+    assert "1 document: exact duplicate of another document" in out
     assert "copy · equals d3" in out
     assert cli_main.main(["stats", str(run.path), "--json"]) == 0
     reasons = json.loads(capfd.readouterr().out)
@@ -128,3 +127,35 @@ def test_ids_of_near_copies_that_are_left_out_are_no_two(tmp_path):
 
 def test_where_nothing_is_left_out_nothing_is_said(shared_run):
     assert measure(nextlong.open(shared_run)).left_out == ()
+
+
+def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_the_one_that_stays(tmp_path, capfd):
+    program = "def f(rows):\n    for row in rows:\n        use(row)\n    return rows\n"
+    other = "def f(rows):\n    for row in rows:\n        use(row)\n        return rows\n"
+    rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(40)]
+    rows += [{"id": "program", "text": program}, {"id": "other", "text": other}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    plain = {
+        "executor": "serial",
+        "run_dir": str(tmp_path / "run"),
+        "ingest": {"sources": [{"path": str(tmp_path / "a.jsonl"), "name": "a"}]},
+        "chunk": {"max_chars": 120},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 2, "target_tokens": 512},
+    }
+    pipeline.run(Recipe.from_dict(plain))
+    assert not [one for one in measure(nextlong.open(tmp_path / "run")).left_out if "duplicate" in one.reason]
+    plain["ingest"]["dedup"] = "normalized"
+    pipeline.run(Recipe.from_dict(plain | {"run_dir": str(tmp_path / "normalized")}))
+    run = nextlong.open(tmp_path / "normalized")
+    (one,) = [one for one in measure(run).left_out if "duplicate" in one.reason]
+    assert (one.reason, one.count) == ("normalized duplicate of another document", 1)
+    (example,) = one.examples
+    pair = {"program", "other"}
+    assert example.source_id in pair
+    (stays,) = pair - {example.source_id}
+    assert example.note == f"equals, but for case and white space, {stays}"
+    capfd.readouterr()
+    assert cli_main.main(["verify", str(run.path)]) == 0
+    assert cli_main.main(["report", str(run.path)]) == 0

@@ -40,7 +40,7 @@ def test_it_reads_what_leaves_documents_out_and_no_other_step(recipe):
 
 def done(name, *, rejects=0):
     """A finished step whose files are named by it."""
-    ingested = [SimpleNamespace(rejects=0), SimpleNamespace(rejects=rejects)]
+    ingested = [SimpleNamespace(rejects=some, shards=shards) for some, shards in ((0, 2), (0, 1), (rejects, 1))]
     return SimpleNamespace(
         files=lambda suffix: [Path(f"{name}{suffix}")],
         results=lambda kind: ingested if kind is IngestResult else [f"{name} told"],
@@ -67,5 +67,6 @@ def test_what_stays_is_what_the_last_filter_of_documents_says(recipe):
 
 def test_each_shard_has_the_name_of_its_source_and_rejects_are_read_where_there_are_any(recipe):
     assert looks(recipe, []).labels == ["one", "one", "two"]
+    assert looks(recipe, []).source_of == [0, 0, 0, 1]
     assert looks(recipe, []).rejects == ()
     assert looks(recipe, [], rejects=1).rejects == (Path("ingest.rejects.arrow"),)

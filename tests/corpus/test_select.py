@@ -16,16 +16,19 @@ from nextlong.rng import keyed_hash
 
 
 def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
-    """Run on shards [(source index, [(hash, chars), ...]), ...]; return the counts and the kept (shard, row) pairs."""
-    hashes, chars = [], []
+    """Run on shards [(source index, [(hash, chars[, hash compared]), ...]), ...]; return counts and kept (shard, row)s."""
+    hashes, chars, compared = [], [], []
     for k, (_, rows) in enumerate(shards):
         hashes.append(folder / f"{k}.hashes.npy")
         chars.append(folder / f"{k}.chars.npy")
+        compared.append(folder / f"{k}.compared.npy")
+        np.save(compared[-1], np.array([row[2] if len(row) > 2 else row[0] for row in rows], np.uint64))
         np.save(hashes[-1], np.array([row[0] for row in rows], np.uint64))
         np.save(chars[-1], np.array([row[1] for row in rows], np.int64))
     counts = select_documents(
         folder / "out",
         hashes=hashes,
+        compared=compared,
         chars=chars,
         shard_sources=[source for source, _ in shards],
         sources=sources,
@@ -44,7 +47,7 @@ def key(content_hash, seed=0):
 def model(shards, sources, seed):
     """The same, in plain Python over all documents at once."""
     seen, kept = set(), {i: [] for i in range(len(sources))}
-    for k, (source, rows) in enumerate(shards):
+    for k, (source, rows) in sorted(enumerate(shards), key=lambda shard: shard[1][0]):
         for row, (content_hash, chars) in enumerate(rows):
             if content_hash not in seen:
                 seen.add(content_hash)
@@ -83,6 +86,19 @@ def test_first_of_equal_documents_stays_across_shards_and_sources(tmp_path):
             "s1": Selected(kept=1, duplicates=1, capped=0, weighted_out=0),
         },
     )
+
+
+@pytest.mark.parametrize("held_documents", [1, 2, 100])
+def test_of_documents_compared_as_equal_the_earliest_source_and_then_the_smallest_content_hash_stays(
+    tmp_path, held_documents
+):
+    first = [(0, [(9, 1, 5), (3, 1, 5)]), (0, [(4, 1, 5), (11, 1, 6)]), (1, [(1, 1, 5), (2, 1, 6), (8, 1, 7)])]
+    counts, kept = select(tmp_path, first, plain(2), held_documents=held_documents)
+    assert kept == [(0, 1), (1, 1), (2, 2)]
+    assert [row.duplicates for row in counts.sources.values()] == [2, 2]
+    moved = [(0, [(11, 1, 6), (4, 1, 5)]), (0, [(9, 1, 5), (3, 1, 5)]), (1, [(8, 1, 7), (1, 1, 5), (2, 1, 6)])]
+    _, kept = select(tmp_path, moved, plain(2), held_documents=held_documents)
+    assert kept == [(0, 0), (1, 1), (2, 0)]  # the same documents
 
 
 @pytest.mark.parametrize("held_documents", [1, 2, 3, 100])
@@ -188,7 +204,7 @@ def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_
     sources = [Source(path=f"s{i}", max_documents=d, max_chars=c, weight=w) for i, (d, c, w) in enumerate(caps)]
     shards = data.draw(st.lists(st.tuples(st.integers(0, len(sources) - 1), ROWS), min_size=1, max_size=5))
     seen, own = set(), set()
-    for source, rows in shards:
+    for source, rows in sorted(shards, key=lambda shard: shard[0]):
         own.update([source] if {row[0] for row in rows} - seen else [])
         seen.update(row[0] for row in rows)
     folder = tmp_path_factory.mktemp("model")

@@ -14,16 +14,16 @@ from text_shards import texts_of, write_shard
     ("rate", "calls", "expected"),
     [
         (47.2, 128, (128, 1408)),  # half a minute, in whole calls
-        (1000.0, 128, (128, 4096)),
+        (1000.0, 128, (128, 29_952)),
         (4.3, 128, (128, 128)),
         (4.2, 128, (64, 64)),  # a slow model: smaller calls, as one must not take a minute
         (0.1, 128, (2, 2)),
         (0.001, 128, (1, 1)),
-        (3000.0, 4096, (4096, 4096)),
+        (3000.0, 4096, (4096, 65_536)),
     ],
 )
 def test_a_task_takes_half_a_minute(rate, calls, expected):
-    found = _execution("float32", 1, rate, call_chunks=calls)
+    found = _execution("cpu", "float32", 1, rate, call_chunks=calls)
     assert (found.call_chunks, found.task_chunks) == expected
 
 
@@ -39,6 +39,6 @@ def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
     options = recipe.SentenceTransformers(device="cpu", dtype="float32")
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}", sentence_transformers=options)
     found = slices.try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
-    assert (found.dimensions, found.dtype) == (384, "float32")
+    assert (found.dimensions, found.device, found.dtype) == (384, "cpu", "float32")
     assert found.chunks_per_second > 0
     assert list(tmp_path.glob("out*")) == []

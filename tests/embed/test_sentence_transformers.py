@@ -60,6 +60,19 @@ def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
     assert kind_of(encoder).resources(encoder, Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
 
 
+def test_a_cluster_is_waited_for_until_it_has_the_gpu_that_was_named():
+    cluster = Capacity(cpus=4, grows=True)
+    named, any_device = config("model", device="cuda"), config("model")
+    assert kind_of(named).resources(named, cluster) == Resources(gpus=1)
+    assert kind_of(any_device).resources(any_device, cluster) == Resources()
+
+
+@pytest.mark.heavy
+def test_a_gpu_that_was_named_is_never_replaced_by_a_processor(model_path):
+    with pytest.raises(EncoderError, match="does not run on device='cuda:0'"):
+        load_encoder(config(model_path, device="cuda"))
+
+
 @pytest.mark.heavy
 def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     from sentence_transformers import SentenceTransformer

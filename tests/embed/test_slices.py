@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import counts_of, total
-from nextlong import pipeline
+from nextlong import pipeline, recipe
 from nextlong.embed import slices
 from nextlong.embed.choose import Execution
 from nextlong.embed.chunks import embed_shard
@@ -20,12 +20,12 @@ from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
-from nextlong.results import JoinResult
+from nextlong.results import EmbedResult
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
 def execution(call_chunks: int, task_chunks: int) -> Execution:
-    return Execution("float32", 1, call_chunks, task_chunks, 1.0)
+    return Execution("cpu", "float32", 1, call_chunks, task_chunks, 1.0)
 
 
 @given(
@@ -55,12 +55,15 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
     how = execution(7, 14)
     rows = [len(np.load(whole(tmp_path / f"whole-{shard}", own, shard))) for shard, own in enumerate(shards)]
-    made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(slices_of(rows, how))]
+    cut = slices_of(rows, how)
+    made = [part(tmp_path / f"part-{number:05d}", shards, own, how) for number, own in enumerate(cut)]
     (tmp_path / ".work").mkdir()
-    counts = join_slices(tmp_path / ".work" / "part-00099", slices=made, shards=3, dimensions=8)
-    assert counts == JoinResult(shards=3)
     for shard in range(3):
-        joined = tmp_path / ".work" / f"part-00099.{shard:05d}.vectors.npy"
+        tasks = [number for number, own in enumerate(cut) if own[0] == shard]
+        out = tmp_path / ".work" / f"part-{90 + shard}"
+        counts = join_slices(out, tasks=tasks, slices=[made[number] for number in tasks], dimensions=8)
+        assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
+        joined = Path(f"{out}.vectors.npy")
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
 
 
@@ -83,6 +86,13 @@ def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkey
         EncoderError, match=rf"gave chunk {(2 << 32) + 11} \(document 'a:5' of source 'tests'\) .*length nan"
     ):
         part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
+
+
+@pytest.mark.heavy
+def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
+    encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
+    with pytest.raises(EncoderError, match="was tried on cuda, and this task would run it on cpu"):
+        slices._loaded(encoder, Execution("cuda", "float32", 1, 4, 4, 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +125,11 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     before = [path.read_bytes() for path in embed.files(".vectors.npy")]
     assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
     assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
-    # As if killed before the manifest and one slice: another machine, with one worker, has to go on.
-    for name in ("manifest.json", "part-00000.slice.npy", ".part-00000.json"):
-        (embed.folder / name).unlink(missing_ok=True)
+    assert not list(embed.folder.glob("*.slice.npy"))
+    # As if killed before the manifest and one shard: another machine, with one worker, has to go on.
+    last = embed.files(".vectors.npy")[-1]
+    for path in (embed.folder / "manifest.json", last):
+        path.unlink()
     run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=1")
     again = step_of(run_dir, "embed")
     assert [path.read_bytes() for path in again.files(".vectors.npy")] == before

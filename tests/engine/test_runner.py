@@ -4,9 +4,10 @@ import itertools
 import json
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from nextlong.engine import runner, store
 from nextlong.engine.executor import Resources
 from nextlong.engine.progress import Quiet
 from nextlong.engine.serial import SerialExecutor
-from nextlong.engine.step import Step
+from nextlong.engine.step import Join, Step, Work
 from nextlong.errors import CorpusError, RunError
 from nextlong.results import Result
 
@@ -369,17 +370,12 @@ def close_numbers(out, *, results, log):
     return Closed(closed=len(results))
 
 
-def closed_step(log):
-    numbers = numbers_step(log)
-    return Step(
-        "closed",
-        1,
-        {},
-        (),
-        numbers.tasks,
-        Number,
-        close=lambda results: partial(close_numbers, results=results, log=log),
-    )
+def closed_step(log, count=3, closing=close_numbers):
+    def work(done):
+        tasks = numbers_step(log, count=count).tasks(done)
+        return Work(tasks, [Join(range(count), lambda results: partial(closing, results=results, log=log))])
+
+    return Step("closed", 1, {}, (), work, Number)
 
 
 def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
@@ -393,15 +389,67 @@ def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
 
 def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_dir):
     step = closed_step(log)
-    broken = Step(
-        "closed", 1, {}, (), step.tasks, Number, close=lambda results: partial(fail, error=CorpusError("stop"))
-    )
+    broken = closed_step(log, closing=lambda out, results, log: fail(out, error=CorpusError("stop")))
     with pytest.raises(CorpusError, match="stop"):
         runner.run_steps([broken], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == ["closed 0", "closed 1", "closed 2"]
     (done,) = runner.run_steps([step], run_dir=run_dir, executor=SerialExecutor()).values()
     assert ran(log) == ["closed part-00003"]
     assert (done.folder / "index.json").exists()
+
+
+def join_numbers(out, *, members, log):
+    """Add up what the files of the members hold, by their files."""
+    folder = out.parent.parent
+    return add_up(out, paths=[folder / f"part-{member:05d}.txt" for member in members], factor=1, log=log)
+
+
+def joined_step(log, groups=((0, 2), (1,), ())):
+    """Three numbers, 1 to 3, and a join for each group, whose files replace those of its members."""
+
+    def work(done):
+        tasks = numbers_step(log).tasks(done)
+        return Work(
+            tasks,
+            [
+                Join(group, lambda _, group=group: partial(join_numbers, members=group, log=log), replaces=True)
+                for group in groups
+            ],
+        )
+
+    return Step("joined", 1, {}, (), work, Number)
+
+
+def test_joined_files_replace_those_of_their_members_as_soon_as_these_are_done(log, run_dir):
+    (done,) = runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
+    assert ran(log) == ["joined 5", "joined 0", "joined 1", "joined 4", "joined 2", "joined 3"]
+    assert counts_of(done) == [{"number": 4}, {"number": 2}, {"number": 0}]
+    assert [path.read_text() for path in done.files(".txt")] == ["4", "2", "0"]
+    assert sorted(names(done.folder)) == ["manifest.json", "part-00003.txt", "part-00004.txt", "part-00005.txt"]
+    runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor())
+    assert ran(log) == []
+
+
+@pytest.mark.parametrize("killed_at", range(1, 24))
+def test_a_step_killed_while_it_joins_ends_with_the_same_files(log, run_dir, monkeypatch, killed_at):
+    changes = itertools.count(1)
+
+    def counted(change):
+        def counting(*arguments, **options):
+            if next(changes) == killed_at:
+                raise KeyboardInterrupt
+            return change(*arguments, **options)
+
+        return counting
+
+    with monkeypatch.context() as killing:
+        for name in ("unlink", "replace", "rmdir"):
+            killing.setattr(Path, name, counted(getattr(Path, name)))
+        with suppress(KeyboardInterrupt):
+            runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor())
+    (done,) = runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
+    assert [path.read_text() for path in done.files(".txt")] == ["4", "2", "0"]
+    assert sorted(names(done.folder)) == ["manifest.json", "part-00003.txt", "part-00004.txt", "part-00005.txt"]
 
 
 def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
@@ -442,7 +490,7 @@ class Together(SerialExecutor):
 def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
     numbers = numbers_step(log, count=1)
     sums = [sum_step(log, numbers, name=name, factor=factor) for name, factor in (("once", 1), ("twice", 2))]
-    closing = Step("closed", 1, {}, (), numbers_step(log, count=2).tasks, Number, close=closed_step(log).close)
+    closing = closed_step(log, count=2)
     executor = Together()
     done = runner.run_steps([numbers, *sums, closing], run_dir=run_dir, executor=executor)
     assert " ".join(executor.given) == (

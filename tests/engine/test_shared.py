@@ -198,10 +198,10 @@ def test_a_link_to_another_store_stays_only_where_its_step_is_finished(tmp_path)
     assert link.resolve().parent == tmp_path / "second"
 
 
-def test_states_of_a_store_are_refused(shared_store, capfd):
-    code, _, err = call(capfd, "prune", shared_store / "store", "--drop", "base")
+def test_variants_of_a_store_are_refused(shared_store, capfd):
+    code, _, err = call(capfd, "gc", shared_store / "store", "--drop", "base")
     assert code == 2
-    assert "is a store, which has no states" in err
+    assert "is a store, which has no variants" in err
 
 
 @pytest.mark.parametrize(

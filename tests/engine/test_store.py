@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,12 +144,25 @@ def test_part_whose_files_or_marker_were_torn_is_not_confirmed(tmp_path, harm):
     assert sorted(store.confirmed_parts(tmp_path)) == [0, 2]
 
 
-def test_unfinished_part_with_the_recorded_time_is_hashed_all_the_same(tmp_path):
-    marker = commit(tmp_path, 0, a="one")
-    path = tmp_path / "part-00000.a"
-    path.write_bytes(b"onE")
-    os.utime(path, ns=(1, marker["files"]["part-00000.a"]["mtime_ns"]))
-    assert store.confirmed_parts(tmp_path) == {}
+def test_files_reach_the_disk_before_the_marker_that_vouches_for_them(tmp_path, monkeypatch):
+    order = []
+    replace = Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: order.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(f"-> {to.name}"), replace(path, to))[1])
+    commit(tmp_path, 0, a="one", b="two")
+    assert order == [
+        "part-00000.a", "-> part-00000.a", "part-00000.b", "-> part-00000.b", "-> .part-00000.json",
+    ]  # fmt: skip
+
+
+def test_parts_are_confirmed_and_deleted_by_thousands(tmp_path):
+    for index in range(200):
+        commit(tmp_path, index, a=f"{index}")
+    alter(tmp_path / "part-00007.a", b"8")
+    assert sorted(store.confirmed_parts(tmp_path)) == [index for index in range(200) if index != 7]
+    assert sorted(store.confirmed_parts(tmp_path, among=(3, 7, 199))) == [3, 199]
+    store.delete_parts(tmp_path, range(199))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".part-00199.json", "part-00199.a"]
 
 
 # finished steps

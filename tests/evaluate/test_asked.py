@@ -91,17 +91,17 @@ def test_what_is_measured_already_is_not_looked_into_again(tmp_path):
     mine = probe("mine", lengths="each", check_model=lambda model, run: looked.append("model"), check=looked.append)
     of = Asked([mine], [1024], tmp_path, DataFiles(None))
     with pytest.raises(EvaluateError, match="mine: a server does not give away what is inside its model"):
-        check_probes([(mine, 1024)], of, SimpleNamespace(tokenizer=None, overhead=0))
+        check_probes([(mine, 1024)], of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
     place = results.place_of(tmp_path, "mine", 1024)
     place.parent.mkdir(parents=True)
     place.write_text("{}")
-    check_probes([(mine, 1024)], of, SimpleNamespace(tokenizer=None, overhead=0))
+    check_probes([(mine, 1024)], of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
     assert looked == []
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(None, ANY_LENGTH.samples), (7, 7)])
 def test_a_benchmark_says_how_many_samples_unless_the_user_does(samples, expected):
-    model = SimpleNamespace(tokenizer="tokenizer", overhead=3)
+    model = SimpleNamespace(prompts=SimpleNamespace(tokenizer="tokenizer", overhead=3))
     request = request_of(ANY_LENGTH, 1024, asking(ANY_LENGTH, samples=samples, seed=9), model)
     assert (request.length, request.samples, request.seed, request.overhead) == (1024, expected, 9, 3)
     assert request_of(ONCE, None, asking(ONCE), model).length == 0

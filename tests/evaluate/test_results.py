@@ -54,7 +54,7 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
         return steps
 
     monkeypatch.setattr(opened, "Run", run_at)
-    probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "asked": 1}, lengths="none", samples=1)
+    probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "n": 1}, lengths="none", samples=1)
     what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
     run(Local(word_tokenizer()), what)
     _, lines = run(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))

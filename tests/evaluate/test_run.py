@@ -55,12 +55,13 @@ def test_a_run_writes_every_prompt_answer_reference_and_score(tmp_path):
         ("json_kv", 8192, 100.0),
     ]
     values = found.finished[1].values
-    assert (values["asked"], values["refused"], values["metric"], values["format"]) == (
+    assert (values["n"], values["refused"], values["metric"], values["format"]) == (
         4,
         0,
         "substring_exact_match",
-        1,
+        2,
     )
+    assert values["interval"] == [100.0, 100.0]
     sample = values["samples"][0]
     assert len(sample["prompt_sha256"]) == 64
     assert sample["answer"] == sample["references"][0]
@@ -139,7 +140,9 @@ def test_samples_over_the_length_are_refused_and_counted(tmp_path):
     )
     what = replace(asked(tmp_path / "r", "json_kv", samples=3), tasks=[short])
     found, lines = run(model, what)
-    assert (found.finished[0].values["asked"], found.finished[0].values["refused"]) == (2, 1)
+    assert (found.finished[0].values["n"], found.finished[0].values["refused"]) == (3, 1)
+    assert found.finished[0].score == pytest.approx(100 * 2 / 3)  # a refused sample counts as 0
+    assert found.finished[0].values["interval"] == [0.0, 100.0]
     assert found.finished[0].values["samples"][2] == {"refused": True}
     assert "1 refused: too long" in lines[0]
 
@@ -158,7 +161,7 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
         (out / name).write_text(json.dumps(values | {"format": 7, "nextlong": "9.9"}))
         with pytest.raises(
             EvaluateError,
-            match=r"has results of format 7 and this nextlong reads 1; .* the version that wrote it \(9\.9\)",
+            match=r"has results of format 7 and this nextlong reads 2; .* the version that wrote it \(9\.9\)",
         ):
             results.read_results(out)
         (out / name).write_text(json.dumps(values))

@@ -13,7 +13,5 @@ cat >"$into/llama/config.json" <<'CONFIG'
 CONFIG
 "$python" -m nextlong train init "$into/train.yaml" --data "$run" --model "$into/llama" --preset paper-128k \
     --set training.tokens_per_step=393216 --set hardware.count=16 --set hardware.ranks_per_row=4
-for trainer in axolotl torchtitan; do
-    "$python" -m nextlong train "$into/train.yaml" --emit "$trainer" "$into/$trainer"
-    "$python" -m nextlong train "$into/train.yaml" --set data.pack=6144 --emit "$trainer" "$into/$trainer-packed"
-done
+"$python" -m nextlong train "$into/train.yaml" --emit axolotl "$into/axolotl"
+"$python" -m nextlong train "$into/train.yaml" --set data.pack=6144 --emit axolotl "$into/axolotl-packed"

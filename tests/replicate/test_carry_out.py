@@ -36,7 +36,7 @@ def test_killed_at_every_stage_it_ends_as_if_it_had_not_been(small_replication, 
     command = [*replicate, str(saved(small_replication(killed), tmp_path / "k.yaml"))]
     for place, count in (
         ("corpus/*/train.jsonl*", 2),
-        ("runs/extension-*/run.json", 1),
+        ("runs/extension-*/variants/*.json", 1),
         ("models/pretrained-seed0-*/checkpoints/*", 9),
         ("results/tasks-*/results/*/*.partial.jsonl", 4),
         ("models/extended-seed1-*/checkpoints/*", 3),

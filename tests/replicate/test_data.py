@@ -36,7 +36,9 @@ def swept(monkeypatch):
 
     def opened(name):
         manifest = {"fingerprint": name.rpartition("@")[2]}
-        return SimpleNamespace(state=SimpleNamespace(named=name), steps={"compose": SimpleNamespace(manifest=manifest)})
+        return SimpleNamespace(
+            variant=SimpleNamespace(named=name), steps={"compose": SimpleNamespace(manifest=manifest)}
+        )
 
     def variants(path, axes):
         sweeps.append((Recipe.load(path), axes))

@@ -33,7 +33,7 @@ def test_the_papers_preset_prints_its_plan_and_runs_nothing(capsys, tmp_path, mo
     assert "1,000 steps of 4,194,304 tokens" in told
     assert "64 H100 (the paper: 15 h)" in told
     assert "attention,dependency" in told
-    assert "--run RUN@STATE --out results/STATE-SEED" in told  # dependency reads a run
+    assert "--run RUN@VARIANT --out results/VARIANT-SEED" in told  # dependency reads a run
     assert "GiB of sequences a run" in told
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,13 @@ from nextlong.report.sweep import Axis
 from nextlong.runs import stats
 
 OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
-NAMES = [f"position={position},target_tokens={tokens}" for position in ("head", "tail") for tokens in (1024, 2048)]
+NAMES = [
+    "target_tokens=1024",
+    "base",
+    "position=tail,target_tokens=1024",
+    "position=tail",
+]  # base: as the recipe has it
+GRID = [(position, tokens) for position in ("head", "tail") for tokens in (1024, 2048)]
 
 
 @pytest.fixture
@@ -38,8 +44,8 @@ def swept(recipe_for, shared_run, tmp_path_factory):
     return folder
 
 
-def states_of(run_dir):
-    return {path.stem for path in (run_dir / "states").iterdir()}
+def variants_of(run_dir):
+    return {path.stem for path in (run_dir / "variants").iterdir()}
 
 
 def call(capsys, *arguments):
@@ -76,7 +82,10 @@ def test_an_axis_that_is_none(asked, message):
 def test_every_combination_the_last_key_fastest(recipe):
     axes = [Axis("compose.position", ("head", "tail")), Axis("compose.target_tokens", (1024, 2048))]
     found = sweep.variants(recipe, axes, overrides=["compose.sequences=3"])
-    assert [variant.name for variant in found] == NAMES
+    assert [variant.name for variant in found] == [
+        "sequences=3,target_tokens=1024", "sequences=3",
+        "sequences=3,position=tail,target_tokens=1024", "sequences=3,position=tail",
+    ]  # fmt: skip
     assert [(own.recipe.compose.position, own.recipe.compose.target_tokens) for own in found] == [
         ("head", 1024), ("head", 2048), ("tail", 1024), ("tail", 2048),
     ]  # fmt: skip
@@ -86,11 +95,11 @@ def test_every_combination_the_last_key_fastest(recipe):
 def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(recipe):
     axes = [
         Axis("ingest.sources.0.max_chars", (900,)),
-        Axis("chunk.max_chars", (256,)),
+        Axis("chunk.max_chars", (300,)),
         Axis("compose.joint", ("/ \n",)),
     ]
     (variant,) = sweep.variants(recipe, axes)
-    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=256,compose.joint=-"
+    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.joint=-"
     assert variant.recipe.compose.joint == "/ \n"
 
 
@@ -129,8 +138,8 @@ def test_the_variants_are_told_before_the_first_step(recipe, capsys):
     assert code == 0
     told = err.splitlines()
     assert told[0].split() == ["variant", "steps", "done", "shared", "to", "do"]
-    assert [line.split()[0] for line in told[1:3]] == ["position=head", "position=tail"]
-    assert told[3] == "1 of 2 variants: position=head"
+    assert [line.split()[0] for line in told[1:3]] == ["base", "position=tail"]
+    assert told[3] == "1 of 2 variants: base"
 
 
 @pytest.mark.parametrize(
@@ -167,12 +176,12 @@ def test_common_steps_are_shared(swept):
     assert made == {"embed": 1, "mine": 1, "draft": 2, "compose": 4}
 
 
-def test_every_variant_is_a_state_that_opens(swept):
-    assert states_of(swept / "run") == {"base", *NAMES}
-    for name in NAMES:
+def test_every_variant_is_a_variant_that_opens(swept):
+    assert variants_of(swept / "run") == set(NAMES)
+    for name, settings in zip(NAMES, GRID, strict=True):
         run = nextlong.open(f"{swept}/run@{name}")
         assert run.path == swept / "run"
-        assert f"position={run.recipe.compose.position},target_tokens={run.recipe.compose.target_tokens}" == name
+        assert (run.recipe.compose.position, run.recipe.compose.target_tokens) == settings
         assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
         (exported,) = run.exported("parquet")
         card = (exported.parent / "README.md").read_text("utf-8")
@@ -182,7 +191,8 @@ def test_every_variant_is_a_state_that_opens(swept):
 
 def test_the_run_directory_stays_the_run_that_it_was(swept, shared_run):
     before, run = nextlong.open(shared_run), nextlong.open(swept / "run")
-    assert run.record.read_bytes() == before.record.read_bytes()
+    assert (run.variant.name, run.variant.made) == (before.variant.name, before.variant.made)
+    assert run.variant.steps.items() >= before.variant.steps.items()
     assert [sequence.id for sequence in run.sequences()] == [sequence.id for sequence in before.sequences()]
 
 
@@ -199,12 +209,12 @@ def test_csv_and_json_say_what_stats_says(swept):
 
 
 def test_variants_can_be_compared(swept, capsys):
-    code, out, _ = call(capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[:2]))
+    code, out, _ = call(capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[::2]))
     assert code == 0
-    assert call(capsys, "compare", f"{swept}/run@position=head*") == (0, out, "")
+    assert call(capsys, "compare", f"{swept}/run@*target_tokens=1024") == (0, out, "")
     same, _, *lines = out.splitlines()
-    assert "; position head; " in same
-    assert [line.split() for line in lines[:2]] == [["position", "head", "head"], ["target_tokens", "1024", "2048"]]
+    assert "; target tokens 1,024; " in same
+    assert [line.split() for line in lines[:2]] == [["target_tokens", "1024", "1024"], ["position", "–", "tail"]]
 
 
 def test_again_does_no_new_work(swept, hashes_of, capsys):
@@ -214,7 +224,7 @@ def test_again_does_no_new_work(swept, hashes_of, capsys):
     heading, *lines = out.splitlines()
     assert heading.startswith("position  target tokens  sequences  tokens  cosine mean")
     cells = [line.split() for line in lines]
-    assert [f"position={own[0]},target_tokens={own[1]}" for own in cells] == NAMES
+    assert [(own[0], int(own[1])) for own in cells] == GRID
     assert {own[-1] for own in cells} == {"0.0"}
     assert "done in" not in err
     assert hashes_of(swept / "run") == before
@@ -228,7 +238,7 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsy
     cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
     assert cells == {"2": "12", "9999": "failed", "1": "12"}
     assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
-    assert states_of(own_run) == {"base", "min_meta_chunks=2", "min_meta_chunks=1"}
+    assert variants_of(own_run) == {"base", "min_meta_chunks=1"}
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, False]
     assert rows[1]["tokens"] == ""
@@ -238,9 +248,9 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, has
     path = tmp_path / "my.yaml"
     path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
     arguments = ["sweep", str(path), *OVER]
-    kill_at(arguments, f"*/states/{NAMES[2]}.json")
-    assert NAMES[2] not in states_of(tmp_path / "run")
-    assert nextlong.open(tmp_path / "run").state.name == NAMES[0]
+    kill_at(arguments, f"*/variants/{NAMES[2]}.json")
+    assert NAMES[2] not in variants_of(tmp_path / "run")
+    assert nextlong.open(tmp_path / "run").variant.name == "base"
     assert cli_main.main(arguments) == 0
     made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())

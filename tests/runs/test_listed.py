@@ -1,17 +1,17 @@
 import pytest
 
 from nextlong.engine import store
-from nextlong.runs.listed import bytes_of, list_states, manifest_of
+from nextlong.runs.listed import bytes_of, list_variants, manifest_of
 
 
-def test_a_state_alone_frees_all_that_its_steps_hold(shared_run):
-    (state,) = list_states(shared_run)
-    assert state.is_current
-    assert state.differs == {}
-    assert (state.sequences, state.tokens_each) == (12, 2048)
+def test_a_variant_alone_frees_all_that_its_steps_hold(shared_run):
+    (variant,) = list_variants(shared_run)
+    assert variant.is_current
+    assert variant.differs == {}
+    assert (variant.sequences, variant.tokens_each) == (12, 2048)
     steps = [folder for folder in shared_run.iterdir() if (folder / store.MANIFEST).is_file()]
-    assert state.bytes == state.alone_bytes == sum(map(bytes_of, steps))
-    assert set(state.exports) == {"parquet", "jsonl"}
+    assert variant.bytes == variant.alone_bytes == sum(map(bytes_of, steps))
+    assert set(variant.exports) == {"parquet", "jsonl"}
 
 
 def test_folders_and_files_weigh_what_is_in_them(tmp_path):

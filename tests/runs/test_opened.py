@@ -173,7 +173,7 @@ def test_a_folder_without_a_finished_run(folder):
     [
         ("{", "run.json is damaged"),
         ("[]", "is not the record of a run"),
-        ('{"recipe": {}}', "earlier version of nextlong"),
+        ('{"recipe": {}}', "is not the record of a run"),
     ],
 )
 def test_a_record_that_is_none(tmp_path, text, message):

@@ -14,6 +14,7 @@ from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.report import compare, stats_page
 from nextlong.runs import card_statistics, stats
+from nextlong.schemas import DropReason
 
 HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
 
@@ -104,12 +105,12 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
     page = printed(stats.measure(run), terminal=False)
     block = page.partition("Yield\n")[2].splitlines()
-    rows = dict(line.strip().split("  ", 1) for line in block[:8])
-    assert list(rows) == [
-        "asked", "documents", "eligible", "drawn", "kept", "spare", "untried",
-        "dropped: too few negatives to reach target_tokens",
-    ]  # fmt: skip
-    drawn, *parts = [int(value.removesuffix(", which are")) for value in list(rows.values())[3:]]
+    rows = dict(line.strip().split("  ", 1) for line in block[: 7 + len(told.dropped)])
+    dropped = [f"dropped: {reason}" for reason in told.dropped]
+    assert list(rows) == ["asked", "documents", "eligible", "drawn", "kept", "spare", "untried", *dropped]
+    examples = told.dropped_examples[DropReason.TOO_FEW_NEGATIVES]
+    assert rows[f"dropped: {DropReason.TOO_FEW_NEGATIVES}"].endswith(f", such as {'; '.join(examples)}")
+    drawn, *parts = [int(value.split(",")[0]) for value in list(rows.values())[3:]]
     assert drawn == sum(parts) > parts[0]
 
 
@@ -122,7 +123,10 @@ def printed(measured, *, terminal):
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
-        **{key: list(plain[key]) for key in ("similarity_by_rank", "left_out", "steps", "warnings", *HISTOGRAMS)},
+        **{
+            key: list(plain[key])
+            for key in ("similarity_by_rank", "left_out", "attention_work", "steps", "warnings", *HISTOGRAMS)
+        },
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
     assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}

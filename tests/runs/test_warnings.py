@@ -13,6 +13,7 @@ import nextlong
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.recipe import Recipe
+from nextlong.report import summary
 from nextlong.runs import stats, warnings
 from nextlong.runs.warnings import CHECKS
 
@@ -134,10 +135,20 @@ def test_too_little_of_the_documents_that_are_extended(measured):
 
 def test_documents_as_long_as_the_sequence(measured):
     found = measured(
-        {"one": Writer(3).documents(30, sentences=(60, 70))}, "compose.target_tokens=2600", "compose.sequences=4"
+        {"one": Writer(3).documents(30, sentences=(60, 70))}, "compose.target_tokens=2600", "compose.fit=paper"
     )
     assert found.meta_share > warnings.MOST_META_SHARE
     assert f"{found.meta_share:.0%} of the tokens" in said(found, "high-meta-share")
+
+
+def test_parts_of_documents_that_stay_close(measured):
+    found = measured({"one": Writer(3).documents(120)}, "compose.target_tokens=4096", "compose.sequences=4")
+    assert "short-distances" not in names(found)
+    check = warnings.CHECKS["short-distances"]
+    for p10, message in ((40, "is 40 tokens or less, 0.98% of a sequence"), (41, "")):
+        near = replace(found, distance_tokens=replace(found.distance_tokens, p10=p10))
+        assert message in check(warnings.Seen(near, None))
+        assert bool(message) == bool(check(warnings.Seen(near, None)))
 
 
 def test_tables_that_differ_in_numbers_alone(measured):
@@ -289,6 +300,57 @@ def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     found = measured({"one": texts + altered}, "compose.method=iclm", "compose.sequences=all")
     assert 180 < found.near_copy_documents < 300
     assert said(found, "many-near-copies").startswith(f"{found.near_copy_documents} of the corpus's 300 documents")
+
+
+def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
+    """A source of tables has no keywords; one of Chinese has, once its words are found."""
+    draw = random.Random(3)
+    tables = ["\n".join(f"{draw.random():.3f}, {draw.random():.3f}" for _ in range(30)) for _ in range(40)]
+    firsts = ["城市", "海洋", "农业", "森林", "铁路", "火山", "陶瓷"]
+    lasts = ["研究", "保护", "经济", "历史", "工程", "数据", "文化"]
+    chinese = [
+        f"{firsts[n % 7]}{lasts[n % 49 // 7]}\n"
+        + "。".join([f"在我们的{firsts[n % 7]}{lasts[n % 49 // 7]}中"] * 20)
+        + f"。{n}"
+        for n in range(90)
+    ]
+    ports = Writer(3).topics[0][:20]
+    prose = [f"The {port} vessels are in the {port} harbour. " * size for port in ports for size in (18, 20)]
+    sources = {"tables": tables, "chinese": chinese, "prose": prose}
+    asked = ["compose.method=quest", "compose.sequences=all", "compose.target_tokens=512"]
+    found = measured(sources, *asked)
+    assert found.keywords == {
+        "tables": stats.WithKeywords(40, 0),
+        "chinese": stats.WithKeywords(90, 90),
+        "prose": stats.WithKeywords(40, 40),
+    }
+    assert found.tokens_by_source["chinese"] > 0
+    assert said(found, "no-keywords").startswith(
+        "documents without a keyword stand in no sequence: 40 of 40 of tables (100%); lower"
+    )
+    (line, unshared) = [value for name, value in _summary(found) if name == "keywords"]
+    assert line == "40 of 40 documents of tables left out without one"
+    assert unshared.startswith(f"{found.unshared_keywords} document")
+    del sources["tables"]
+    assert "no-keywords" not in names(measured(sources, *asked))
+
+
+def _summary(found):
+    run = nextlong.open(found.run)
+    return summary.lines(run.recipe, run.steps)
+
+
+def test_documents_of_one_chunk_that_cannot_be_cut(measured):
+    texts = {"one": Writer(14).documents(120, sentences=(2, 3))}
+    options = ["compose.method=untie_the_knots", "compose.sequences=all"]
+    found = measured(texts, *options, "chunk.max_chars=2048")
+    assert (found.in_parts.in_parts, found.in_parts.documents) == (0, found.distinct_documents)
+    assert said(found, "hardly-in-parts").startswith(
+        f"0 of the {found.distinct_documents} documents in the sequences (0.0%)"
+    )
+    mended = measured(texts, *options, "chunk.max_chars=64")
+    assert mended.in_parts.share > 0.5
+    assert "hardly-in-parts" not in names(mended)
 
 
 def test_what_must_never_be(sound):

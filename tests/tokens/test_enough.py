@@ -53,7 +53,8 @@ def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, t
     path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
     recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
     assert mostly_too_long(recipe, input_files(recipe)).startswith(
-        "about 2 of the 3 documents that come first in the sources (67%) are longer than compose.target_tokens=64, so they"
+        "about 2 of the 3 documents that come first in the sources (67%) are too long for compose.target_tokens=64 with "
+        "negatives between their chunks, so they"
     )
     for other in ("compose.target_tokens=128", "compose.method=knn", "ingest.sources.0.where=length(text) < 300"):
         recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
@@ -181,7 +182,7 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, few, tmp_pa
     code, told, _ = run(recipe, tmp_path, capsys)
     assert code == 0
     assert "(38 of 65 documents have compose.min_meta_chunks=2 chunks or more; " in told
-    assert "dropped: too few negatives to reach target_tokens; " in told
+    assert "dropped: too few negatives to reach target_tokens, such as " in told
     assert "chunks used compose.max_uses=1 times and no more)" in told
 
 
@@ -216,4 +217,5 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
     code, _, err = run(recipe, tmp_path, capsys)
     assert code == 2
     assert "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were drawn; " in err
-    assert "dropped: too few negatives to reach target_tokens" in err
+    assert "dropped: too few negatives for compose.min_gap_tokens between its chunks, such as c.jsonl:" in err
+    assert "ask for more negatives than chunks of this corpus have" in err

@@ -44,7 +44,8 @@ def train_recipe(shared_run, tmp_path):
         keys = {**SMALL, **(changes or {})}
         data = {"out": str(tmp_path / out), "data": {"runs": [str(shared_run)]}}
         overrides = [
-            f"{key}={yaml.safe_dump(value, default_flow_style=True).split(chr(10))[0]}" for key, value in keys.items()
+            f"{key}={yaml.safe_dump(value, default_flow_style=True, width=10_000).split(chr(10))[0]}"
+            for key, value in keys.items()
         ]
         return TrainRecipe.from_dict(data, overrides=overrides)
 

@@ -26,7 +26,6 @@ def counting_optimizer(parameters):
 
 def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_path):
     import torch
-    from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
     from nextlong.train import checkpoint
 
@@ -39,11 +38,10 @@ def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_pat
         optimizer.zero_grad()
         return model, optimizer
 
-    model, optimizer = stepped(3)
-    _, states = checkpoint._gathered(model, optimizer)
-    checkpoint._write_optimizer(tmp_path / "optimizer.safetensors", states)
+    _, optimizer = stepped(3)
+    checkpoint._write_optimizer(tmp_path / "optimizer.safetensors", optimizer.state_dict())
     other, restored = stepped(0)
-    set_optimizer_state_dict(other, restored, checkpoint._read_optimizer(tmp_path / "optimizer.safetensors"))
+    restored.load_state_dict(checkpoint._read_optimizer(tmp_path / "optimizer.safetensors"))
     for one in other.parameters():
         assert restored.state[one]["step"] == 3
         assert type(restored.state[one]["step"]) is int

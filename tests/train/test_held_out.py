@@ -41,7 +41,7 @@ def test_roles_and_distances_by_hand():
         4096,
     )
     losses = np.arange(4096, dtype=np.float64)
-    found = held_out._means(held_out._tally(row, losses, longest=4096), longest=4096)
+    found = held_out.means(held_out.tally(row, losses, longest=4096), longest=4096)
     assert found.loss == pytest.approx(np.arange(1, 4096).mean())
     assert found.role["meta"] == (pytest.approx(np.r_[1:100, 1000:1200].mean()), 299)
     assert found.role["negative"] == (pytest.approx(np.r_[100:1000, 1200:4096].mean()), 3796)
@@ -79,7 +79,7 @@ def test_distance_bins(gap, name):
     from nextlong.train import held_out
 
     row = row_of([(0, META, 0, 1), (0, NEGATIVE, 1, 1 + gap), (0, META, 1 + gap, 2 + gap)], 2 + gap)
-    found = held_out._means(held_out._tally(row, np.ones(2 + gap), longest=2 + gap), longest=2 + gap)
+    found = held_out.means(held_out.tally(row, np.ones(2 + gap), longest=2 + gap), longest=2 + gap)
     assert list(found.distance) == [name]  # the first meta-chunk is one token, which nothing predicts
 
 
@@ -88,5 +88,5 @@ def test_a_new_sequence_begins_anew():
     from nextlong.train import held_out
 
     row = row_of([(0, META, 0, 10), (1, META, 10, 20)], 20)
-    found = held_out._means(held_out._tally(row, np.ones(20), longest=20), longest=20)
+    found = held_out.means(held_out.tally(row, np.ones(20), longest=20), longest=20)
     assert found.distance == {"first": (1.0, 19)}

@@ -1,6 +1,5 @@
 """Each mistake of a user ends in one message that names place, value and cure, and exit code 2."""
 
-import json
 import os
 import resource
 import shutil
@@ -48,7 +47,7 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
         train(train_recipe(), quiet)
 
 
-@pytest.mark.filterwarnings("ignore:.*holds 2 states:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*holds 2 variants:UserWarning")
 def test_a_run_that_has_changed_since(train_recipe, recipe_for, own_run, quiet):
     """Its recipe was run again, with another seed."""
     from nextlong import pipeline
@@ -142,31 +141,10 @@ def test_a_second_trainer_in_one_folder(train_recipe, quiet):
         train(recipe, quiet)
 
 
-def test_a_rank_that_dies(train_recipe, command, tmp_path):
-    """One of two ranks ends; the other does not wait for ever and says so, and afterwards both go on."""
-    recipe = train_recipe({"memory.shard": "none"})
-    (tmp_path / "recipe.yaml").write_text(recipe.dump())
-    dying = tmp_path / "dying.py"
-    dying.write_text(
-        "import os, sys\n"
-        "from nextlong.train import loop\n"
-        "step = loop._step\n"
-        "def dies(engine, number):\n"
-        "    if number == 4 and os.environ['RANK'] == '1':\n"
-        "        os._exit(9)\n"
-        "    return step(engine, number)\n"
-        "loop._step = dies\n"
-        "from nextlong.cli.main import main\n"
-        f"sys.exit(main(['train', {str(tmp_path / 'recipe.yaml')!r}]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(dying)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode != 0
-    assert "rank 0 lost another rank" in done.stderr or "what is finished is kept" in done.stderr
-    command("train", tmp_path / "recipe.yaml", ranks=2)
-    steps = [json.loads(line)["step"] for line in (Path(recipe.out) / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2, 3, 4, 5, 6]
+@pytest.mark.parametrize(
+    ("changes", "processes", "told"), [({"hardware.count": 8}, "1", "hardware.count=8"), ({}, "2", "WORLD_SIZE=2")]
+)
+def test_more_than_one_device_is_for_torchtitan(train_recipe, quiet, monkeypatch, changes, processes, told):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    with pytest.raises(errors.RecipeError, match=f"{told}: .* one device; use --engine torchtitan for several"):
+        train(train_recipe(changes), quiet)

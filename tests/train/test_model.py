@@ -54,3 +54,19 @@ def test_bf16(train_recipe, quiet, checkpointing):
     assert AutoModelForCausalLM.from_pretrained(final).dtype == torch.bfloat16
     (last,) = (final.parent / "checkpoints").glob("step-000006")
     assert AutoModelForCausalLM.from_pretrained(last).dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # dynamo asks
+def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatch):
+    """By the backend that needs no C++ compiler: the graph is captured and differentiated, and run as it is."""
+    import torch
+
+    from nextlong.train import model
+
+    monkeypatch.setattr(model, "COMPILER", "aot_eager")
+    changes = {"data.pack": 4096, "training.steps": 2, "training.warmup_steps": 0}
+    plain = losses(train(train_recipe(changes, out="plain"), quiet))
+    torch._dynamo.utils.counters.clear()
+    compiled = losses(train(train_recipe({**changes, "compile": "on"}, out="compiled"), quiet))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert compiled == pytest.approx(plain, abs=1e-5)

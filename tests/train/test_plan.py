@@ -52,7 +52,16 @@ def test_the_command_prints_the_plan(train_recipe, command, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(train_recipe().dump())
     said = command("train", path, "--dry-run").stdout
-    for word in ("parameters:", "memory:", "operations:", "time:", "measured here"):
+    for word in (
+        "parameters:",
+        "memory:",
+        "one layer:",
+        "LlamaMLP",
+        "operations:",
+        "time:",
+        "measured here",
+        "64 × H100",
+    ):
         assert word in said
     assert json.dumps(said).isascii() or said
 

@@ -46,7 +46,7 @@ def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, m
     kernel = attention._sdpa
 
     def leaking(query, key, value, bounds, *rest):
-        return kernel(query, key, value, bounds[[0, -1]], *rest)
+        return kernel(query, key, value, [bounds[0], bounds[-1]], *rest)
 
     monkeypatch.setattr(attention, "_sdpa", leaking)
     path = tmp_path / "packed.yaml"
@@ -67,8 +67,8 @@ def test_another_kernel_that_leaks_has_sdpa_as_its_cure(train_recipe):
     from nextlong.train import probe
 
     leaking = [probe.Changed(1, 2, 0, 2048, 2048, 1)]
-    with pytest.raises(RunError, match=r"attention \(flex\) .*; set attention_kernel=sdpa, and please report it"):
-        probe.check(train_recipe({"attention_kernel": "flex"}), leaking)
+    with pytest.raises(RunError, match=r"attention \(varlen\) .*; set attention_kernel=sdpa, and please report it"):
+        probe.check(train_recipe({"attention_kernel": "varlen"}), leaking)
 
 
 def test_one_thing_is_done_instead_of_training(capsys):

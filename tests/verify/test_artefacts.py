@@ -57,8 +57,8 @@ def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
     assert "is not a tokenizer.json" in capsys.readouterr().out
 
 
-def test_a_state_is_verified_by_its_name(run):
-    shutil.move(record_of(run), run / "states" / "top.json")
+def test_a_variant_is_verified_by_its_name(run):
+    shutil.move(record_of(run), run / "variants" / "top.json")
     (run / "run.json").unlink()
     assert all(outcome.result == "pass" for outcome in verify(Path(f"{run}@top")))
     with pytest.raises(RunError, match="holds no finished run"):

@@ -1,6 +1,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from damage import breaches, change_rows, files
@@ -18,6 +19,23 @@ def test_an_altered_document(run):
 
     change_rows(files(run, "ingest", ".documents.arrow")[0], alter)
     assert "document 0 has the hash" in breaches(run, "documents and chunks")["documents"]
+
+
+def test_two_kept_documents_with_one_text(run):
+    """A hash that is made again from the text, and so is right, may still be another document's."""
+    path = files(run, "ingest", ".documents.arrow")[0]
+    hashes_path = files(run, "ingest", ".hashes.npy")[0]
+    kept = np.flatnonzero(np.load(files(run, "select", ".keep.npy")[0]))[:2].tolist()
+    hashes = np.load(hashes_path)
+    hashes[kept[1]] = hashes[kept[0]]
+    np.save(hashes_path, hashes)
+
+    def alter(rows):
+        rows[kept[1]].update({name: rows[kept[0]][name] for name in ("text", "content_hash")})
+
+    change_rows(path, alter)
+    said = breaches(run, "documents and chunks")["kept documents differ"]
+    assert f"documents {kept[0]} and {kept[1]} are both kept, but are duplicates" in said
 
 
 def test_chunks_with_a_gap(run):

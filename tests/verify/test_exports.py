@@ -217,7 +217,7 @@ def test_exports_that_others_took_the_place_of_are_still_verified(run):
     assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(Artefacts(run))[1].examples)
 
 
-def test_the_exports_of_every_state_are_verified_with_the_run(run, recipe_for):
+def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for):
     sizes = ["compose.sequences=3", "compose.target_tokens=256", "compose.min_meta_chunks=2", "export.formats=[mds]"]
     other = record.find(run).name
     pipeline.run(recipe_for(run, *sizes, "workers=1"))

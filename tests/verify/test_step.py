@@ -39,13 +39,13 @@ def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
     assert step.files("") == []
 
 
-def test_a_run_is_its_current_state_and_a_name_another(tmp_path):
-    (tmp_path / "states").mkdir()
-    (tmp_path / "states" / "b.json").write_text("{}")
-    (tmp_path / "run.json").write_text('{"state": "a"}')
-    assert locate(tmp_path) == (tmp_path, tmp_path / "states" / "a.json")
-    assert locate(tmp_path.with_name(f"{tmp_path.name}@b")) == (tmp_path, tmp_path / "states" / "b.json")
-    odd = tmp_path / "a@c"  # a folder of that name, no state
+def test_a_run_is_its_current_variant_and_a_name_another(tmp_path):
+    (tmp_path / "variants").mkdir()
+    (tmp_path / "variants" / "b.json").write_text("{}")
+    (tmp_path / "run.json").write_text('{"variant": "a"}')
+    assert locate(tmp_path) == (tmp_path, tmp_path / "variants" / "a.json")
+    assert locate(tmp_path.with_name(f"{tmp_path.name}@b")) == (tmp_path, tmp_path / "variants" / "b.json")
+    odd = tmp_path / "a@c"  # a folder of that name, no variant
     assert locate(odd) == (odd, odd / "run.json")
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 import nextlong
-from nextlong.view.states import States
+from nextlong.view.variants import Variants
 
 
 @pytest.fixture(scope="module")
-def states(shared_run):
-    """The states of the shared run, as the pages are asked for them."""
-    return States(nextlong.open(shared_run))
+def variants(shared_run):
+    """The variants of the shared run, as the pages are asked for them."""
+    return Variants(nextlong.open(shared_run))

@@ -54,8 +54,8 @@ def test_documents_for_which_where_does_not_hold(kinds):
 
 
 def test_copies(run, kinds):
-    assert kinds["equal to an earlier document"].count == 1
-    ((entry,), _) = kinds["equal to an earlier document"].page(0, 10)
+    assert kinds["exact duplicate of another document"].count == 1
+    ((entry,), _) = kinds["exact duplicate of another document"].page(0, 10)
     assert entry.doc_id >= 0
 
 

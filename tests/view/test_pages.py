@@ -14,8 +14,8 @@ def text_of(element):
 
 
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
-def test_no_name_leads_out_of_its_place_in_a_link(state, query):
-    link = url(state, "sequences", 3, text=query, none=None)
+def test_no_name_leads_out_of_its_place_in_a_link(variant, query):
+    link = url(variant, "sequences", 3, text=query, none=None)
     path, _, asked = link.partition("?")
     assert path.count("/") == 3
     assert path.endswith("/sequences/3")

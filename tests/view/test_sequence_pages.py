@@ -26,12 +26,12 @@ def run(shared_run):
     return nextlong.open(shared_run)
 
 
-def listed(states, wanted=None, *, first=0, is_part=False):
-    return Page(sequence_pages.listed(states, "base", wanted or Wanted(), first=first, is_part=is_part))
+def listed(variants, wanted=None, *, first=0, is_part=False):
+    return Page(sequence_pages.listed(variants, "base", wanted or Wanted(), first=first, is_part=is_part))
 
 
-def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(states, run):
-    page = listed(states)
+def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(variants, run):
+    page = listed(variants)
     assert len(page.body) == len(run) == 12
     for number, row in enumerate(page.body):
         spans = run.sequence(number).spans
@@ -44,51 +44,51 @@ def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(states, run):
     assert "That is all of 12 sequences." in page.texts
 
 
-def test_a_filter_stands_in_the_form_and_in_the_link_that_goes_on(states, monkeypatch):
+def test_a_filter_stands_in_the_form_and_in_the_link_that_goes_on(variants, monkeypatch):
     monkeypatch.setattr(sequence_pages, "_ROWS", 2)
-    page = listed(states, Wanted(least=-0.5, name="a"))
+    page = listed(variants, Wanted(least=-0.5, name="a"))
     assert (page.fields["least"], page.fields["most"], page.fields["name"]) == ("-0.5", "", "a")
     (go_on,) = [link for link in page.links if "after=" in link]
     assert re.fullmatch(r"/base/sequences\?(least=-0.5&name=a|name=a&least=-0.5)&after=\d+", go_on)
-    rest = listed(states, Wanted(), first=11, is_part=True)
+    rest = listed(variants, Wanted(), first=11, is_part=True)
     assert [row[0] for row in rest.body] == ["11"]
     assert not rest.fields  # a part has no form
 
 
-def test_sequences_of_one_document_are_said_to_be_so(states):
-    page = listed(states, Wanted(document=3))
+def test_sequences_of_one_document_are_said_to_be_so(variants):
+    page = listed(variants, Wanted(document=3))
     assert page.fields["document"] == "3"
     assert "Only sequences that take text from document 3." in page.texts
-    nothing = listed(states, Wanted(name="no such name"))
+    nothing = listed(variants, Wanted(name="no such name"))
     assert nothing.body == []
     assert "No more sequences fit." in nothing.texts
 
 
-def one(states, number, *, first=0, chosen=ANYTHING):
-    return Page(sequence_pages.one(states, "base", number, first=first, chosen=chosen))
+def one(variants, number, *, first=0, chosen=ANYTHING):
+    return Page(sequence_pages.one(variants, "base", number, first=first, chosen=chosen))
 
 
-def test_a_sequence_lists_its_chunks_in_their_order(states, run, monkeypatch):
+def test_a_sequence_lists_its_chunks_in_their_order(variants, run, monkeypatch):
     spans = run.sequence(0).spans
     chunks = [(place, own) for place, own in enumerate(spans) if own.role in pieces.CHUNK_ROLES]
-    page = one(states, 0)
+    page = one(variants, 0)
     assert [(row[0], row[1], row[2]) for row in page.body] == [
         (str(place), own.role, own.source_id) for place, own in chunks
     ]
     assert all((row[5] == "–") is (row[1] == "meta") for row in page.body)
     assert f"{len(chunks)} chunks." in page.texts
     monkeypatch.setattr(sequence_pages, "_SPANS", 3)
-    page = one(states, 0, first=chunks[2][0])
+    page = one(variants, 0, first=chunks[2][0])
     assert [row[0] for row in page.body] == [str(place) for place, _ in chunks[2:5]]
     assert f"/base/sequence/0?after={chunks[5][0]}" in page.links
 
 
-def test_the_sequences_beside_it_are_linked_to(states):
-    assert {"/base/sequence/4", "/base/sequence/6"} <= set(one(states, 5).links)
-    assert "/base/sequence/-1" not in one(states, 0).links
-    assert "/base/sequence/12" not in one(states, 11).links
+def test_the_sequences_beside_it_are_linked_to(variants):
+    assert {"/base/sequence/4", "/base/sequence/6"} <= set(one(variants, 5).links)
+    assert "/base/sequence/-1" not in one(variants, 0).links
+    assert "/base/sequence/12" not in one(variants, 11).links
     with pytest.raises(IndexError):
-        one(states, 12)
+        one(variants, 12)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(recipe_for, small_corpus, tmp_path_factory):
-    """A run of two states over documents whose ids and source do their worst."""
+    """A run of two variants over documents whose ids and source do their worst."""
     folder = tmp_path_factory.mktemp("server")
     (folder / "corpus").mkdir()
     for path in small_corpus.iterdir():

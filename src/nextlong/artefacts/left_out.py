@@ -12,9 +12,10 @@ SUFFIX = ".left_out.json"
 # Reasons; behind the first stands what is wrong with the records.
 REJECTED = "rejected: "
 WHERE = "where does not hold"
-EQUAL = "equal to an earlier document"
+EXACT = "exact duplicate of another document"
+NORMALIZED = "normalized duplicate of another document"
 OVER = "over max_documents, max_chars or weight"
-NEARLY_EQUAL = "nearly equal to another document"
+NEARLY_EQUAL = "near-duplicate of another document"
 CONTAMINATED = "shares words with an evaluation text"
 
 

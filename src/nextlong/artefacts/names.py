@@ -1,4 +1,4 @@
-"""Names: what a state of a run directory is called, and which settings tell it from the others.
+"""Names: what a variant of a run directory is called, and which settings tell it from the others.
 
 In:  recipes, as models or as plain data. Out: names that are readable, unique in their run directory, and stable: one that
 is given once stays, whatever runs later.
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 
-from nextlong.artefacts.record import State, states
+from nextlong.artefacts.record import Variant, current, variants
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
@@ -26,7 +26,7 @@ LONG_NAME: Final = 32  # where somebody would rather give one
 
 
 def settings_of(recipe: Mapping[str, Any]) -> Json:
-    """Return what a recipe, as plain data, makes a state of, by dotted key."""
+    """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
     except RecipeError:
@@ -61,43 +61,59 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     return {key: ours.get(key) for key in (*ours, *theirs) if ours.get(key, absent) != theirs.get(key, absent)}
 
 
-def name_for(recipe: Recipe, run_dir: Path, *, swept: Mapping[str, Any] | None = None) -> str:
-    """Return the name under which a recipe's state is, or will be, recorded.
+def name_for(recipe: Recipe, run_dir: Path) -> str:
+    """Return the name under which a recipe's variant is, or will be, recorded.
 
-    The recipe's own `name`, else that of the state with the same settings, else one made of those that differ from the
-    first state's; of a variant of a sweep, of the keys `swept` first. Raises RecipeError if the name is another's.
+    The recipe's `name`, else that of the variant with the same settings, else `base` for a recipe's own settings; where that
+    is the name of earlier settings, or the recipe has overrides, a name made of what differs. Raises RecipeError if the
+    recipe's `name` is another variant's, or that of a folder of `data/`.
     """
-    there = states(run_dir)
+    there = variants(run_dir)
     plain = recipe.model_dump(mode="json")
-    alike = [state.name for state in there if not differences(plain, state.recipe)]
+    alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
     if recipe.name is not None:
-        _check_free(recipe.name, [state for state in there if state.name not in alike], plain)
+        _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
         return recipe.name
-    differing = differences(plain, there[0].recipe) if there else {}
-    wanted = [name_of(differing), name_of(differing, keys="whole")]
-    if swept:
-        wanted = [name_of(swept), name_of({**swept, **differing}), name_of({**swept, **differing}, keys="whole")]
-    if same := [name for name in wanted if name in alike] or ([] if swept else alike):
-        return same[0]
-    taken = {state.name for state in there}
+    if alike:
+        own = current(run_dir)
+        return own if own in alike else alike[0]
+    wanted = list(_wanted(recipe, plain, there))
+    taken = {variant.name for variant in there}
     numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
     return next(name for name in (*wanted, *numbered) if name not in taken)
 
 
-def _check_free(name: str, others: Sequence[State], recipe: Mapping[str, Any]) -> None:
-    for state in others:
-        if state.name == name:
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, state.recipe).items())
+def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[str]:
+    """Yield names for settings that have none yet, the one to prefer first."""
+    if not recipe.overridden:
+        yield _FIRST_NAME
+        differing = differences(plain, there[0].recipe) if there else {}
+    else:
+        differing = settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
+        asked = {
+            key: value
+            for overridden in recipe.overridden
+            for key, value in differing.items()
+            if f"{key}.".startswith(f"{overridden}.")
+        }
+        differing = asked or differing
+    if differing:
+        yield name_of(differing)
+        yield name_of(differing, keys="whole")
+
+
+def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
+    for variant in others:
+        if variant.name == name:
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())
             raise RecipeError(
-                f"name={name}: {state.run_dir} has a state of this name with other settings (now {changed}); choose another "
-                f"name, or give this one up: nextlong prune {state.run_dir} --drop {name}"
+                f"name={name}: {variant.run_dir} has a variant of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong gc {variant.run_dir} --drop {name}"
             )
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
     """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
-    if not settings:
-        return _FIRST_NAME
     lasts = [key.rpartition(".")[2] for key in settings]
     shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
     pairs = [f"{key}={_short(word(value))}" for key, value in zip(shown, settings.values(), strict=True)]

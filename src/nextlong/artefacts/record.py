@@ -1,9 +1,9 @@
-"""Record: which states a run directory holds, and what each is made of.
+"""Record: which variants a run directory holds, and what each is made of.
 
-In:  a run directory. Out: `states/NAME.json`, one a state: its recipe, the folders of its steps, how many sequences; and
-`run.json`, which names the state that the directory stands for where none is named.
-A state is what one recipe made there; the same recipe again is the same state. Its record is written first and `run.json`
-after it, so that a kill leaves a directory that stands for a finished state: the new one, or the one before.
+In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences; and
+`run.json`, which names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set.
+A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
+after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import yaml
 
@@ -25,14 +25,12 @@ from nextlong.recipe import Recipe
 
 RUN_FILE: Final = "run.json"
 RECIPE_FILE: Final = "recipe.yaml"
-STATES_FOLDER: Final = "states"
-
-Stands = Literal["for-this", "as-before"]
+VARIANTS_FOLDER: Final = "variants"
 
 
 @dataclass(frozen=True)
-class State:
-    """One state of a run directory, as its record has it; `steps` are folders by step name, `made` is a UTC time."""
+class Variant:
+    """One variant of a run directory, as its record has it; `steps` are folders by step name, `made` is a UTC time."""
 
     name: str
     record: Path
@@ -67,35 +65,38 @@ def store_of(recipe: Recipe) -> Path | None:
     return None if recipe.store is None else Path(recipe.store).expanduser()
 
 
-def states(run_dir: Path) -> list[State]:
-    """Return the states of a run directory, the oldest first. Raises RunError for a record that is damaged."""
-    recorded = [_read(path) for path in sorted((run_dir / STATES_FOLDER).glob("*.json")) if path.name[0] != "."]
-    return sorted(recorded, key=lambda state: (state.made, state.name))
+def variants(run_dir: Path) -> list[Variant]:
+    """Return the variants of a run directory, the oldest first. Raises RunError for a record that is damaged."""
+    recorded = [_read(path) for path in sorted((run_dir / VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
+    return sorted(recorded, key=lambda variant: (variant.made, variant.name))
 
 
-def state_names(run_dir: Path) -> list[str]:
-    """Return the names of the states of a run directory, the oldest first."""
-    return [state.name for state in states(run_dir)]
+def existing(run_dir: Path) -> list[Variant]:
+    """Return the variants as `variants` does. Raises RunError where there are none."""
+    if there := variants(run_dir):
+        return there
+    what = "holds no finished run" if run_dir.is_dir() else "is not a folder"
+    raise RunError(f"{run_dir} {what}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+
+
+def variant_names(run_dir: Path) -> list[str]:
+    """Return the names of the variants of a run directory, the oldest first."""
+    return [variant.name for variant in variants(run_dir)]
 
 
 def current(run_dir: Path) -> str | None:
-    """Return the name of the state that the directory stands for; None where nothing has finished in it."""
+    """Return the name of the variant that `RUN` opens; None where the recipe's own settings have not finished."""
     path = run_dir / RUN_FILE
     if not path.exists():
         return None
     plain = store.read_json(path)
-    if isinstance(plain, dict) and "recipe" in plain and "state" not in plain:
-        raise RunError(
-            f"{path} was written by an earlier version of nextlong, whose runs have no states; run its recipe again "
-            f"(nextlong run {run_dir / RECIPE_FILE}): what has not changed is kept"
-        )
-    if not isinstance(plain, dict) or not isinstance(plain.get("state"), str):
-        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe")
-    return str(plain["state"])
+    if not isinstance(plain, dict) or not isinstance(plain.get("variant"), str):
+        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
+    return str(plain["variant"])
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
-    """Return the run directory and the state that `RUN` or `RUN@NAME` names."""
+    """Return the run directory and the variant that `RUN` or `RUN@NAME` names."""
     path = Path(named).expanduser()
     head, at, name = str(path).rpartition("@")
     run_dir = Path(head)
@@ -104,36 +105,40 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
     return run_dir, name
 
 
-def find(named: str | Path) -> State:
-    """Return the state that `RUN` or `RUN@NAME` names. Raises RunError, naming those there are."""
+def find(named: str | Path) -> Variant:
+    """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError, naming those there are."""
     run_dir, name = split_name(named)
-    stands_for = current(run_dir)
-    if stands_for is None:
-        there = "holds no finished run" if run_dir.is_dir() else "is not a folder"
-        raise RunError(f"{run_dir} {there}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
-    path = _path(run_dir, name or stands_for)
+    own = current(run_dir)
+    known = [variant.name for variant in existing(run_dir)]
+    if name is None and own is None:
+        raise RunError(
+            f"{run_dir} has variants made with --set, but the recipe was never run without it; name a variant: "
+            + ", ".join(f"{run_dir}@{variant}" for variant in known)
+        )
+    path = _path(run_dir, str(name or own))
     if not path.is_file():
-        known = ", ".join(state.name for state in states(run_dir)) or "none"
-        raise RunError(f"{run_dir} has no state {name or stands_for!r}; it has: {known} (`nextlong list {run_dir}`)")
+        raise RunError(
+            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        )
     return _read(path)
 
 
 def _path(run_dir: Path, name: str) -> Path:
-    return run_dir / STATES_FOLDER / f"{name}.json"
+    return run_dir / VARIANTS_FOLDER / f"{name}.json"
 
 
-def _read(path: Path) -> State:
+def _read(path: Path) -> Variant:
     plain = store.read_json(path)
     keys = {"recipe": dict, "steps": dict, "sequences_per_part": list, "made": str}
     if not isinstance(plain, dict) or any(not isinstance(plain.get(key), kind) for key, kind in keys.items()):
-        raise RunError(f"{path} is not the record of a state; delete this file and run its recipe again")
-    return State(path.stem, path, *(plain[key] for key in keys))
+        raise RunError(f"{path} is not the record of a variant; delete this file and run its recipe again")
+    return Variant(path.stem, path, *(plain[key] for key in keys))
 
 
-def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str, stands: Stands = "for-this") -> State:
-    """Record a finished state; what was exported of the same sequences before stays known.
+def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str) -> Variant:
+    """Record a finished variant; what was exported of the same sequences before stays known.
 
-    `stands`: "for-this" lets the directory stand for this state from now on, "as-before" only where it stands for none.
+    `RUN` opens it from now on if it has the recipe's own settings, and stays what it was if it has overrides.
     """
     path = _path(run_dir, name)
     with store.explained(path):
@@ -151,24 +156,27 @@ def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str, stands: S
             "recipe": recipe.model_dump(mode="json"),
         }
         store.write_json(path, record)
-    state = _read(path)
-    if stands == "for-this" or not (run_dir / RUN_FILE).exists():
-        stand_for(state)
-    return state
+    variant = _read(path)
+    if not recipe.overridden:
+        with store.explained(run_dir):
+            store.write_json(run_dir / RUN_FILE, {"variant": variant.name})
+            store.write_text(run_dir / RECIPE_FILE, yaml.safe_dump(variant.recipe, sort_keys=False, width=120))
+    return variant
 
 
-def stand_for(state: State) -> None:
-    """Let the run directory stand for a state from now on, and hold its recipe as YAML."""
-    with store.explained(state.run_dir):
-        store.write_json(state.run_dir / RUN_FILE, {"state": state.name})
-        store.write_text(state.run_dir / RECIPE_FILE, yaml.safe_dump(state.recipe, sort_keys=False, width=120))
+def remove(variant: Variant) -> None:
+    """Forget a variant; one that `RUN` opens leaves `RUN` undefined until the recipe runs again."""
+    if current(variant.run_dir) == variant.name:
+        for name in (RUN_FILE, RECIPE_FILE):
+            store.remove_file(variant.run_dir / name)
+    store.remove_file(variant.record)
 
 
-def add_steps(state: State, written: Mapping[str, str]) -> None:
-    """Add the folders of exports, by step name, to a state's record; a validation split of other rows is forgotten."""
-    plain = store.read_json(state.record)
+def add_steps(variant: Variant, written: Mapping[str, str]) -> None:
+    """Add the folders of exports, by step name, to a variant's record; a validation split of other rows is forgotten."""
+    plain = store.read_json(variant.record)
     for name in written:
         plain["steps"].pop(f"{name}-validation", None)
     plain["steps"] |= written
-    with store.explained(state.record):
-        store.write_json(state.record, plain)
+    with store.explained(variant.record):
+        store.write_json(variant.record, plain)

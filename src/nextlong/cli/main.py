@@ -1,4 +1,4 @@
-"""Command line: demo · init · plan · run · list · prune · export · peek · view · stats · report · sweep · train …
+"""Command line: demo · init · plan · run · list · gc · export · peek · view · stats · report · sweep · train …
 
 Every mistake of the user ends with one message that names the place, the value and the cure, and exit code 2.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import nextlong
-from nextlong.cli import completion, doctor, reports, share, states, sweep
+from nextlong.cli import completion, doctor, reports, share, sweep, variants
 from nextlong.cli import evaluate as cli_evaluate
 from nextlong.cli import export as cli_export
 from nextlong.cli import plan as cli_plan
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "plan":
             cli_plan.add(sub)
         if name == "run":
-            sub.add_argument("--name", help="of the state that this makes, opened as RUN@NAME (the recipe's `name`)")
+            sub.add_argument("--name", help="of the variant that this makes, opened as RUN@NAME (the recipe's `name`)")
             sub.add_argument(
                 "--accept-changed-inputs",
                 action="store_true",
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
             )
             share.add(sub)
 
-    states.add(commands)
+    variants.add(commands)
     reports.add(commands)
     cli_report.add(commands)
     cli_view.add(commands)

@@ -16,7 +16,7 @@ from nextlong.report.tables import PipeConsole as Console
 if TYPE_CHECKING:
     from nextlong.replicate.recipe import Replication
 
-_NEEDED = ("torch", "transformers", "accelerate", "matplotlib")
+_NEEDED = ("torch", "transformers", "matplotlib")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

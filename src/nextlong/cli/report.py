@@ -18,7 +18,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     report = commands.add_parser("report", help="data sets as one HTML page, in pictures, numbers and plain words")
     report.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its states, or those that match"
+        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its variants, or those that match"
     )
     report.add_argument(
         "-o",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to the parser."""
     peek = commands.add_parser("peek", help="look at the sequences of a run")
-    peek.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    peek.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its variants: RUN@NAME")
     peek.add_argument("number", type=int, nargs="?", help="one sequence, counted from 0")
     peek.add_argument(
         "--first", type=int, default=100, metavar="N", help="list this many sequences, 0 for all (default: 100)"
@@ -39,13 +39,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     peek.set_defaults(command=_peek)
 
     stats = commands.add_parser("stats", help="what is in a data set, in numbers")
-    stats.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    stats.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its variants: RUN@NAME")
     stats.add_argument("--json", action="store_true", help="everything, for tools")
     stats.set_defaults(command=_stats)
 
     compare = commands.add_parser("compare", help="data sets side by side")
     compare.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its states, or those that match"
+        "runs", type=Path, nargs="+", metavar="RUN", help="as for stats; RUN@*: all its variants, or those that match"
     )
     form = compare.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, for tools")
@@ -138,13 +138,13 @@ def _compare(asked: argparse.Namespace) -> None:
 
 
 def matching(named: Path) -> Iterator[str]:
-    """Yield what a name means: itself, or for `RUN@PATTERN` with * or ? in it the states that match."""
+    """Yield what a name means: itself, or for `RUN@PATTERN` with * or ? in it the variants that match."""
     head, _, pattern = str(named).rpartition("@")
     if not head or not set("*?") & set(pattern):
         yield str(named)
         return
-    known = record.state_names(Path(head).expanduser())
+    known = record.variant_names(Path(head).expanduser())
     names = [name for name in known if fnmatchcase(name, pattern)]
     if not names:
-        raise NextlongError(f"{named}: no state matches; {head} has: {', '.join(known) or 'none'}")
+        raise NextlongError(f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}")
     yield from (f"{head}@{name}" for name in names)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+import shlex
 from typing import Literal
 
 from rich.console import Console
 
+from nextlong.artefacts import record
 from nextlong.artefacts.names import LONG_NAME
 from nextlong.engine.progress import reporter_for
 from nextlong.recipe import Recipe
 from nextlong.report import as_json, summary, tables
 from nextlong.report.page import at_end
 from nextlong.runs.export import run
+from nextlong.runs.opened import Run
 
 
 def run_and_tell(
@@ -26,21 +27,32 @@ def run_and_tell(
 ) -> None:
     """Carry out a recipe, then print what it made and where; as JSON, progress goes to standard error."""
     progress = console if form == "text" else Console(stderr=True)
+    before = record.current(record.run_dir_of(recipe))
     written = run(recipe, reporter=reporter_for(progress), changed_inputs=changed_inputs)
     (made,) = written.runs
     if form == "json":
         at_end.leave([made])
         print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
         return
-    facts = summary.lines(recipe, written.done)
+    facts = [*summary.lines(recipe, written.done), ("look", f"nextlong peek {shlex.quote(str(made))}")]
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
-    if others := made.other_states():
-        state = _state(made.state.name, others, made.path, is_given=recipe.name is not None)
-        tables.show_facts([("state", state)], console, beside=facts)
+    if variant := _variant(recipe, made, before):
+        tables.show_facts([("variant", variant)], console, beside=facts)
 
 
-def _state(name: str, others: Sequence[str], run_dir: Path, *, is_given: bool) -> str:
-    """Say what a state is called, beside which others, and how to call it otherwise where that would help."""
-    told = f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
-    return told if is_given or len(name) <= LONG_NAME else f"{told}; --name NAME gives it a shorter name"
+def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
+    """Say what a variant is called, what opens it, and what `RUN` opens; "" for a recipe's own settings as they were."""
+    name, run_dir = made.variant.name, made.path
+    if recipe.overridden:
+        own = record.current(run_dir)
+        kept = f"{run_dir} still opens {own}" if own else f"{run_dir} opens nothing until the recipe runs without --set"
+        hint = "" if recipe.name or len(name) <= LONG_NAME else "; --name NAME gives it a shorter name"
+        return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
+    if before not in (None, name):
+        return (
+            f"{name}, which {run_dir} opens from now on, because the recipe has changed; {run_dir}@{before} opens what it "
+            "was before"
+        )
+    others = made.other_variants()
+    return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""

@@ -20,7 +20,7 @@ from nextlong.report.tables import PipeConsole as Console
 if TYPE_CHECKING:
     from nextlong.train.recipe import TrainRecipe
 
-_NEEDED = ("torch", "transformers", "accelerate")
+_NEEDED = ("torch", "transformers")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,12 +28,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     train = commands.add_parser(
         "train",
         help="train a model on the sequences of finished runs",
-        usage="nextlong train RECIPE [--dry-run | --check-attention | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
+        usage="nextlong train RECIPE [--engine NAME] [--dry-run | --check-attention | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
         "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]",
     )
     train.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
     train.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. training.steps=50"
+    )
+    train.add_argument(
+        "--engine",
+        choices=("nextlong", "torchtitan"),
+        help="nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1)",
     )
     instead = train.add_mutually_exclusive_group()
     instead.add_argument(
@@ -107,11 +112,21 @@ def _train(asked: argparse.Namespace) -> None:
         else:
             probe.show(recipe, Console())
         return
-    from nextlong.train.start import train
+    if _engine(asked, recipe) == "torchtitan":
+        from nextlong.train.titan.launch import train
+    else:
+        from nextlong.train.start import train
 
     final = train(recipe, Console(stderr=asked.json))
     if asked.json and os.environ.get("RANK", "0") == "0":
         print_json({"model": str(final), "steps": recipe.training.steps})
+
+
+def _engine(asked: argparse.Namespace, recipe: TrainRecipe) -> str:
+    """Return the engine: the one asked for, or torchtitan for more than one device."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
+    engine: str = asked.engine or ("torchtitan" if several else "nextlong")
+    return engine
 
 
 def _check_installed() -> None:

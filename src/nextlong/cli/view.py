@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     view = commands.add_parser(
         "view", help="look through a run in a browser: its sequences, documents, what was left out"
     )
-    view.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its states: RUN@NAME")
+    view.add_argument("run", type=Path, metavar="RUN", help="a run directory, or one of its variants: RUN@NAME")
     view.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: any that is free)")
     add_json(view, about="print the address as JSON")
     view.set_defaults(command=_view)

@@ -3,7 +3,7 @@
 In:  DRAFTS and the token count of every chunk they name.
 Out: SEQUENCES: spans that tile [0, T), each a chunk and how many of its tokens are used, a joint, or a special token.
 
-`fit.py` has the rules; here the lengths are looked up. Nothing looks at a token.
+`fit.py` has the rules; here the lengths are looked up. Text is read of the one chunk that is cut (`cut.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.tokens import TokenStore
+from nextlong.compose.cut import TextCutter, Texts
 from nextlong.compose.fit import (
+    Cutter,
     Dropped,
     Fit,
     Group,
@@ -37,9 +39,10 @@ from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 
 _PIECES_HELD = 200_000  # about 60 MB
-_DROPPED_EXAMPLES = (
-    100  # of each reason that a task remembers: first chunk, pieces of the draft, tokens of the sequence
-)
+_DROPPED_EXAMPLES = 100  # of each reason that a task remembers: first chunk, chunks of the (meta-)documents, tokens
+
+
+_SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
 class Composed(NamedTuple):
@@ -55,6 +58,7 @@ def compose(
     *,
     target_tokens: int,
     fit: Fit = "exact",
+    min_gap_tokens: int = 1,
     position: Position = "head",
     joint: Sequence[int] = (),
     bos: Sequence[int] = (),
@@ -76,6 +80,8 @@ def compose(
         raise ValueError(f"fit={fit!r} is not known; it must be one of {', '.join(get_args(Fit))}")
     if position not in get_args(Position):
         raise ValueError(f"position={position!r} is not known; it must be one of {', '.join(get_args(Position))}")
+    if min_gap_tokens < 1:
+        raise ValueError(f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more")
     if target_tokens <= len(bos) + len(eos):
         raise ValueError(
             f"target_tokens={target_tokens} leaves no room beside {len(bos)} tokens of bos and {len(eos)} of eos; raise it"
@@ -95,6 +101,7 @@ def compose(
         groups,
         target_tokens=target_tokens,
         fit=fit,
+        min_gap_tokens=min_gap_tokens,
         position=position,
         joint_tokens=len(joint),
         bos_tokens=len(bos),
@@ -119,6 +126,7 @@ class Rules:
     method: str
     target_tokens: int
     fit: Fit
+    min_gap_tokens: int
     position: Position
     reuse: Reuse
     joint_tokens: int
@@ -128,10 +136,10 @@ class Rules:
 
 
 def compose_block(
-    out: Path, *, drafts: Path, take: int, tokens: TokenStore, chunks: Sequence[Path], rules: Rules
+    out: Path, *, drafts: Path, take: int, tokens: TokenStore, texts: Texts, rules: Rules
 ) -> ComposeResult:
     """Compose the first `take` drafts of a file; writes `{out}.sequences.arrow` and counts what was dropped and why."""
-    return _compose_file(Path(f"{out}.sequences.arrow"), drafts, take, tokens, chunks, rules, uses=None)
+    return _compose_file(Path(f"{out}.sequences.arrow"), drafts, take, tokens, texts, rules, uses=None)
 
 
 def compose_capped(
@@ -140,7 +148,7 @@ def compose_capped(
     drafts: Sequence[Path],
     take: Sequence[int],
     tokens: TokenStore,
-    chunks: Sequence[Path],
+    texts: Texts,
     rules: Rules,
     max_uses: int,
 ) -> ComposeResult:
@@ -150,7 +158,7 @@ def compose_capped(
     """
     uses = _Uses(max_uses)
     files = [
-        _compose_file(Path(f"{out}.{number:05d}.sequences.arrow"), path, taken, tokens, chunks, rules, uses=uses)
+        _compose_file(Path(f"{out}.{number:05d}.sequences.arrow"), path, taken, tokens, texts, rules, uses=uses)
         for number, (path, taken) in enumerate(zip(drafts, take, strict=True))
     ]
     return ComposeResult(
@@ -192,7 +200,7 @@ def _compose_file(
     drafts: Path,
     take: int,
     tokens: TokenStore,
-    chunks: Sequence[Path],
+    texts: Texts,
     rules: Rules,
     *,
     uses: _Uses | None,
@@ -205,14 +213,16 @@ def _compose_file(
         pa.OSFile(str(path), "wb") as sink,
         pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
     ):
-        for draft, pieces in _drafts_and_pieces(reader, take, tokens, chunks):
+        for draft, pieces in _drafts_and_pieces(reader, take, tokens, texts.corpus.chunks):
             sequence_id = draft.column("sequence_id")[0].as_py()
-            spans = _compose_one(draft, pieces, sequence_id, rules, blocked=uses.blocked if uses else ())
+            metas = [piece.chunk for piece, role in zip(pieces, _roles(draft), strict=True) if role == schemas.META]
+            cutter = TextCutter(texts, tokens, metas, joint_tokens=rules.joint_tokens)
+            spans = _compose_one(draft, pieces, sequence_id, rules, cutter, blocked=uses.blocked if uses else ())
             if isinstance(spans, Dropped):
                 dropped[spans.reason] += 1
                 if dropped[spans.reason] <= _DROPPED_EXAMPLES:
-                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(pieces), spans.tokens))
-                longest = max(longest, 0 if spans.reason == DropReason.TOO_LONG else spans.tokens)
+                    examples.setdefault(spans.reason, []).append((pieces[0].chunk, len(metas or pieces), spans.tokens))
+                longest = max(longest, spans.tokens if spans.reason in _SHORT else 0)
                 continue
             if uses is not None:
                 uses.count(spans)
@@ -228,10 +238,16 @@ def _compose_file(
 
 
 def _compose_one(
-    draft: pa.RecordBatch, pieces: list[Piece], sequence_id: str, rules: Rules, *, blocked: Container[int]
+    draft: pa.RecordBatch,
+    pieces: list[Piece],
+    sequence_id: str,
+    rules: Rules,
+    cutter: Cutter,
+    *,
+    blocked: Container[int],
 ) -> list[Span] | Dropped:
-    roles = draft.column("role").values.to_numpy()
-    lengths = {
+    lengths: dict[str, Any] = {
+        "cutter": cutter,
         "target_tokens": rules.target_tokens,
         "joint_tokens": rules.joint_tokens,
         "bos_tokens": rules.bos_tokens,
@@ -239,10 +255,11 @@ def _compose_one(
     }
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), **lengths)
-    starts = np.flatnonzero(roles == schemas.META).tolist()
+    starts = np.flatnonzero(np.array(_roles(draft)) == schemas.META).tolist()
     return compose_spans(
         [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)],
         fit=rules.fit,
+        min_gap_tokens=rules.min_gap_tokens,
         position=rules.position,
         rng=rng_for(rules.seed, "position", sequence_id),
         reuse=rules.reuse,
@@ -250,6 +267,11 @@ def _compose_one(
         near_copies=_near_copies(draft),
         **lengths,
     )
+
+
+def _roles(draft: pa.RecordBatch) -> list[int]:
+    roles: list[int] = draft.column("role").values.to_pylist()
+    return roles
 
 
 def _near_copies(draft: pa.RecordBatch) -> dict[int, list[int]]:

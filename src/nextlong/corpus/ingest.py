@@ -1,10 +1,9 @@
 """Ingest: files → documents.
 
 In:  a few files of one source, or a part of one.
-Out: DOCUMENTS shards in file order, each beside two small .npy files (hash and length of every document) from which
-later steps select and draw without touching text; and the rejects, each with file, line and reason.
-`content_hash` is xxh3-64 of the text lower-cased and with runs of white space as one blank, so that copies that differ
-in layout count as one.
+Out: DOCUMENTS shards in file order, each beside small .npy files (hash and length of every document, under `dedup: normalized`
+its second hash) from which later steps select and draw without touching text; and the rejects, each with file, line and reason.
+`content_hash` is xxh3-64 of the text's UTF-8 bytes, as they were read: no Unicode normalisation.
 """
 
 from __future__ import annotations
@@ -47,14 +46,21 @@ _LOWER_AND_BLANK: Final = bytes(
 
 
 def ingest_split(
-    out: Path, *, parts: tuple[Part, ...], source: Source, shard_bytes: int, max_document_chars: int
+    out: Path,
+    *,
+    parts: tuple[Part, ...],
+    source: Source,
+    shard_bytes: int,
+    max_document_chars: int,
+    hash_normalized: bool = False,
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
+    With `hash_normalized` also `.normalized.npy` (uint64), the hash of each document's `normalized_hash`.
     A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
     Raises CorpusError for a file that cannot be read to its end.
     """
-    documents = _DocumentShards(out, source, shard_bytes)
+    documents = _DocumentShards(out, source, shard_bytes, hash_normalized=hash_normalized)
     rejects = _RejectFile(out)
     left_out: list[tuple[str, str]] = []
     left_out_count = without_id = 0
@@ -186,7 +192,12 @@ def allowing(share: float) -> str:
 
 
 def content_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of a text lower-cased, with runs of white space as one blank, stripped; in and out of UTF-8."""
+    """Return xxh3-64 of a text's UTF-8 bytes."""
+    return xxhash.xxh3_64_intdigest(utf8)
+
+
+def normalized_hash(utf8: bytes) -> int:
+    """Return xxh3-64 of a text lower-cased, with runs of white space as one blank, stripped."""
     return xxhash.xxh3_64_intdigest(_normalised(utf8))
 
 
@@ -206,7 +217,7 @@ def _normalised(utf8: bytes) -> bytes:
 class _DocumentShards:
     """Writes documents in order, closing a record batch every MB and a shard every `shard_bytes`."""
 
-    def __init__(self, out: Path, source: Source, shard_bytes: int) -> None:
+    def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out = out
         self._label = source.label
         self._keep = source.keep
@@ -219,6 +230,7 @@ class _DocumentShards:
         self._batch_bytes = 0
         self._shard_text_bytes = 0
         self._hashes = array("Q")
+        self._normalized = array("Q") if hash_normalized else None
         self._chars = array("q")
         self.documents = self.text_bytes = self.chars = self.shards = 0
 
@@ -227,6 +239,8 @@ class _DocumentShards:
         self._texts.append(raw)
         self._ids.append(record.source_id)
         self._hashes.append(content_hash(raw))
+        if self._normalized is not None:
+            self._normalized.append(normalized_hash(raw))
         self._chars.append(len(record.text))
         if self._keep:
             self._add_kept(record.values)
@@ -252,6 +266,9 @@ class _DocumentShards:
         stem = self._stem()
         np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
         np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
+        if self._normalized is not None:
+            np.save(f"{stem}.normalized.npy", np.frombuffer(self._normalized, np.uint64))
+            self._normalized = array("Q")
         self.documents += len(self._chars)
         self.chars += sum(self._chars)
         self.text_bytes += self._shard_text_bytes

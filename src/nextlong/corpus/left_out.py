@@ -20,8 +20,9 @@ from nextlong import schemas
 from nextlong.artefacts import lookup
 from nextlong.artefacts.left_out import (
     CONTAMINATED,
-    EQUAL,
+    EXACT,
     NEARLY_EQUAL,
+    NORMALIZED,
     OVER,
     REJECTED,
     SUFFIX,
@@ -44,6 +45,8 @@ class Looks:
 
     documents: tuple[Path, ...]
     hashes: tuple[Path, ...]
+    compared: tuple[Path, ...]  # the same files, or the hashes of normalized texts
+    source_of: Sequence[int]  # each shard's, by its place in the recipe
     rejects: tuple[Path, ...]
     keep: tuple[Path, ...]  # of select
     stay: tuple[Path, ...]  # of the last step that leaves documents out
@@ -92,17 +95,19 @@ def _by_where(looks: Looks) -> list[LeftOut]:
 
 
 def _by_select(looks: Looks) -> list[LeftOut]:
-    """Tell equal documents from those over caps and weights by looking for the hash of some further up."""
+    """Tell duplicates from documents over caps and weights: a duplicate is not the one that stays of its equals."""
     dropped = _dropped(looks.keep)
-    first_of = _first_with(looks.hashes, dropped)
-    equal = [(doc, first) for doc, first in first_of.items() if first != doc]
-    capped = [doc for doc, first in first_of.items() if first == doc]
-    names = _names(looks, [first for _, first in equal])
-    duplicates = _examples(looks, [doc for doc, _ in equal], [f"equals {name}" for name in names])
+    stays_of = _stays_of(looks, dropped)
+    equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
+    capped = [doc for doc, stays in stays_of.items() if stays == doc]
+    names = _names(looks, [stays for _, stays in equal])
+    is_exact = looks.compared == looks.hashes
+    same = "equals" if is_exact else "equals, but for case and white space,"
+    duplicates = _examples(looks, [doc for doc, _ in equal], [f"{same} {name}" for name in names])
     over = looks.selected.capped + looks.selected.weighted_out
     over_caps = _examples(looks, capped, [""] * len(capped))
     return [
-        LeftOut(EQUAL, "documents", looks.selected.duplicates, _spread(duplicates)),
+        LeftOut(EXACT if is_exact else NORMALIZED, "documents", looks.selected.duplicates, _spread(duplicates)),
         LeftOut(OVER, "documents", over, _spread(over_caps)),
     ]
 
@@ -119,18 +124,23 @@ def _dropped(keep: Sequence[Path]) -> list[int]:
     return doc_ids
 
 
-def _first_with(hashes: Sequence[Path], doc_ids: Sequence[int]) -> dict[int, int]:
-    """Return for each document the first that has its hash, itself if there is none before."""
+def _stays_of(looks: Looks, doc_ids: Sequence[int]) -> dict[int, int]:
+    """Return for each document the one that stays of all that are compared as equal to it, itself if it is that one."""
     ids = np.array(doc_ids, np.int64)
     wanted = np.empty(len(ids), np.uint64)
     for place, doc in enumerate(doc_ids):
-        wanted[place] = np.load(hashes[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
-    firsts: dict[int, int] = {}
-    for shard, path in enumerate(hashes if len(ids) else ()):
-        stored: NDArray[np.uint64] = np.load(path, mmap_mode="r")
-        for row in np.flatnonzero(np.isin(stored, wanted)).tolist():
-            firsts.setdefault(int(stored[row]), shard << schemas.SHARD_BITS | row)
-    return {doc: firsts[int(content_hash)] for doc, content_hash in zip(doc_ids, wanted.tolist(), strict=True)}
+        wanted[place] = np.load(looks.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+    stays: dict[int, tuple[int, int, int]] = {}  # by the hash compared: place of the source, hash of the content, id
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(looks.compared, looks.hashes, strict=True) if doc_ids else ()
+    ):
+        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        hashes = np.load(hash_path, mmap_mode="r")
+        source = looks.source_of[shard]
+        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
+            this = (source, int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            stays[int(compared[row])] = min(this, stays.get(int(compared[row]), this))
+    return {doc: stays[value][2] for doc, value in zip(doc_ids, wanted.tolist(), strict=True)}
 
 
 def _near(looks: Looks) -> list[LeftOut]:
@@ -138,7 +148,7 @@ def _near(looks: Looks) -> list[LeftOut]:
         return []
     starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in looks.keep)])
     gone, stays = ([_doc_id(pair[side], starts) for pair in looks.near.examples] for side in (0, 1))
-    notes = [f"nearly equal to {name}" for name in _names(looks, stays)]
+    notes = [f"near-duplicate of {name}" for name in _names(looks, stays)]
     return [LeftOut(NEARLY_EQUAL, "documents", looks.near.near_duplicates, _spread(_examples(looks, gone, notes)))]
 
 

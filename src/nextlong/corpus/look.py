@@ -11,11 +11,11 @@ import bisect
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nextlong.corpus.ingest import content_hash
+from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.places import can_be_entered, rejected, sample_at, sample_through
 from nextlong.inputs.record import Record, RejectKind
@@ -79,6 +79,7 @@ def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
             most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
             kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
             max_document_chars=recipe.ingest.max_document_chars,
+            digest_of=normalized_hash if recipe.ingest.dedup == "normalized" else content_hash,
             seen=seen,
         )
         if look.documents or look.rejects:
@@ -114,6 +115,7 @@ def _look_at_source(
     most_bytes: int,
     kept_bytes: int,
     max_document_chars: int,
+    digest_of: Callable[[bytes], int],
     seen: set[int],
 ) -> Look:
     rejects = Counter[RejectKind]()
@@ -132,7 +134,7 @@ def _look_at_source(
     for raw in texts:
         documents += 1
         read_bytes += len(raw)
-        digest = content_hash(raw)
+        digest = digest_of(raw)
         if digest in seen:
             continue
         seen.add(digest)

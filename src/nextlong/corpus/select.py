@@ -1,10 +1,11 @@
 """Select: which documents stay.
 
-In:  hash and length of every document, shard by shard, as written by ingest.
-Out: one bool per row and shard: exact duplicates dropped, then each source cut to its caps, then to its weight.
-Every cut is "the documents with the smallest keyed hash": what stays of a source is a prefix of one fixed order, which
-no sharding or file order changes (they only decide which copy of a duplicate stays). Memory holds one range of hashes
-at a time.
+In:  hashes and length of every document, shard by shard, as written by ingest.
+Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight.
+Of documents that are compared as equal, the one of the earliest source stays, and within a source the one with the smallest hash
+of its content. Every cut is "the documents with the smallest keyed hash": what stays of a source is a prefix of one fixed
+order. So no sharding or file order changes what stays (they only decide which of several equal texts it is called after).
+Memory holds one range of hashes at a time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _Shards:
     """The files of all shards, in parallel; read anew in each pass, mapped and not held."""
 
     hashes: Sequence[Path]
+    compared: Sequence[Path]
     chars: Sequence[Path]
     keeps: Sequence[Path]
     sources: Sequence[int]
@@ -71,6 +73,7 @@ def select_documents(
     out: Path,
     *,
     hashes: Sequence[Path],
+    compared: Sequence[Path],
     chars: Sequence[Path],
     shard_sources: Sequence[int],
     sources: Sequence[Source],
@@ -79,11 +82,12 @@ def select_documents(
 ) -> SelectResult:
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
-    `hashes` (uint64) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
-    source. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
+    `hashes` of contents (uint64), `compared` (uint64; equal where documents are duplicates: the same files, or hashes of
+    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
+    source, ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
     """
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
-    shards = _Shards(hashes, chars, keeps, shard_sources)
+    shards = _Shards(hashes, compared, chars, keeps, shard_sources)
     duplicates = _drop_duplicates(shards, len(sources), held_documents)
     drawn = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
     histograms = {i: _histogram(shards, i, seed) for i in drawn}
@@ -106,7 +110,7 @@ def select_documents(
 
 
 def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:
-    """Write every keep file, False where an earlier (shard, row) has the same hash; return their number a source."""
+    """Write every keep file, False where another document stays in its stead; return their number a source."""
     total = 0
     for hash_path, keep_path in zip(shards.hashes, shards.keeps, strict=True):
         rows = len(np.load(hash_path, mmap_mode="r"))
@@ -116,29 +120,29 @@ def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list
     duplicates = [0] * sources
     for step in range(passes):
         first, last = 2**64 * step // passes, 2**64 * (step + 1) // passes - 1
-        for shard, rows_to_drop in _later_copies(shards, np.uint64(first), np.uint64(last)):
+        for shard, rows_to_drop in _copies(shards, np.uint64(first), np.uint64(last)):
             np.load(shards.keeps[shard], mmap_mode="r+")[rows_to_drop] = False
             duplicates[shards.sources[shard]] += len(rows_to_drop)
     return duplicates
 
 
-def _later_copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (shard, rows) of every document whose hash, in [first, last], an earlier one has too."""
-    rows_of_shards = []
-    hashes_of_shards = []
-    for path in shards.hashes:
-        hashes = np.load(path, mmap_mode="r")
-        rows = np.flatnonzero((hashes >= first) & (hashes <= last))
+def _copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (shard, rows) of every document whose compared hash, in [first, last], one that stays has too."""
+    rows_of_shards, compared, hashes = [], [], []
+    for compared_path, hash_path in zip(shards.compared, shards.hashes, strict=True):
+        shard_compared = np.load(compared_path, mmap_mode="r")
+        rows = np.flatnonzero((shard_compared >= first) & (shard_compared <= last))
         rows_of_shards.append(rows)
-        hashes_of_shards.append(hashes[rows])
-    if not hashes_of_shards:
+        compared.append(shard_compared[rows])
+        hashes.append(np.load(hash_path, mmap_mode="r")[rows])
+    if not rows_of_shards:
         return
-    held = np.concatenate(hashes_of_shards)
-    order = np.argsort(held, kind="stable")  # stable: the first of equals is the first in (shard, row)
+    held, sizes = np.concatenate(compared), list(map(len, rows_of_shards))
+    # Stable: of the same text twice in a source, the first in (shard, row) stays.
+    order = np.lexsort((np.concatenate(hashes), np.repeat(np.array(shards.sources), sizes), held))
     is_copy = np.zeros(len(held), np.bool_)
     is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
-    ends = np.cumsum([len(rows) for rows in rows_of_shards])
-    for shard, (rows, copies) in enumerate(zip(rows_of_shards, np.split(is_copy, ends[:-1]), strict=True)):
+    for shard, (rows, copies) in enumerate(zip(rows_of_shards, np.split(is_copy, np.cumsum(sizes)[:-1]), strict=True)):
         if copies.any():
             yield shard, rows[copies]
 

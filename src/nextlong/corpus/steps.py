@@ -109,6 +109,7 @@ def ingest_step(
                 source=source,
                 shard_bytes=shard_bytes,
                 max_document_chars=recipe.ingest.max_document_chars,
+                hash_normalized=recipe.ingest.dedup == "normalized",
             )
             for source, of_source in zip(sources, splits, strict=True)
             for parts in numbered(of_source, counted)
@@ -144,6 +145,7 @@ def ingest_step(
         ],
         "max_document_chars": recipe.ingest.max_document_chars,
         "shard_bytes": shard_bytes,
+        **({"hash_normalized": True} if recipe.ingest.dedup == "normalized" else {}),
         **places(splits),
     }
     estimate = Estimate(
@@ -154,7 +156,7 @@ def ingest_step(
         tasks=per_shard,
     )
     inputs, bytes_of = tuple(line_counts), task_bytes(splits)
-    return Step("ingest", 3, config, inputs, tasks, IngestResult, check=check, sizes=bytes_of, estimate=estimate)
+    return Step("ingest", 4, config, inputs, tasks, IngestResult, check=check, sizes=bytes_of, estimate=estimate)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
@@ -164,8 +166,13 @@ def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> I
     return ingested.model_copy(update={"input_hashes": hashes})
 
 
+def compared_hashes(recipe: Recipe) -> str:
+    """Return the suffix of ingest's files whose equal values are duplicates."""
+    return ".normalized.npy" if recipe.ingest.dedup == "normalized" else ".hashes.npy"
+
+
 def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
-    """Which documents stay: no exact duplicates, caps and weights."""
+    """Which documents stay: no duplicates, caps and weights."""
     sources = recipe.ingest.sources
     source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
@@ -179,6 +186,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
             partial(
                 select_documents,
                 hashes=done["ingest"].files(".hashes.npy"),
+                compared=done["ingest"].files(compared_hashes(recipe)),
                 chars=done["ingest"].files(".chars.npy"),
                 shard_sources=shard_sources,
                 sources=sources,
@@ -192,7 +200,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
         work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
     )
     config = {"sources": caps, "seed": recipe.seed if drawn else None}
-    return Step("select", 1, config, (ingest,), tasks, SelectResult, estimate=estimate)
+    return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
 def minhash_step(ingest: Step, select: Step) -> Step:

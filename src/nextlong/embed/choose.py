@@ -28,12 +28,17 @@ _CLEARLY: Final = 1.2  # times as fast, so that noise does not choose
 _LEAST_COSINE: Final = 0.999  # to the vectors in float32
 _TASK_S: Final = 30.0  # what a kill costs a worker at most, and how long the others may wait for the last
 _CALL_CHUNKS: Final = 128  # on a processor
-_MOST_CHUNKS: Final = 4096
+_GPU_CALL_CHUNKS: Final = 4096
+_MOST_CHUNKS: Final = 1 << 16  # of a task: folders of a large corpus stay small
 
 
 class Execution(NamedTuple):
-    """How a model runs. `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task."""
+    """How a model runs. `call_chunks` are encoded at once, `task_chunks`, a multiple of it, by one task.
 
+    `device` is the kind of device, as torch names it: what was tried on a GPU never goes on without one.
+    """
+
+    device: str
     dtype: str
     threads: int
     call_chunks: int
@@ -44,9 +49,9 @@ class Execution(NamedTuple):
 def choose_execution(name: str, options: recipe.SentenceTransformers, texts: Sequence[str]) -> tuple[Execution, int]:
     """Return how to run the model, and the width of its vectors. Raises EncoderError where it cannot be loaded."""
     encoder = SentenceTransformersEncoder(name, options, threads=1)
-    if not texts or not encoder.is_on_processor:
-        execution = _execution(encoder.dtype, 1, _rate(encoder, texts, time.perf_counter), call_chunks=_MOST_CHUNKS)
-        return execution, encoder.dimensions
+    if not texts or encoder.device != "cpu":
+        rate = _rate(encoder, texts, time.perf_counter)
+        return _execution(encoder.device, encoder.dtype, 1, rate, call_chunks=_GPU_CALL_CHUNKS), encoder.dimensions
     first_rate = _rate(encoder, texts[:_FEWEST], time.process_time)
     few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
     rate, vectors = _timed(encoder, few)
@@ -65,16 +70,16 @@ def choose_execution(name: str, options: recipe.SentenceTransformers, texts: Seq
         if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
             threads, rate = count_cpus(), all_rate
         encoder.use_threads(1)
-    return _execution(dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS), encoder.dimensions
+    return _execution("cpu", dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS), encoder.dimensions
 
 
-def _execution(dtype: str, threads: int, rate: float, *, call_chunks: int) -> Execution:
+def _execution(device: str, dtype: str, threads: int, rate: float, *, call_chunks: int) -> Execution:
     task_chunks = max(1, min(_MOST_CHUNKS, int(rate * _TASK_S)))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
     else:
         call_chunks = task_chunks = 1 << (task_chunks.bit_length() - 1)
-    return Execution(dtype, threads, call_chunks, task_chunks, round(rate, 2))
+    return Execution(device, dtype, threads, call_chunks, task_chunks, round(rate, 2))
 
 
 def _rate(encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float]) -> float:

@@ -80,9 +80,9 @@ class SentenceTransformersEncoder:
         return unit
 
     @property
-    def is_on_processor(self) -> bool:
-        """Whether it runs on a processor, not on a GPU."""
-        return str(self._model.device) == "cpu"
+    def device(self) -> str:
+        """The kind of device that it runs on, as torch names it."""
+        return str(self._model.device.type)
 
     @property
     def weight_bytes(self) -> int:
@@ -176,7 +176,7 @@ def _load(name: str, options: recipe.SentenceTransformers, *, dtype: str | None)
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
     logging.disable_progress_bar()  # each worker would draw its own, across the run's
     check_backend(name, options.backend)
-    device = _best_device(torch) if options.device in (None, "cuda") else options.device
+    device = _device(torch, options.device)
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
@@ -218,8 +218,11 @@ def _model_options(backend: str, dtype: Any) -> dict[str, Any]:
     return {"torch_dtype": dtype}
 
 
-def _best_device(torch: Any) -> str:
-    if torch.cuda.is_available():
+def _device(torch: Any, asked: str | None) -> str:
+    """Return the device to run on; what the recipe names is never replaced by another."""
+    if asked not in (None, "cuda"):
+        return asked
+    if torch.cuda.is_available() or asked == "cuda":
         return f"cuda:{next(iter(granted_gpus()), 0)}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
@@ -276,7 +279,7 @@ class SentenceTransformersKind(EncoderKind):
         device = config.sentence_transformers.device
         if config.sentence_transformers.backend != "torch":
             return Resources()
-        if capacity.gpus and (device is None or device == "cuda"):
+        if (capacity.gpus and device is None) or (device == "cuda" and (capacity.gpus or capacity.grows)):
             return Resources(gpus=1)
         if device is not None and device.startswith("cuda"):  # the one that is named
             return Resources(at_once=1)

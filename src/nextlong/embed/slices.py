@@ -1,7 +1,7 @@
 """Slices: a shard's chunks, encoded by a transformer a part at a time.
 
 In:  DOCUMENTS and CHUNKS, a model, and the Execution that `choose` found for it.
-Out: slices of VECTORS, one a task; joined, VECTORS of each shard.
+Out: slices of VECTORS, one a task; once those of a shard are there, they are joined to its VECTORS and deleted.
 
 A shard takes a transformer minutes to hours. In slices of half a minute all workers are busy to the end, and one that is
 killed loses no more. Which chunks are encoded together shows in the last digits, so it depends on the shard and the Execution,
@@ -22,7 +22,8 @@ from nextlong.artefacts.chunks import iter_chunk_texts
 from nextlong.embed.base import Encoder, load_encoder
 from nextlong.embed.choose import Execution, choose_execution
 from nextlong.embed.chunks import count_chunks, encode_rows
-from nextlong.results import EmbedResult, ExecutionResult, JoinResult
+from nextlong.errors import EncoderError
+from nextlong.results import EmbedResult, ExecutionResult
 
 _TRIED_CHUNKS: Final = 32
 _LEAST_TASKS: Final = 16  # of a corpus whose every shard is a task of its own otherwise
@@ -65,27 +66,33 @@ def embed_slice(
     execution: Execution,
 ) -> EmbedResult:
     """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16, and returns what it is."""
-    model = _loaded(encoder, execution.dtype, execution.threads)
+    model = _loaded(encoder, execution)
     rows = np.arange(first, last)
     parts = encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
-    return EmbedResult(shard=shard, chunks=len(rows), dimensions=model.dimensions)
+    return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(out: Path, *, slices: Sequence[EmbedResult], shards: int, dimensions: int) -> JoinResult:
-    """Write `{out}.{n:05d}.vectors.npy` of each shard from the slices, whose results are given in the order of their tasks."""
+def join_slices(out: Path, *, tasks: Sequence[int], slices: Sequence[EmbedResult], dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` of a shard from its slices, which these tasks wrote and returned, in their order."""
     folder = out.parent.parent  # this task's own is inside it
-    for shard in range(shards):
-        shard_slices = [number for number, part in enumerate(slices) if part.shard == shard]
-        shape = (sum(slices[number].chunks for number in shard_slices), dimensions)
-        with open(f"{out}.{shard:05d}.vectors.npy", "wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-            for number in shard_slices:
-                file.write(np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r").tobytes())
-    return JoinResult(shards=shards)
+    chunks = sum(part.chunks for part in slices)
+    with open(f"{out}.vectors.npy", "wb") as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for number in tasks:
+            file.write(np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r").data)
+    return EmbedResult(chunks=chunks, dimensions=dimensions)
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, dtype: str, threads: int) -> Encoder:
+def _loaded(encoder: recipe.Encoder, execution: Execution) -> Encoder:
     # One worker embeds many slices; the model is loaded once.
-    return load_encoder(encoder, dtype=dtype, threads=threads)
+    model = load_encoder(encoder, dtype=execution.dtype, threads=execution.threads)
+    device = getattr(model, "device", execution.device)
+    if device != execution.device:
+        raise EncoderError(
+            f"encoder.model={encoder.model} was tried on {execution.device}, and this task would run it on {device}, which gives "
+            f"other vectors; run where {execution.device} is at hand, or set encoder.sentence_transformers.device={device}"
+        )
+    return model

@@ -14,8 +14,7 @@ from nextlong.embed.chunks import count_chunks, embed_shard
 from nextlong.embed.documents import average_shard
 from nextlong.embed.slices import embed_slice, join_slices, slices_of
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Config, Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
 from nextlong.recipe import Recipe
 from nextlong.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 
@@ -73,14 +72,18 @@ def _vectors(*, rate: str) -> Estimate:
 
 
 def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
-    known: Config = {}  # what is known once the inputs are done
+    kind = kind_of(recipe.encoder)
 
-    def tasks(done: Finished) -> list[Task]:
+    def work(done: Finished) -> Work:
         chosen = done["encoder"].result(ExecutionResult)
         execution = Execution(*(getattr(chosen, name) for name in Execution._fields))
-        shards = list(_shards(done))
-        known.update(threads=execution.threads, shards=len(shards), dimensions=chosen.dimensions)
-        return [
+        dimensions, shards = chosen.dimensions, list(_shards(done))
+        counts = [count_chunks(chunks) for _, chunks in shards]
+        slices = slices_of(counts, execution)
+        of_shard: list[list[int]] = [[] for _ in shards]  # task numbers
+        for number, (shard, _, _) in enumerate(slices):
+            of_shard[shard].append(number)
+        each = [
             partial(
                 embed_slice,
                 documents=shards[shard][0],
@@ -91,30 +94,26 @@ def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step)
                 encoder=recipe.encoder,
                 execution=execution,
             )
-            for shard, first, last in slices_of([count_chunks(chunks) for _, chunks in shards], execution)
+            for shard, first, last in slices
         ]
 
-    def resources(capacity: Capacity) -> Resources:
-        needs = kind_of(recipe.encoder).resources(recipe.encoder, capacity)
-        threads = known.get("threads", 1)
-        return needs if threads == 1 else replace(needs, cpus=threads, at_once=max(1, capacity.cpus // threads))
+        def join(tasks: Sequence[int]) -> Join:
+            return Join(tasks, lambda made: partial(join_slices, tasks=tasks, slices=made, dimensions=dimensions), True)
 
-    def close(slices: Sequence[EmbedResult]) -> Task:
-        return partial(join_slices, slices=slices, shards=known["shards"], dimensions=known["dimensions"])
+        return Work(
+            each, [join(tasks) for tasks in of_shard], threads=execution.threads, needs_gpu=execution.device == "cuda"
+        )
 
     # A shard is many slices.
-    estimate = replace(
-        _vectors(rate=kind_of(recipe.encoder).rate), tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS
-    )
+    estimate = replace(_vectors(rate=kind.rate), tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS)
     return Step(
         "embed",
-        2,
+        3,
         {},
         (ingest, chunk, encoder),
-        tasks,
+        work,
         EmbedResult,
-        resources=resources,
-        close=close,
+        resources=partial(kind.resources, recipe.encoder),
         estimate=estimate,
     )
 

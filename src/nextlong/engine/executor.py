@@ -34,10 +34,14 @@ class Resources:
 
 
 class Capacity:
-    """What an executor has in all. GPUs are counted when a step asks, because that may import a framework."""
+    """What an executor has in all. GPUs are counted when a step asks, because that may import a framework.
 
-    def __init__(self, *, cpus: int, count_gpus: Callable[[], int] = lambda: 0) -> None:
+    What `grows` may have GPUs later: a cluster that nodes join.
+    """
+
+    def __init__(self, *, cpus: int, count_gpus: Callable[[], int] = lambda: 0, grows: bool = False) -> None:
         self.cpus = cpus
+        self.grows = grows
         self._count_gpus = count_gpus
 
     @cached_property

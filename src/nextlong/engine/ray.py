@@ -4,18 +4,23 @@ The run directory is a folder that every node sees under the same path. A task i
 a private folder beside its destination and moves the files into place, so bytes, markers and manifests are the same. A task whose
 worker or node is lost is run again, elsewhere; one that raises a user's error is not.
 
-Workers keep what they have loaded (a model, a tokenizer) from task to task: Ray would start a new one for each GPU task.
+A task that needs a GPU runs in an actor that has one for its whole life: it keeps its model loaded, and CUDA never sees another
+device than at its start. Actors ask for no processor, so that no queue of other tasks keeps a GPU waiting. The cluster may grow
+and shrink meanwhile: there is an actor for each GPU that it has.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,12 +30,37 @@ from nextlong.errors import RunError
 
 _WAITING_PER_CPU = 2  # tasks handed over beyond what runs: enough that no worker idles, few enough to stop soon
 _REACH_S = 10.0
+_LOOK_AGAIN_S = 1.0  # at how large the cluster is
+_KEPT_IDLE_S = 30.0  # an actor, which keeps its GPU from others
 
 
 def check_installed() -> None:
     """Raise RunError if Ray is not installed; it is not imported, which takes seconds."""
     if importlib.util.find_spec("ray") is None:
         raise RunError("executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local")
+
+
+@dataclass
+class _Submitted:
+    """A task that is handed over, the actor it runs in if it needs a GPU, and how often it may still be lost."""
+
+    key: int
+    label: str
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    resources: Resources
+    tries: int
+    actor: _Actor | None = None
+
+
+@dataclass(eq=False)
+class _Actor:
+    """A process that has GPUs for its whole life. `begun` is the reference by which Ray says that it runs; None once it has."""
+
+    handle: Any
+    begun: Any
+    is_busy: bool = False
+    idle_since_s: float = field(default_factory=time.monotonic)
 
 
 class RayExecutor:
@@ -42,7 +72,10 @@ class RayExecutor:
         self._workers = workers
         self._retries = retries
         self._is_ours = False  # the connection, which is then closed at the end
-        self._running: dict[Any, tuple[int, str]] = {}  # object reference → key and label
+        self._running: dict[Any, _Submitted] = {}  # by object reference
+        self._actors: list[_Actor] = []
+        self._queue: list[_Submitted] = []  # for the next actor that idles: tasks whose own was lost
+        self._capacity, self._looked_s = Capacity(cpus=1), -math.inf
 
     def __enter__(self) -> RayExecutor:
         import ray
@@ -69,8 +102,8 @@ class RayExecutor:
                     f"no Ray cluster answers at ray.address={self._address}: {_first_line(error)}; start one (`ray start --head`), "
                     "correct the address, or leave it out to start one here"
                 ) from None
-        total = ray.cluster_resources()
-        self.capacity = Capacity(cpus=int(total.get("CPU", 1)), count_gpus=lambda: int(total.get("GPU", 0)))
+        self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
+        self._environment = {"env_vars": ONE_THREAD | _import_path()}
         return self
 
     def __exit__(
@@ -79,49 +112,125 @@ class RayExecutor:
         import ray
 
         if kind is not None:
-            for reference in self._running:
-                ray.cancel(reference, force=True)
+            for reference, task in self._running.items():
+                if task.actor is None:
+                    ray.cancel(reference, force=True)
+        for actor in list(self._actors):
+            self._end_actor(actor)
         self._running.clear()
         if self._is_ours:
             ray.shutdown()
 
+    @property
+    def capacity(self) -> Capacity:
+        """What the cluster has now; it may have grown or shrunk since the last look."""
+        import ray
+
+        if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
+            total, self._looked_s = ray.cluster_resources(), time.monotonic()
+            gpus = int(total.get("GPU", 0))
+            self._capacity = Capacity(
+                cpus=max(1, int(total.get("CPU", 1))), count_gpus=lambda: gpus, grows=self._address is not None
+            )
+        return self._capacity
+
     def has_room(self, resources: Resources) -> bool:
-        """Say whether few enough tasks wait at the cluster; Ray itself starts one where its resources are free."""
-        scarce = (
-            self.capacity.gpus / resources.gpus if resources.gpus else self.capacity.cpus / max(resources.cpus, 1e-9)
-        )
-        return len(self._running) < max(1.0, scarce) * _WAITING_PER_CPU
+        """Say whether few enough tasks wait at the cluster, or a GPU is free; Ray finds it a processor."""
+        if resources.gpus:
+            self._start_queued()
+            return not self._queue and self._free_actor(resources) is not None
+        on_processors = sum(task.actor is None for task in self._running.values())
+        return on_processors < max(1.0, self.capacity.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
+
+    def _free_actor(self, resources: Resources) -> _Actor | None:
+        """Return an actor that idles. There is one for each GPU of the cluster; where it has none, one waits for the first."""
+        import ray
+
+        wanted = max(1, int(self.capacity.gpus / resources.gpus))
+        while len(self._actors) < wanted:
+            options = {"num_gpus": resources.gpus, "num_cpus": 0, "runtime_env": self._environment}
+            handle = self._actor_class.options(**options).remote()
+            self._actors.append(_Actor(handle, handle.begin.remote()))
+        for actor in list(self._actors):
+            if actor.begun is not None and ray.wait([actor.begun], timeout=0)[0]:
+                self._take_note_of(actor)
+        return next((actor for actor in self._actors if actor.begun is None and not actor.is_busy), None)
+
+    def _take_note_of(self, actor: _Actor) -> None:
+        """Take note that an actor has begun, or has been lost before it did."""
+        import ray
+
+        try:
+            ray.get(actor.begun)
+            actor.begun = None
+        except ray.exceptions.RayActorError:
+            self._actors.remove(actor)
 
     def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
         """Hand a task to the cluster."""
-        import ray
-
-        options: dict[str, Any] = {
-            "name": label,
-            "num_cpus": resources.cpus,
-            "num_gpus": resources.gpus,
-            "max_retries": self._retries,
-            "max_calls": 0,
-            "runtime_env": {"env_vars": ONE_THREAD | _import_path()},
-        }
+        task = _Submitted(key, label, call, arguments, resources, self._retries)
+        if resources.gpus:
+            self._queue.append(task)
+            self._start_queued()
+            return
         with _explained(label):
-            reference = ray.remote(**options)(_call).remote(str(Path.cwd()), call, *arguments)
-        self._running[reference] = (key, label)
+            reference = self._task.options(
+                name=label, num_cpus=resources.cpus, max_retries=self._retries, runtime_env=self._environment
+            ).remote(str(Path.cwd()), call, *arguments)
+        self._running[reference] = task
+
+    def _start_queued(self) -> None:
+        """Give the tasks that wait for a GPU to the actors that idle."""
+        while self._queue and (actor := self._free_actor(self._queue[0].resources)) is not None:
+            task = self._queue.pop(0)
+            actor.is_busy, task.actor = True, actor
+            with _explained(task.label):
+                reference = actor.handle.run.remote(str(Path.cwd()), task.call, *task.arguments)
+            self._running[reference] = task
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait for a task, and yield key and result of each that has ended."""
+        """Wait for a task, and yield key and result of each that has ended; of none where an actor has begun meanwhile."""
         import ray
 
-        with _explained(", ".join(sorted({label for _, label in self._running.values()}))):
-            finished, _ = ray.wait(list(self._running), num_returns=1)
+        with _explained(", ".join(sorted({task.label for task in self._running.values()}))):
+            begun = [actor.begun for actor in self._actors if actor.begun is not None]
+            finished, _ = ray.wait([*self._running, *begun], num_returns=1)
         for reference in finished:
-            key, label = self._running.pop(reference)
-            with _explained(label):
-                result = ray.get(reference)
-            yield key, result
+            if (task := self._running.pop(reference, None)) is None:
+                self._take_note_of(next(actor for actor in self._actors if actor.begun == reference))
+                continue
+            actor, task.actor = task.actor, None
+            try:
+                with _explained(task.label):
+                    result = ray.get(reference)
+            except _ActorLostError as lost:
+                if actor in self._actors:
+                    self._actors.remove(actor)
+                if not task.tries:
+                    raise RunError(str(lost)) from None
+                task.tries -= 1
+                self._queue.append(task)
+                continue
+            if actor is not None:
+                actor.is_busy, actor.idle_since_s = False, time.monotonic()
+            yield task.key, result
+        self._start_queued()
+        for actor in list(self._actors):
+            if not actor.is_busy and actor.begun is None and time.monotonic() - actor.idle_since_s > _KEPT_IDLE_S:
+                self._end_actor(actor)
+
+    def _end_actor(self, actor: _Actor) -> None:
+        import ray
+
+        self._actors.remove(actor)
+        ray.kill(actor.handle)
 
     def release_memory(self) -> None:
         """Leave the workers to Ray, which ends those that idle."""
+
+
+class _ActorLostError(Exception):
+    """An actor, or its node, was lost with the task that it ran."""
 
 
 def _call(folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -135,6 +244,17 @@ def _call(folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
     return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call, *arguments)
 
 
+class _GpuWorker:
+    """Runs tasks one after the other, on the GPUs that it was given at its start."""
+
+    def begin(self) -> None:
+        """Return once the actor runs."""
+
+    def run(self, folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a task as `_call` does."""
+        return _call(folder, call, *arguments)
+
+
 @contextmanager
 def _explained(label: str) -> Iterator[None]:
     """Turn what Ray says of a lost task into an error that names it; the task's own error passes as it was raised."""
@@ -142,6 +262,8 @@ def _explained(label: str) -> Iterator[None]:
 
     try:
         yield
+    except ray.exceptions.RayActorError as error:
+        raise _ActorLostError(_lost(label, error)) from None
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.OutOfMemoryError as error:
@@ -150,10 +272,14 @@ def _explained(label: str) -> Iterator[None]:
             "(larger nodes, fewer processors a node), then run again: what is finished is kept"
         ) from None
     except ray.exceptions.RayError as error:
-        raise RunError(
-            f"{label} was lost at every try ({type(error).__name__}: {_first_line(error)}); look at the nodes (`ray status`), then "
-            "run again: what is finished is kept"
-        ) from None
+        raise RunError(_lost(label, error)) from None
+
+
+def _lost(label: str, error: Exception) -> str:
+    return (
+        f"{label} was lost at every try ({type(error).__name__}: {_first_line(error)}); look at the nodes (`ray status`), then "
+        "run again: what is finished is kept"
+    )
 
 
 def _reach(address: str | None) -> None:

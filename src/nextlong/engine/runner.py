@@ -24,8 +24,7 @@ from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.shared import Shared, unlink_unfinished
-from nextlong.engine.step import Done, Finished, Step, Task
-from nextlong.results import Result
+from nextlong.engine.step import Done, Finished, Step, Task, Work
 
 version = cache(metadata.version)  # takes 3 ms a package
 
@@ -161,10 +160,11 @@ class _Route:
     def _hand_over(self) -> None:
         """Give the executor what it has room for; the tasks of the first step come first."""
         for place, running in sorted(self._running.items()):
-            while (task := running.next_task()) is not None and self._executor.has_room(running.resources):
+            while (task := running.next_task()) is not None and self._executor.has_room(task.resources):
                 running.hand_over()
                 label = f"{running.step.name} task {task.number}"
-                self._executor.submit(place, run_task, *task, resources=running.resources, label=label)
+                call = (run_task, task.task, task.folder, task.number)
+                self._executor.submit(place, *call, resources=task.resources, label=label)
 
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
@@ -211,52 +211,66 @@ def _folder_of(step: Step, run_dir: Path) -> Path | None:
 
 
 class _Numbered(NamedTuple):
-    """A task, where its files go, and its place among the tasks of its step."""
+    """A task, where its files go, its place among the tasks of its step, and what it needs."""
 
     task: Task
     folder: Path
     number: int
+    resources: Resources
 
 
 class _Running:
-    """A step under way; `parts` are those of its tasks that are done, by index."""
+    """A step under way; `parts` are those of its tasks that are done, by index. Joins have the numbers after those of its tasks."""
 
     def __init__(
-        self,
-        step: Step,
-        folder: Path,
-        tasks: Sequence[Task],
-        parts: dict[int, store.Part],
-        resources: Resources,
+        self, step: Step, folder: Path, work: Work, parts: dict[int, store.Part], resources: Resources
     ) -> None:
         self.step = step
-        self.resources = resources
         self.in_flight = 0
+        self._at_once = resources.at_once
         self.ending = ExitStack()  # of what goes on beside the tasks
         self.claim = ExitStack()  # of a step that several runs share
         self._folder = folder
         self._parts = parts
-        self._count = len(tasks)
-        self._total = len(tasks) + (step.close is not None)
-        order: Sequence[int] = range(len(tasks))
+        self._joins = dict(enumerate(work.joins, start=len(work.tasks)))  # by task index
+        self._replaced: set[int] = set()  # tasks whose files a join has taken the place of
+        self._total = len(work)
+        for index in self._joins.keys() & parts.keys():
+            self._replace(index)
+        order: Sequence[int] = range(len(work.tasks))
         if step.sizes is not None:
             order = sorted(order, key=step.sizes.__getitem__, reverse=True)
-        self._left = deque(_Numbered(tasks[index], folder, index) for index in order if index not in self._parts)
-        self._is_closing = len(parts) == self._total
+        self._left = deque(
+            _Numbered(work.tasks[index], folder, index, resources)
+            for index in order
+            if index not in parts and index not in self._replaced
+        )
+        self._join_of = {member: index for index, join in self._joins.items() for member in join.members}
+        self._missing = {  # by join that is to be done: how many of its members are not
+            index: sum(member not in parts for member in join.members)
+            for index, join in self._joins.items()
+            if index not in parts
+        }
+        for index in [index for index, missing in self._missing.items() if not missing]:
+            self._begin_join(index)
+
+    @property
+    def done_count(self) -> int:
+        """How many tasks are done."""
+        return len(self._parts) + len(self._replaced)
 
     @property
     def is_done(self) -> bool:
         """Whether every task is."""
-        return len(self._parts) == self._total
+        return self.done_count == self._total
 
     def start(self, reporter: Reporter) -> None:
         """Begin to report, and to bring parts to the disk."""
         self._clock = Clock()
         self._folder.mkdir(exist_ok=True)
         self.ending.push(self._remove_if_empty)
-        progress = reporter.step(self.step.name, done=len(self._parts), total=self._total)
+        progress = reporter.step(self.step.name, done=self.done_count, total=self._total)
         self._advance = self.ending.enter_context(progress)
-        self._to_disk = self.ending.enter_context(store.early_syncing(self._folder))
 
     def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:  # failed before any of its tasks was done
@@ -264,18 +278,25 @@ class _Running:
                 self._folder.rmdir()
 
     def next_task(self) -> _Numbered | None:
-        """Return a task that can begin now, the same until it is taken note of; that which closes the step comes last."""
-        most = self.resources.at_once
-        if most is not None and self.in_flight >= most:
+        """Return a task that can begin now, the same until it is taken note of."""
+        if self._at_once is not None and self.in_flight >= self._at_once:
             return None
-        if not self._left and not self._is_closing and self.step.close is not None and not self.in_flight:
-            self._is_closing = True
-            closing = self.step.close([self._result_of(index) for index in range(self._count)])
-            self._left.append(_Numbered(closing, self._folder, self._count))
         return self._left[0] if self._left else None
 
-    def _result_of(self, index: int) -> Result:
-        return self.step.result.model_validate(self._parts[index]["counts"])
+    def _begin_join(self, index: int) -> None:
+        """Put a join whose members are all done before the tasks that are left, so that few members' files are kept."""
+        join = self._joins[index]
+        results = [self.step.result.model_validate(self._parts[member]["counts"]) for member in join.members]
+        self._left.appendleft(_Numbered(join.make(results), self._folder, index, Resources()))
+
+    def _replace(self, index: int) -> None:
+        """Delete the files that those of a join take the place of."""
+        if self._joins[index].replaces:
+            members = self._joins[index].members
+            store.delete_parts(self._folder, members)
+            self._replaced.update(members)
+            for member in members:
+                self._parts.pop(member, None)
 
     def hand_over(self) -> None:
         """Take note that the next task has begun."""
@@ -285,8 +306,14 @@ class _Running:
     def add(self, part: store.Part) -> None:
         """Take note of a task that is done."""
         self.in_flight -= 1
-        self._parts[part["index"]] = part
-        self._to_disk(part)
+        index = part["index"]
+        self._parts[index] = part
+        if index in self._joins:
+            self._replace(index)
+        elif (join := self._join_of.get(index)) is not None:
+            self._missing[join] -= 1
+            if not self._missing[join]:
+                self._begin_join(join)
         self._advance(part["seconds"])
         self._clock.advance(part["seconds"])
 
@@ -294,8 +321,9 @@ class _Running:
         """Write the manifest, with the versions of Python and packages."""
         self.ending.close()
         step, parts = self.step, self._parts
-        if step.close is not None:
-            parts[self._count]["closes"] = True
+        for index, join in self._joins.items():
+            if not join.replaces:
+                parts[index]["closes"] = True
         manifest = {
             "step": step.name,
             "version": step.version,
@@ -314,10 +342,9 @@ class _Running:
 def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capacity: Capacity) -> _Running:
     folder = folder_for(step, run_dir, place)
     store.remove_leftovers(folder)
-    tasks = step.tasks({before.name: finished[before.name] for before in step.inputs})
-    total = len(tasks) + (step.close is not None)
-    parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < total}
-    return _Running(step, folder, tasks, parts, step.resources(capacity))
+    work = step.work(finished)
+    parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < len(work)}
+    return _Running(step, folder, work, parts, step.needs(work, capacity))
 
 
 def run_task(task: Task, folder: Path, index: int) -> store.Part:

@@ -53,13 +53,14 @@ def _run_tasks(
     inputs = {before.name: _done(before, run_dir, needed_by=name) for before in step.inputs}
     if find_done(step, run_dir) is not None:
         return 0, 0
-    tasks = step.tasks(inputs)
+    work = step.work(inputs)
+    tasks = work.tasks
     folder = folder_for(step, run_dir, place)
     mine = range(share[0] - 1, len(tasks), share[1])
     with store.explained(run_dir):
         confirmed = store.confirmed_parts(folder, among=mine)
     missing = [index for index in mine if index not in confirmed]
-    resources = step.resources(executor.capacity)
+    resources = step.needs(work, executor.capacity)
     waiting, running = list(missing), 0
     with store.explained(run_dir):
         folder.mkdir(parents=True, exist_ok=True)

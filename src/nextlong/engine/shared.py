@@ -78,7 +78,7 @@ class Shared:
 
 @contextmanager
 def opened(path: Path | None, run_dir: Path) -> Iterator[Shared | None]:
-    """Hold a store together with other runs, so that nothing is pruned from it meanwhile; None where there is none."""
+    """Hold a store together with other runs, so that nothing is removed from it meanwhile; None where there is none."""
     if path is None:
         yield None
         return

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,16 +26,46 @@ from nextlong.results import Result
 ResultT = TypeVar("ResultT", bound=Result)
 Task = Callable[[Path], Result]  # takes the stem of its output files
 Config = dict[str, Any]  # plain data: what a step's fingerprint is made of, beside its name, version and inputs
-TaskMaker = Callable[["Finished"], Sequence[Task]]
-Closer = Callable[[Sequence[Any]], Task]  # from what every task returned, each of the step's `result`
+
+
+@dataclass(frozen=True)
+class Join:
+    """One more task of a step, which starts when the tasks `members` are done, beside those that are not.
+
+    `make` gets what the members returned, in their order. With `replaces`, the files of the task take the place of the members'
+    files, which are deleted once its own are on the disk; it returns the step's `result`, and the manifest keeps it alone.
+    """
+
+    members: Sequence[int]
+    make: Callable[[Sequence[Any]], Task]
+    replaces: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one.
+
+    Tasks that are known to need a GPU say so: a cluster that has none at the moment is waited for.
+    """
+
+    tasks: Sequence[Task]
+    joins: Sequence[Join] = ()
+    threads: int = 1
+    needs_gpu: bool = False
+
+    def __len__(self) -> int:
+        return len(self.tasks) + len(self.joins)
+
+
+TaskMaker = Callable[["Finished"], Sequence[Task] | Work]
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error.
 
-    Every task returns a `result`, which the manifest keeps and readers get back. `close` makes one more task for when all
-    others are done, for an index over their files. A step that is finished already may be known by its manifest alone (`Step.of`).
+    Every task returns a `result`, which the manifest keeps and readers get back. A step that is finished already may be known
+    by its manifest alone (`Step.of`).
     """
 
     name: str
@@ -47,7 +77,6 @@ class Step:
     check: Callable[[Done], None] | None = field(default=None, compare=False)
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
-    close: Closer | None = field(default=None, compare=False)
     # Of its tasks, where they differ: the largest begin first, so that none is left alone at the end.
     sizes: Sequence[float] | None = field(default=None, compare=False)
     # How its time, disk and memory grow, for plans.
@@ -66,6 +95,23 @@ class Step:
             lambda _: (),
             known_fingerprint=manifest["fingerprint"],
         )
+
+    def work(self, done: Finished) -> Work:
+        """Return the tasks, given the finished inputs."""
+        made = self.tasks({before.name: done[before.name] for before in self.inputs})
+        return made if isinstance(made, Work) else Work(made)
+
+    def needs(self, work: Work, capacity: Capacity) -> Resources:
+        """Return what each of the tasks needs of what the executor has."""
+        needs = self.resources(capacity)
+        if work.needs_gpu and capacity.grows:
+            needs = replace(needs, gpus=max(1, needs.gpus))
+        if work.threads == 1:
+            return needs
+        at_once = (
+            None if capacity.grows else max(1, capacity.cpus // work.threads)
+        )  # a cluster counts processors itself
+        return replace(needs, cpus=work.threads, at_once=at_once)
 
     @cached_property
     def fingerprint(self) -> str:

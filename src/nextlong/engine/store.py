@@ -1,8 +1,8 @@
 """Store: files on disk that are either whole or not there.
 
-A task writes into a private folder; `commit_part` hashes its files, renames them into the step's folder and writes the
-part's marker last. A step is done when its manifest is there, which is written after every file has reached the disk.
-Until then nothing is trusted that its recorded hash does not confirm, so a power cut costs work but never data.
+A task writes into a private folder; `commit_part`, in the process that wrote the files, brings them to the disk, hashes them,
+renames them into the step's folder and writes the part's marker last. So a marker vouches for whole files, also after a power
+cut and on file systems of a network, where no other machine could have flushed them. A step is done when its manifest is there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, NotRequired, TypedDict
+from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 
 import xxhash
 
@@ -28,7 +28,10 @@ from nextlong.plain_data import Json
 
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 _HASH_BLOCK_BYTES = 1 << 22
+_CHECKED_AT_ONCE = 32  # files
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
@@ -87,13 +90,13 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 def remove_file(path: Path) -> None:
     """Remove a small file so that it stays removed, even after a power cut."""
     path.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 def read_json(path: Path) -> Any:
@@ -137,6 +140,7 @@ def commit_part(
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
     files: dict[str, FileEntry] = {}
     for path in sorted(work.iterdir()):
+        _sync(path)
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
@@ -150,43 +154,38 @@ def commit_part(
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Container[int] | None = None) -> dict[int, Part]:
-    """Return the markers of an unfinished step whose files are all there with the recorded hash, by task index.
+def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, Part]:
+    """Return the markers of an unfinished step whose files are all there as they were written, by task index.
 
-    Only those of the tasks `among` are looked at, if they are given.
+    A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
+    hundreds of terabytes hold is not read again to resume. Only the tasks `among` are looked at, if they are given.
     """
-    parts = {}
-    for path in sorted(folder.glob(".part-*.json")):
-        if among is not None and int(path.stem.rpartition("-")[2]) not in among:
-            continue
+
+    def confirmed(path: Path) -> Part | None:
         try:
-            marker = json.loads(path.read_text(encoding="utf-8"))
-            if all(_is_intact(folder / name, record, trust="hash") for name, record in marker["files"].items()):
-                parts[int(marker["index"])] = marker
+            marker: Part = json.loads(path.read_text(encoding="utf-8"))
+            is_whole = all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items())
         except (ValueError, KeyError, OSError):
-            continue  # torn by a power cut: the task simply runs again
-    return parts
+            return None  # torn by a power cut: the task simply runs again
+        return marker if is_whole else None
+
+    names = {_marker_name(index) for index in among} if among is not None else None
+    paths = [path for path in folder.glob(".part-*.json") if names is None or path.name in names]
+    return {marker["index"]: marker for marker in _at_once(confirmed, sorted(paths)) if marker is not None}
 
 
-@contextmanager
-def early_syncing(folder: Path) -> Iterator[Callable[[Part], None]]:
-    """Yield what brings a part's files to the disk while others are computed; all are there at the end."""
-    under_way: list[Future[None]] = []
-
-    def start(part: Part) -> None:
-        under_way.extend(pool.submit(_sync_file, folder / name) for name in part["files"])
-
-    with ThreadPoolExecutor(8) as pool:
-        yield start
-    for sync in under_way:
-        sync.result()  # a disk tells of an error once, so `finish` would not hear of it
+def delete_parts(folder: Path, indices: Iterable[int]) -> None:
+    """Delete the files of tasks, each marker after what it names, so that nothing is left behind by a kill."""
+    for index in indices:
+        marker = folder / _marker_name(index)
+        with suppress(FileNotFoundError, ValueError):
+            for name in json.loads(marker.read_text(encoding="utf-8"))["files"]:
+                (folder / name).unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
 
 
 def finish(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Bring every file of a step to the disk, then write its manifest, then drop the markers."""
-    paths = [folder / name for part in manifest["parts"] for name in part["files"]]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(_sync_file, paths))
+    """Write the manifest of a step whose files are all on the disk, then drop the markers."""
     write_json(folder / MANIFEST, manifest)
     remove_leftovers(folder)
 
@@ -197,14 +196,23 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     A file of its recorded size is taken as intact under trust="size"; under "time" if it has its recorded time of change
     too, else it is hashed; under "hash" it is hashed in any case.
     """
-    for part in manifest["parts"]:
-        for name, record in part["files"].items():
-            if not _is_intact(folder / name, record, trust=trust):
-                state = "was altered or truncated" if (folder / name).exists() else "is missing"
-                raise RunError(
-                    f"{folder / name} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
-                    f"delete the folder {folder.resolve()} and run again to rebuild it"
-                )
+    files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
+    intact = _at_once(lambda file: _is_intact(*file, trust=trust), files)
+    for (path, record), is_intact in zip(files, intact, strict=True):
+        if not is_intact:
+            state = "was altered or truncated" if path.exists() else "is missing"
+            raise RunError(
+                f"{path} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
+                f"delete the folder {folder.resolve()} and run again to rebuild it"
+            )
+
+
+def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterable[ResultT]:
+    """Return `check` of each item, in order. Many are looked at by threads: what takes long is waiting for the file system."""
+    if len(items) <= _CHECKED_AT_ONCE:
+        return map(check, items)
+    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+        return list(pool.map(check, items))
 
 
 def _is_intact(path: Path, record: FileEntry, *, trust: Trust) -> bool:
@@ -288,13 +296,9 @@ def _marker_name(index: int) -> str:
     return f".part-{index:05d}.json"
 
 
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

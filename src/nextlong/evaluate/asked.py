@@ -25,7 +25,8 @@ STAND_INS: Final = {
 class Asked:
     """What is asked for.
 
-    `samples` is the most a task, None for what its benchmark defines. `label` and `negatives_cosine` (of the run that the model was
+    `samples` is the most a task, None for what its benchmark defines; `names_lengths` says whether the user named the lengths.
+    `label` and `negatives_cosine` (of the run that the model was
     trained on) are for reports alone.
     """
 
@@ -38,6 +39,7 @@ class Asked:
     label: str | None = None
     run: Path | None = None
     negatives_cosine: float | None = None
+    names_lengths: bool = True
 
 
 def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
@@ -49,7 +51,9 @@ def pairs(asked: Asked) -> list[tuple[Task | Probe, int | None]]:
                 f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
             )
     once: list[tuple[Task | Probe, int | None]] = [(task, None) for task in asked.tasks if _is_lengthless(task)]
-    each = [(task, length) for length in sorted(asked.lengths) for task in asked.tasks if _is_defined(task, length)]
+    each = [
+        (task, length) for length in sorted(asked.lengths) for task in asked.tasks if _is_defined(task, length, asked)
+    ]
     return [*each, *once]
 
 
@@ -57,16 +61,18 @@ def _is_lengthless(task: Task | Probe) -> bool:
     return isinstance(task, Probe) and task.lengths == "none"
 
 
-def _is_defined(task: Task | Probe, length: int) -> bool:
+def _is_defined(task: Task | Probe, length: int, asked: Asked) -> bool:
     if isinstance(task, Probe):
         return task.lengths == "each"
+    if task.usual_length is not None and not asked.names_lengths:
+        return length == task.usual_length
     return not task.lengths or length in task.lengths
 
 
 def check(asked: Asked, *, context: int | None) -> None:
     """Raise EvaluateError for what would fail later: no run to read, a length beyond the model, a missing file."""
     for task in asked.tasks:
-        if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
+        if task.reads == "run" and asked.run is None:
             raise EvaluateError(f"{task.name}: say --run RUN, the run whose sequences are read")
     missing: dict[str, None] = {}
     for task, length in pairs(asked):
@@ -118,4 +124,6 @@ def behind_a_server(probe: Probe) -> EvaluateError:
 def request_of(task: Task | Probe, length: int | None, asked: Asked, model: Model) -> Request:
     """Return what a task or probe is asked for."""
     samples = asked.samples or task.samples
-    return Request(length or 0, model.tokenizer, asked.data, samples, asked.seed, model.overhead)
+    return Request(
+        length or 0, model.prompts.tokenizer, asked.data, samples, asked.seed, model.prompts.overhead, asked.run
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,11 @@ from rich.console import Console
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import Model, TextTokenizer
+from nextlong.evaluate.models.base import Model
 from nextlong.evaluate.models.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.models.prompts import Prompts
 from nextlong.evaluate.models.server import Server, ServerModel, ServerOptions
+from nextlong.evaluate.models.vllm import VllmModel
 from nextlong.evaluate.probe import Probe, all_probes
 from nextlong.evaluate.progress import Progress
 from nextlong.evaluate.run import IncompleteError, evaluate
@@ -45,6 +47,7 @@ class Settings:
     context: int | None = None
     tokenizer: str | None = None
     server: ServerOptions | None = None
+    names_lengths: bool = True
     purpose: Literal["measure", "plan"] = "measure"
 
 
@@ -67,6 +70,7 @@ def measure(settings: Settings, *, console: Console, form: Form = "text") -> Non
         label=settings.label,
         run=settings.run,
         negatives_cosine=_negatives_cosine(settings.trained_on),
+        names_lengths=settings.names_lengths,
     )
     if settings.purpose == "plan":
         if form == "json":
@@ -119,25 +123,55 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
 
 def opened(settings: Settings) -> Model:
     """Return the model that is asked."""
-    if settings.server is not None:
-        return ServerModel(settings.model, TextTokenizer.read(settings.tokenizer or settings.model), settings.server)
-    model = HuggingFaceModel(settings.model, settings.load)
+    load, server = settings.load, settings.server
+    if server is not None:
+        source = settings.tokenizer or settings.model
+        prompts = Prompts.read(source, prompt_format=server.prompt_format, thinking=server.thinking)
+        return ServerModel(settings.model, prompts, server)
+    if load.prompt_format == "messages":
+        raise EvaluateError(
+            "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
+        )
+    if load.engine == "vllm":
+        return VllmModel(settings.model, load, longest=max(settings.lengths), context=settings.context)
+    if load.gpus > 1:
+        raise EvaluateError(
+            f"--gpus {load.gpus} is for --engine vllm; --device sharded spreads a model of transformers"
+        )
+    model = HuggingFaceModel(settings.model, load)
     if settings.context is not None:
         model.context = settings.context
     return model
 
 
 def report(
-    folders: Sequence[Path], *, outputs: Sequence[Path], figures: Path | None, console: Console, form: Form = "text"
+    folders: Sequence[Path],
+    *,
+    outputs: Sequence[Path],
+    figures: Path | None,
+    console: Console,
+    form: Form = "text",
+    protocols: Literal["same", "mixed"] = "same",
 ) -> None:
     """Print the tables of some results, or write them, and their figures; as JSON, every finished task."""
     from nextlong.evaluate.report import show
 
     if not folders:
         raise EvaluateError("report: no results are named; say nextlong evaluate report RESULTS… -o table.html")
-    reported = show.report(folders, outputs=outputs, figures=figures, console=console, form=form)
+    reported = show.report(folders, outputs=outputs, figures=figures, console=console, form=form, protocols=protocols)
     if form == "json":
         _print_json(show.as_json(reported))
+
+
+def data(suites: Sequence[str], *, out: Path | None, console: Console, form: Form = "text") -> None:
+    """Fetch the data files of some suites that are public on the hub, and say which of them must be fetched by hand."""
+    from nextlong.evaluate.download import download
+
+    if not suites or out is None:
+        raise EvaluateError("data: say nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+    done = download([one for one in chosen(suites, []) if isinstance(one, Task)], out, console)
+    if form == "json":
+        _print_json(done)
 
 
 def judge(
@@ -148,7 +182,7 @@ def judge(
 
     if not folders or name is None or server is None:
         raise EvaluateError("judge: say nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1")
-    judged = judge_results(folders, Server(name, replace(server, prompt_format="chat")), console)
+    judged = judge_results(folders, Server(name, server), console)
     if form == "json":
         _print_json([{"file": str(path), "score": score} for path, score in judged])
 

@@ -1,6 +1,7 @@
 """Data: the user's files, by the names under which their publishers give them out.
 
-Nothing is downloaded. `--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and one that is
+Nothing is downloaded unasked (`download.py`).
+`--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and one that is
 missing is named together with where it comes from.
 """
 
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pyarrow import ArrowException, parquet
+
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import shapes
 
 _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
-
 SOURCES: Final = {
     "ruler/PaulGrahamEssays.json": f"{_RULER}, whose scripts/data/synthetic/json/download_paulgraham_essay.py writes it; any "
     "JSON with a field `text`, or ruler/essays.txt, does as well (the scores then compare only with your own)",
@@ -37,13 +39,62 @@ SOURCES: Final = {
     "icl/nlu/train.csv": "nine tenths of NLU-Evaluation-Data (xliuhw/NLU-Evaluation-Data on GitHub), as columns text, "
     "scenario, intent",
     "icl/nlu/test.csv": "the other tenth of NLU-Evaluation-Data, as columns text, scenario, intent",
-    "longbench-v2/data.json": "LongBench v2's data.json (THUDM/LongBench-v2 on the Hugging Face hub)",
-    "infinitebench/longbook_qa_eng.jsonl": "InfiniteBench's longbook_qa_eng.jsonl (xinrongzhang2022/InfiniteBench on the hub)",
-    "infinitebench/longbook_choice_eng.jsonl": "InfiniteBench's longbook_choice_eng.jsonl "
-    "(xinrongzhang2022/InfiniteBench on the hub)",
     "narrativeqa/test.jsonl": "NarrativeQA's test split, a JSON line a question: document.text, question.text, answers[].text "
     "(`datasets.load_dataset('deepmind/narrativeqa', split='test').to_json(…)`)",
     "narrativeqa/train.jsonl": "NarrativeQA's train split, as its test split; two questions of it are shown as examples",
+}
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a data set on the Hugging Face hub; where no hash is pinned, the one that the hub names is checked."""
+
+    repo: str
+    path: str
+    revision: str = "main"
+    sha256: str | None = None
+    licence: str = ""
+
+
+_MRCR: Final = {  # of openai/mrcr at f4c69fa
+    "2needle/2needle_0": "1c297b254bf64a31856b74918cd7db889a214503e0b67daa834e84f20df6aa93",
+    "2needle/2needle_1": "a5a1dc9ccc945623253d04d33c03d89aee2d676c88955ce368da2ab16a0ce94d",
+    "4needle/4needle_0": "4d4fa3d11ce064749de3cd039eef1a621e30a81c2c9b3e64f1df37f8afeaf312",
+    "4needle/4needle_1": "8dfdb94a208cf3eee73c4e7ac6ee8a5ccb7236c6934c13c6c5f67c0a9928cdf3",
+    "8needle/8needle_0": "65df601a2e0ae4a3cfb56920a6ef99f26c0de37c6b1018695e8aed684e6a94c1",
+    "8needle/8needle_1": "c80b19573bff1d38e1c157d6a0bdf9cfd1a8ab6372296174c9a7015e164189e3",
+}
+_GRAPHWALKS: Final = {  # of openai/graphwalks at f338bb2
+    "graphwalks_128k_and_shorter": "54036036c91d8e04bb2a5fcd9e36f8e2a852cacece5dfc2b1ee40e3a6182b516",
+    "graphwalks_256k_to_1mil": "537879431c72a42e3b500f80efc3047e7facb90390b6063d33679b4320985911",
+}
+HUB: Final = {
+    **{
+        f"mrcr/{name}.parquet": HubFile(
+            "openai/mrcr", f"{name}.parquet", "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d", digest, "MIT"
+        )
+        for name, digest in _MRCR.items()
+    },
+    **{
+        f"graphwalks/{name}.parquet": HubFile(
+            "openai/graphwalks", f"{name}.parquet", "f338bb265735a56a79f4b0f5def722c9c3268ead", digest, "MIT"
+        )
+        for name, digest in _GRAPHWALKS.items()
+    },
+    **{
+        f"nolima/{name}": HubFile("amodaresi/NoLiMa", path, licence="noncommercial research only")
+        for name, path in {
+            "needle_set.json": "needlesets/needle_set.json",
+            **{f"rand_shuffle/rand_book_{n}.txt": f"haystack/rand_shuffle/rand_book_{n}.txt" for n in range(1, 6)},
+        }.items()
+    },
+    "longbench-v2/data.json": HubFile("THUDM/LongBench-v2", "data.json"),
+    **{
+        f"infinitebench/longbook_{name}_eng.jsonl": HubFile(
+            "xinrongzhang2022/InfiniteBench", f"longbook_{name}_eng.jsonl"
+        )
+        for name in ("qa", "choice", "sum")
+    },
 }
 
 
@@ -100,6 +151,9 @@ class DataFiles:
 
     def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
         """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items."""
+        if name.endswith(".parquet"):
+            yield from self._parquet(name, shape)
+            return
         text = self.text(name)
         first = text.lstrip()[:1]
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
@@ -120,6 +174,17 @@ class DataFiles:
                         f"the file again: {origin(name)}"
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
+
+    def _parquet(self, name: str, shape: Any) -> Iterator[Any]:
+        path = self.path(name)
+        try:
+            for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
+                for row in batch.to_pylist():
+                    yield self._checked(row, shape, name)
+        except (OSError, ValueError, ArrowException) as error:
+            raise EvaluateError(
+                f"{path} cannot be read as Parquet ({error}); download it again: {origin(name)}"
+            ) from None
 
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
         """Return columns of a CSV file with a header; a quoted field may hold line breaks.
@@ -159,6 +224,10 @@ class DataFiles:
 
 def origin(name: str) -> str:
     """Say where a file comes from."""
+    if name in HUB:
+        file = HUB[name]
+        licence = f"; its licence: {file.licence}" if file.licence else ""
+        return f"it comes from {file.repo} on the Hugging Face hub ({file.path}{licence}); nextlong evaluate data SUITE fetches it"
     if name in SOURCES:
         return f"it comes from {SOURCES[name]}" if not SOURCES[name].startswith("any") else f"give {SOURCES[name]}"
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"

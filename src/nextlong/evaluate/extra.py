@@ -14,5 +14,5 @@ def required(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-        extra = "short-text" if missing == "lm_eval" else "evaluate"
+        extra = {"lm_eval": "short-text", "vllm": "vllm"}.get(missing, "evaluate")
         raise EvaluateError(f"{missing} is not installed; say: pip install 'nextlong[{extra}]'") from None

@@ -75,7 +75,7 @@ def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
                     f"import: {written[place]} and {file} are both {values['task']} at {values['length']:,}; leave one out"
                 )
             place.parent.mkdir(exist_ok=True)
-            store.write_json(place, values)
+            results.write(place, values)
             written[place] = file
     identity = {"kind": "helmet", "name": models[0], "label": label}
     store.write_json(
@@ -135,7 +135,7 @@ def _values(task: Task, length: int, score: float, metric: str, record: Json, fi
         "length": length,
         "score": score,
         "scores": {metric: score},
-        "asked": len(record.get("data", [])),
+        "n": len(record.get("data", [])),
         "refused": 0,
         "imported_from": file.name,
         "fingerprint": results.fingerprint({"imported": record["args"], "metrics": record["averaged_metrics"]}),

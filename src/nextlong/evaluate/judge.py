@@ -108,12 +108,16 @@ def _scores(text: str) -> Json:
             continue
         fluency, correctness = scores.get("fluency"), scores.get("correctness")
         if fluency in (0, 1) and correctness in (0, 1, 2, 3):
-            return {"fluency": int(fluency), "correctness": int(correctness)}
-    return {"fluency": None, "correctness": None}
+            return {
+                "fluency": int(fluency),
+                "correctness": int(correctness),
+                "share": fluency * correctness / _MOST,
+            }
+    return {"fluency": None, "correctness": None, "share": None}
 
 
 def _finish(result: Result, server: Server, answered: Sequence[Json], partial: Partial) -> str:
-    read = [one["fluency"] * one["correctness"] for one in partial.samples if one["fluency"] is not None]
+    read = [one["share"] for one in partial.samples if one["share"] is not None]
     if not read:
         raise EvaluateError(
             f"--judge {server.name}: none of its {len(answered)} judgements ends with fluency and correctness as JSON, "
@@ -124,8 +128,8 @@ def _finish(result: Result, server: Server, answered: Sequence[Json], partial: P
     for sample in samples:
         if not sample.get("refused"):
             sample["judged"] = next(judged)
-    score = 100 * sum(read) / (_MOST * len(read))
     unread = len(answered) - len(read)
+    score = 100 * sum(read) / (len(samples) - unread)  # a refused question counts as 0
     values = {
         **result.values,
         "metric": JUDGED,
@@ -134,6 +138,6 @@ def _finish(result: Result, server: Server, answered: Sequence[Json], partial: P
         "judge": {"name": server.name, "url": server.options.url, "version": _VERSION, "unread": unread},
         "samples": samples,
     }
-    store.write_json(result.path, values)
+    results.write(result.path, values)
     store.remove_file(partial.path)
     return f"judged by {server.name}" + (f", {unread} judgements could not be read and are left out" if unread else "")

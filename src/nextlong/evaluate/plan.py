@@ -14,7 +14,7 @@ from nextlong.evaluate.asked import Asked, behind_a_server, files_of, is_there, 
 from nextlong.evaluate.asked import check as check_asked
 from nextlong.evaluate.extra import required
 from nextlong.evaluate.lengths import short
-from nextlong.evaluate.models.huggingface import is_here, read_config
+from nextlong.evaluate.models.huggingface import SHARDED, is_here, read_config
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.probes.short import EVERYTHING
 from nextlong.evaluate.results import place_of
@@ -96,7 +96,7 @@ def _planned(asked: Asked, task: Task | Probe, length: int | None, context: int 
 
 
 def _trouble(asked: Asked, task: Task | Probe, length: int | None, context: int | None) -> str:
-    if isinstance(task, Probe) and task.reads == "run" and asked.run is None:
+    if task.reads == "run" and asked.run is None:
         return "missing: --run RUN"
     if context is not None and (length or 0) > context:
         return f"too long: the model's context is {context:,}"
@@ -163,8 +163,11 @@ def device_memory(device: str) -> tuple[str, int]:
     torch = required("torch")
     cuda = torch.cuda
     place = device if device != "auto" else "cuda" if cuda.is_available() else "cpu"
+    if place == SHARDED and cuda.is_available():
+        held = [cuda.get_device_properties(number).total_memory for number in range(cuda.device_count())]
+        return f"{len(held)} GPUs", int(sum(held))
     try:
-        if torch.device(place).type == "cuda":
+        if place != SHARDED and torch.device(place).type == "cuda":
             return place, int(cuda.get_device_properties(place).total_memory)
     except (RuntimeError, AssertionError) as error:  # torch asserts for CUDA
         named = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(cuda.device_count()))])

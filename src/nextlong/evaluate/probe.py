@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.task import Request
 from nextlong.plain_data import Json
+from nextlong.plugins import Plugins
 
 Values = Json
 
@@ -44,9 +45,10 @@ class Probe:
     check_model: Callable[[HuggingFaceModel, Path | None], None] = any_model
 
 
+PROBES: Final = Plugins("probe", "nextlong.evaluate.probes", "PROBE", "nextlong.probes", frozenset())
+
+
 def all_probes() -> Mapping[str, Probe]:
     """Return every probe by its suite."""
-    from nextlong.evaluate.probes import attention, copying, dependency, key_values, short
-
-    probes = (attention.PROBE, copying.PROBE, key_values.PROBE, dependency.PROBE, short.PROBE)
+    probes: list[Probe] = [PROBES.load(name) for name in PROBES.names()]
     return {probe.suite: probe for probe in probes}

@@ -34,6 +34,10 @@ class Progress:
         """Take what is still to be read for each, in tokens; 0 for what is there already or has no length."""
         self._tokens = tokens
 
+    def note(self, text: str) -> None:
+        """Tell something of the whole evaluation."""
+        self._tell(text)
+
     def kept(self, task: str, length: int | None, score: float) -> None:
         """Tell of one that was there already."""
         self._number += 1

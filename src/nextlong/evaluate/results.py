@@ -12,15 +12,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.statistics import Floats, Sampled, Score
 from nextlong.evaluate.task import JSON
 from nextlong.plain_data import Json
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 INDEX: Final = "evaluation.json"
 LENGTHLESS: Final = "any"
 JUDGED: Final = "judged"
@@ -55,6 +59,27 @@ class Result:
         judge = self.values.get("judge")
         return f"judge {judge['name']}" if judge else str(self.values.get("metric"))
 
+    @cached_property
+    def measured(self) -> Score:
+        """The score with the outcome of each question, for its interval and for comparisons."""
+        outcomes, groups = _outcomes(self.values)
+        n, refused = int(self.values.get("n", len(outcomes))), int(self.values.get("refused", 0))
+        return Score.of(Sampled((self.task, self.length), self.score, outcomes, groups, n, refused, self.protocol))
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """What has to be equal where scores are compared."""
+        depends_on = self.values.get("depends_on", {})
+        named = {
+            "n": self.values.get("n"),
+            "seed": depends_on.get("seed"),
+            "version": depends_on.get("version"),
+            "data": depends_on.get("data"),
+            "prompt format": depends_on.get("model", {}).get("prompt_format"),
+            "scored by": self.scored_by,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Results:
@@ -69,13 +94,38 @@ class Results:
         """The label of a report, else the model's short name."""
         return str(self.model.get("label") or Path(str(self.model["name"])).name)
 
-    def score(self, task: str, length: int | None) -> float | None:
-        """Return a task's score at a length, in percent; None where it was not measured."""
-        return next((one.score for one in self.finished if one.task == task and one.length == length), None)
+    def score(self, task: str, length: int | None) -> Score | None:
+        """Return a task's score at a length; None where it was not measured."""
+        return next((one.measured for one in self.finished if one.task == task and one.length == length), None)
 
     def scored_by(self, task: str) -> set[str]:
         """Return what gave a task's scores, over its lengths."""
         return {one.scored_by for one in self.finished if one.task == task}
+
+
+def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
+    """Return each question's outcome in percent and the number of its group, both of shape (n,); empty where they are unknown.
+
+    A refused question counts as 0. A judgement that could not be read is left out, as HELMET does.
+    """
+    if "outcomes" in values:  # a probe's, in the unit of its score
+        return np.array(values["outcomes"], float), np.arange(len(values["outcomes"]))
+    metric = values.get("metric")
+    outcomes: list[float] = []
+    named: dict[Any, int] = {}
+    groups: list[int] = []
+    for number, sample in enumerate(values.get("samples", ())):
+        scored = {} if sample.get("refused") else sample.get("scores", {})
+        value = 0.0 if sample.get("refused") else scored.get(metric)
+        if metric == JUDGED and not sample.get("refused"):
+            value = sample["judged"]["share"]
+            if value is None:
+                continue
+        if value is None:
+            return np.empty(0), np.empty(0, np.int64)
+        outcomes.append(100.0 * float(value))
+        groups.append(named.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(named)))
+    return np.array(outcomes), np.array(groups, np.int64)
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:
@@ -101,6 +151,12 @@ def partial_of(final: Path) -> Path:
 def answered(final: Path) -> int:
     """Return how many samples an earlier run answered of a task that it did not finish."""
     return max(sum(1 for _ in _whole_lines(partial_of(final))) - 1, 0)
+
+
+def write(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a finished file, with the interval of its score; a probe states its own where questions do not give it."""
+    found = Result(path, values).measured.interval if len(_outcomes(values)[0]) else values.get("interval")
+    store.write_json(path, {**values, "interval": found and [round(bound, 4) for bound in found]})
 
 
 def read_finished(path: Path) -> Result:
@@ -169,7 +225,7 @@ class Partial:
     def finish(self, final: Path, values: Mapping[str, JSON]) -> None:
         """Write the finished file, then remove this one."""
         self.close()
-        store.write_json(final, {"format": FORMAT, **values, "samples": self.samples})
+        write(final, {"format": FORMAT, **values, "samples": self.samples})
         self.path.unlink()
 
 

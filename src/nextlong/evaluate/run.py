@@ -55,6 +55,10 @@ def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progres
     model = open_model()
     check(asked, context=model.context)
     todo = pairs(asked)
+    if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
+        progress.note(
+            "the model has a chat template and is asked to continue texts; --prompt-format chat asks it as a chat model"
+        )
     check_probes(todo, asked, model)
     with store.explained(asked.out):
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -149,13 +153,14 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
         seconds = round(time.monotonic() - began, 3)
         about = {
             "nextlong": nextlong.__version__,
+            "engine": model.engine,
             "task": task.name,
             "suite": task.suite,
             "metric": task.metric,
             "length": length,
         }
         partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on, "seconds": seconds})
-        progress.done(float(values["score"]), samples=int(values["asked"]), refused=int(values["refused"]))
+        progress.done(float(values["score"]), samples=int(values["n"]), refused=int(values["refused"]))
     finally:
         partial.close()
 
@@ -174,7 +179,7 @@ def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: 
         "seed": asked.seed,
         "model": identity,
         "data": _hashes(task, length, asked.data),
-        **({"run": _composed(asked.run)} if isinstance(task, Probe) and asked.run else {}),
+        **({"run": _composed(asked.run)} if asked.run and (isinstance(task, Probe) or task.reads == "run") else {}),
     }
 
 
@@ -189,12 +194,23 @@ def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: 
     made = _made(task, request, skip, wanted)
     while group := list(islice(made, model.batch(request.length))):
         fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
-        answers = iter(model.answers(fitting)) if fitting else iter(())
+        answers = iter(_final_answers(model, task, fitting))
         lines: list[dict[str, JSON]] = []
         for sample in group:
             is_asked = sample is not None and any(sample is one for one in fitting)
-            lines.append(_line(task, sample, next(answers)) if is_asked and sample is not None else {"refused": True})
+            lines.append(
+                _line(model, task, sample, next(answers)) if is_asked and sample is not None else {"refused": True}
+            )
         yield lines
+
+
+def _final_answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
+    """Return the answers that are scored: of a task with a follow-up, those to the questions that the first ones make."""
+    answers = list(model.answers(samples)) if samples else []
+    if task.follow_up is None or not answers:
+        return answers
+    asked = [task.follow_up(answer, sample) for answer, sample in zip(answers, samples, strict=True)]
+    return list(model.answers(asked))
 
 
 def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Sample | None]:
@@ -207,15 +223,15 @@ def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Samp
 def fits(model: Model, sample: Sample, request: Request) -> bool:
     """Say whether a sample with its answer is no longer than asked, and than the model reads.
 
-    Lengths count no BOS, as RULER's; the last token of an answer is never read, which leaves room for it.
+    Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
     """
-    fed = model.prompt_tokens(sample) + sample.max_new_tokens - 1
+    fed = len(model.prompts.ids(sample)) + model.prompts.budget(sample) - 1
     return request.fits(sample) and (model.context is None or fed <= model.context)
 
 
-def _line(task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
+def _line(model: Model, task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
     return {
-        "prompt_sha256": results.prompt_hash(sample.text),
+        "prompt_sha256": results.prompt_hash(model.prompts.sent(sample)),
         "answer": answer,
         "references": list(sample.references),
         "scores": dict(task.score(answer, sample)),
@@ -230,12 +246,12 @@ def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
             f"no sample of {task.name} fits {length:,} tokens of this tokenizer, {len(lines)} were refused; "
             "give a greater length, or leave the task out"
         )
-    names = asked[0]["scores"]
-    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(asked) for name in names}
+    # A refused sample counts as 0: a model is not better for what does not fit.
+    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(lines) for name in asked[0]["scores"]}
     return {
         "category": task.category,
         "score": means[task.metric],
         "scores": means,
-        "asked": len(asked),
+        "n": len(lines),
         "refused": len(lines) - len(asked),
     }

@@ -126,6 +126,33 @@ class LongBench(TypedDict):
     length: str
 
 
+class GraphWalk(TypedDict):
+    """GraphWalks'."""
+
+    prompt: Text
+    answer_nodes: list[str]
+    problem_type: str
+
+
+class Mrcr(TypedDict):
+    """OpenAI's MRCR: `prompt` is a conversation, as JSON."""
+
+    prompt: Text
+    answer: Text
+    random_string_to_prepend: Text
+
+
+class NoLiMa(TypedDict):
+    """A needle with its questions, each asked in several tests."""
+
+    id: Text
+    needle: Text
+    questions: Annotated[dict[str, str], Len(1)]
+    tests: Annotated[dict[str, dict[str, Any]], Len(1)]
+    character_set: NotRequired[list[str]]
+    task_template: NotRequired[str]
+
+
 class _SquadQuestion(TypedDict):
     question: Text
     answers: list[TextField]

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from nextlong.evaluate.data import DataFiles
+from nextlong.plugins import Plugins
 
 JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 Scorer = Callable[[str, "Sample"], dict[str, float]]
@@ -25,6 +29,10 @@ class Tokenizer(Protocol):
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The special ids that the tokenizer puts before a text."""
+
     def boundaries(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [start, end) of each token of a text."""
 
@@ -34,7 +42,8 @@ class Sample:
     """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model is asked `prompt` as the user.
 
     `input_ids`, where given, are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but need
-    not be tokenized the same again.
+    not be tokenized the same again. `turns`, where given, are the roles and contents of a conversation, which a chat model is
+    asked as such; `prompt` is the same as one text.
     """
 
     prompt: str
@@ -44,6 +53,7 @@ class Sample:
     stop: str | None = None
     details: Mapping[str, JSON] = field(default_factory=dict)
     input_ids: tuple[int, ...] | None = None
+    turns: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
@@ -68,6 +78,7 @@ class Request:
     samples: int | None = None
     seed: int = 42
     overhead: int = 0
+    run: Path | None = None
     advance: Callable[[int], None] = _untold
 
     @property
@@ -86,8 +97,14 @@ class Task:
     """A named generator of samples with its scorer.
 
     `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
-    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `files` are what it reads at
-    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there.
+    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `usual_length` is the only one
+    that is measured unless the user names lengths. `follow_up` makes of an answer the question whose answer is scored.
+    `files` are what it reads at
+    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there; `reads` says whether
+    it needs the user's run.
+
+    Reports have a table a suite, and one a category with the models side by side. `splits` adds one of the score over parts of
+    the samples: a column's heading, and the detail of a sample with the value that belongs there. `about` is said below it.
     """
 
     name: str
@@ -99,29 +116,39 @@ class Task:
     samples: int
     max_new_tokens: int
     lengths: tuple[int, ...] = ()
+    usual_length: int | None = None
     files: tuple[str, ...] = ()
+    reads: Literal["run", "text"] = "text"
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     version: int = 1
+    follow_up: Callable[[str, Sample], Sample] | None = None
+    splits: tuple[tuple[str, str, JSON], ...] = ()
+    about: str = ""
 
     def needs(self, length: int) -> tuple[str, ...]:
         """Return the files that it reads at a length."""
         return (*self.files, *self.files_at.get(length, ()))
 
 
-_TASKS: dict[str, Task] = {}
+def prompt_of(name: str) -> str:
+    """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
+    return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def register(task: Task) -> Task:
-    """Add a task to the registry. Names are unique."""
-    assert task.name not in _TASKS, task.name
-    _TASKS[task.name] = task
-    return task
+FAMILIES: Final = Plugins("family of tasks", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks", frozenset())
 
 
+@cache
 def all_tasks() -> dict[str, Task]:
-    """Return every task by name, in the order of the report, whichever was imported first."""
-    from nextlong.evaluate import tasks
-
-    tasks.load()
-    return {task.name: task for task in sorted(_TASKS.values(), key=lambda task: tasks.place_of(task.score.__module__))}
+    """Return every task by name, those of other distributions last. Raises PluginError for what is no task or is there twice."""
+    found: dict[str, Task] = {}
+    for family in FAMILIES.names():
+        tasks = FAMILIES.load(family)
+        if not isinstance(tasks, tuple) or not all(isinstance(task, Task) for task in tasks):
+            raise FAMILIES.broken(family, "has no tuple of nextlong.evaluate.task.Task where its entry point points")
+        for task in tasks:
+            if task.name in found:
+                raise FAMILIES.broken(family, f"brings a second task {task.name!r}")
+            found[task.name] = task
+    return found

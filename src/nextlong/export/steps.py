@@ -10,7 +10,7 @@ import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Config, Finished, Step, Task
+from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
 from nextlong.errors import RecipeError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
@@ -18,7 +18,7 @@ from nextlong.export.splits import RowsResult
 from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.results import ShardResult, TokenizerResult
+from nextlong.results import TokenizerResult
 from nextlong.tokens.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
@@ -130,17 +130,15 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         **extra,
     }
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Finished) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
         options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
         origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
         shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
-        return [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
-
-    def close(shards: Sequence[ShardResult]) -> Task:
-        return partial(close_export, name=name, shards=shards)
+        each = [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
+        return Work(each, [Join(range(len(each)), lambda results: partial(close_export, name=name, shards=results))])
 
     result = format_of(name).result
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
@@ -151,7 +149,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         bytes=format_of(name).bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
         tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
     )
-    return Step(step_name(name, split), 5, config, (rows, *read), tasks, result, close=close, estimate=estimate)
+    return Step(step_name(name, split), 5, config, (rows, *read), tasks, result, estimate=estimate)
 
 
 def _shards_of(id_bytes: float) -> float:

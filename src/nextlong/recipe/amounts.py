@@ -13,6 +13,7 @@ _LEAST_FETCH = (
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
+MIN_GAP_CHUNKS = 0.5  # of a mean chunk, that compose.min_gap_tokens: auto asks for (docs/decisions/0003-exact-fit.md)
 SURE_SHARE = 0.5  # of T·E: a document of so few characters hardly turns out to be too long, whatever its language
 TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
 BLOCKS = 16  # tasks, enough that small data sets parallelise …

@@ -19,7 +19,7 @@ Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
 _LEAST_CHUNK_CHARS = 16
-StateName = Annotated[
+VariantName = Annotated[
     str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
 ]  # fit for a file's name, and for RUN@name
 
@@ -127,8 +127,9 @@ class Ingest(Section):
         0.01, description="stop when more than this share of the records cannot be read"
     )
     max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
-    dedup: Literal["exact", "minhash"] = Field(
-        "exact", description="leave out equal documents, or (minhash; needs nextlong[dedup]) nearly equal ones too"
+    dedup: Literal["exact", "normalized", "minhash"] = Field(
+        "exact",
+        description="leave out documents that are equal | equal but for case and white space | nearly equal (nextlong[dedup])",
     )
     dedup_threshold: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8, description="minhash: share of the five-word runs of two documents that makes them nearly equal"
@@ -266,7 +267,13 @@ class Compose(Section):
     )
     fit: Literal["exact", "paper"] = Field(
         "exact",
-        description="exact: share the token budget, cut only the last negative; paper: k by formula, cut at T, drop if shorter",
+        description="exact: share the token budget, cut only a sequence's last negative; paper: k by formula, cut at T, drop "
+        "if shorter",
+    )
+    min_gap_tokens: Positive | Auto = Field(
+        "auto",
+        description="exact: tokens of negatives that stand between two meta-chunks at least; a document whose share of "
+        "target_tokens cannot hold them is dropped; auto: half a mean chunk",
     )
     position: Literal["head", "tail", "random"] = Field(
         "head", description="where a meta-chunk stands among its negatives: head | tail | random"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
@@ -31,8 +31,8 @@ from nextlong.recipe.keys import (
     Positive,
     Ray,
     Section,
-    StateName,
     Tokenizer,
+    VariantName,
 )
 from nextlong.recipe.methods import METHODS
 from nextlong.recipe.presets import preset_path
@@ -48,8 +48,8 @@ class Recipe(Section):
     store: Annotated[Named | None, Operational()] = Field(
         None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
     )
-    name: Annotated[StateName | None, Operational()] = Field(
-        None, description="of this state of run_dir, opened as RUN@name; null: made from the settings that differ"
+    name: Annotated[VariantName | None, Operational()] = Field(
+        None, description="of this variant of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="of every random draw")
     workers: Annotated[Positive | Auto, Operational()] = Field(
@@ -70,6 +70,8 @@ class Recipe(Section):
     compose: Compose = Compose()
     documents: Documents = Documents()
     export: Export = Export()
+    _own: Recipe | None = PrivateAttr(None)
+    _overridden: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _run_dir_on_disk(self) -> Self:
@@ -130,10 +132,20 @@ class Recipe(Section):
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
         """Read a YAML recipe, with what it builds on (`base`), and apply overrides such as `compose.target_tokens=128k`.
 
-        Raises RecipeError naming the file, the key, the value and the cure.
+        A recipe with overrides remembers the file's own settings (`own`), of which it is a variant. Raises RecipeError naming
+        the file, the key, the value and the cure.
         """
         data = read_file(Path(path), init="nextlong init {}", preset=preset_path)
-        return cls.from_dict(data, overrides=overrides, origin=str(path))
+        recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
+        if overrides:
+            try:
+                own: Recipe | None = cls.from_dict(data, origin=str(path))
+            except RecipeError:  # the file leaves a key to --set
+                own = None
+            if own is None or own.identity() != recipe.identity():
+                recipe._own = own
+                recipe._overridden = tuple(dict.fromkeys(override.partition("=")[0] for override in overrides))
+        return recipe
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
@@ -173,6 +185,16 @@ class Recipe(Section):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recipe.from_dict, (self.as_data(),)  # the class may have been made for the methods that it names
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """The keys of the overrides that make it a variant of the recipe's own settings; empty for these settings."""
+        return self._overridden
+
+    @property
+    def own(self) -> Recipe | None:
+        """The recipe's own settings, without overrides; None where they are no valid recipe by themselves."""
+        return self._own if self._overridden else self
 
     @property
     def options(self) -> Section:

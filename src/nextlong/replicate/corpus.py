@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from nextlong.corpus.ingest import content_hash
+from nextlong.corpus.ingest import normalized_hash
 from nextlong.engine import store
 from nextlong.errors import CorpusError
 from nextlong.inputs.files import Part
@@ -88,7 +88,7 @@ def rejects_in_words(rejected: Mapping[str, int]) -> str:
 
 
 def _place(text: str) -> np.uint64:
-    hashes = np.array([content_hash(text.encode("utf-8"))], np.uint64)
+    hashes = np.array([normalized_hash(text.encode("utf-8"))], np.uint64)
     return np.uint64(keyed_hash(hashes, seed=0, stage="held-out")[0])
 
 

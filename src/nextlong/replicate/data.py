@@ -1,7 +1,7 @@
 """Data: training documents → the runs that models are trained and measured on, by the package's own `run` and `sweep`.
 
 OUT/runs/pretraining    standard, short; trains the tokenizer
-OUT/runs/extension      a state for every method and setting; what they have in common is made once
+OUT/runs/extension      a variant for every method and setting; what they have in common is made once
 OUT/runs/held-out       of held-out documents: hard negatives, and random ones, for the dependency probe
 """
 
@@ -111,7 +111,7 @@ def _swept(
             raise CorpusError(f"{variant.name}: {outcome.error}")
         run = Run(f"{variant.recipe.run_dir}@{variant.name}")
         arms.append(
-            Arm(experiment, variant.settings[KEYS[experiment]], str(run.state.named), composed_of(run), outcome.stats)
+            Arm(experiment, variant.settings[KEYS[experiment]], str(run.variant.named), composed_of(run), outcome.stats)
         )
     return arms
 

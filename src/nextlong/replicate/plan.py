@@ -19,7 +19,7 @@ from nextlong.replicate.data import HELD_OUT_NEGATIVES
 from nextlong.replicate.presets import is_only_planned, preset_of
 from nextlong.replicate.recipe import KEYS, Phase, Replication
 from nextlong.report import tables
-from nextlong.train import costs, presets
+from nextlong.train import costs, machines, presets
 from nextlong.train import plan as train_plan
 from nextlong.train.recipe import TrainRecipe
 
@@ -125,13 +125,13 @@ def _paper(recipe: Replication) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         (
-            f"{made.memory.total / 1e9:.0f} GB a GPU, shared by FSDP; disk: "
+            f"{made.memory.total / 1e9:.0f} GB a GPU under FSDP2; disk: "
             f"{sequence_bytes / 2**30:,.0f} GiB of sequences a run, "
             f"{checkpoint / 2**30:,.0f} GiB a checkpoint, {made.sizes.parameters * 2 / 2**30:,.0f} GiB a finished model"
         ),
     )
     reading = _measured_tokens(recipe)
-    per_gpu = costs.DEVICES[training.hardware.device][0] * 1e12 * train_plan.UTILISATION
+    per_gpu = costs.DEVICES[training.hardware.device][0] * 1e12 * machines.UTILISATION
     flops = costs.flops(made.sizes, [recipe.extend.tokens]) / recipe.extend.tokens * _READ_COST * reading
     yield (
         "measuring",
@@ -145,12 +145,12 @@ def _commands(recipe: Replication) -> Iterator[str]:
     yield "  nextlong init data.yaml --preset paper-128k"
     for experiment in recipe.experiments:
         yield f"  nextlong sweep data.yaml --over {KEYS[experiment]}={','.join(map(str, recipe.values(experiment)))}"
-    yield "and for each STATE that `nextlong list RUN` shows and seed SEED (--emit: for another trainer):"
-    yield "  nextlong train init t.yaml --data RUN@STATE --preset paper-128k \\"
+    yield "and for each VARIANT that `nextlong list RUN` shows and seed SEED (--emit: for another trainer):"
+    yield "  nextlong train init t.yaml --data RUN@VARIANT --preset paper-128k \\"
     yield "    --model meta-llama/Meta-Llama-3-8B --set seed=SEED"
     yield f"  torchrun --nnodes {nodes} --nproc-per-node 8 … -m nextlong train t.yaml"
     yield "  nextlong evaluate t/final --suite ruler,needle,helmet,attention,dependency \\"
-    yield "    --lengths 8k..128k --data FOLDER --run RUN@STATE --out results/STATE-SEED"
+    yield "    --lengths 8k..128k --data FOLDER --run RUN@VARIANT --out results/VARIANT-SEED"
     yield "  nextlong evaluate report results/* -o table.html"
 
 
@@ -190,9 +190,7 @@ def _plan(recipe: Replication) -> _Plan:
 def _seconds_a_token(recipe: Replication, phase: Phase, sizes: costs.Sizes, *, where: Literal["here", "H100"]) -> float:
     if where == "H100":
         return (
-            costs.flops(sizes, [phase.tokens])
-            / phase.tokens
-            / (costs.DEVICES["H100"][0] * 1e12 * train_plan.UTILISATION)
+            costs.flops(sizes, [phase.tokens]) / phase.tokens / (costs.DEVICES["H100"][0] * 1e12 * machines.UTILISATION)
         )
     training = TrainRecipe.from_dict(
         {

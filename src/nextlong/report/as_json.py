@@ -57,7 +57,7 @@ def run_of(written: Exported) -> Json:
     (run,) = written.runs
     return {
         "run": str(run.path),
-        "state": run.state.name,
+        "variant": run.variant.name,
         "method": run.recipe.compose.method,
         "sequences": len(run),
         "target_tokens": run.recipe.sequence_tokens,

@@ -111,7 +111,7 @@ def _spoken(key: str) -> str:
 
 
 def _headings(runs: Sequence[str]) -> list[str]:
-    """Return the heading of the names and of each data set; of states named by settings only, their keys and their values."""
+    """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
     names = _short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
@@ -121,7 +121,7 @@ def _headings(runs: Sequence[str]) -> list[str]:
 
 
 def _short_names(runs: Sequence[str]) -> list[str]:
-    """Return the names of runs, RUN or RUN@STATE, without what all have in common."""
+    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
     while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):

@@ -26,6 +26,7 @@ FEATURES: Final = {
     "sentence-transformers": "encoder.model: sentence-transformers:…",
     "quest": "quest's queries by a doc2query model",
     "dedup": "ingest.dedup: minhash",
+    "languages": "keywords of texts without blanks between words (quest)",
     "where": "ingest.sources[].where",
     "web": "WARC and HTML inputs",
     "s3": "s3:// inputs and exports",

@@ -34,6 +34,7 @@ def show(stats: Stats, console: Console) -> None:
         ),
         ("Leaks, which must be 0", _leaks(stats)),
         ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),
+        ("Attention work of the busiest of 2, 4 and 8 devices that share a row, 1 is even", _attention_work(stats)),
         ("Tokens by role", _shares(stats.tokens_by_role, stats.tokens)),
         ("Look before you train", [(warned.name, warned.message) for warned in stats.warnings]),
     ):
@@ -83,8 +84,12 @@ def _yield(stats: Stats) -> Rows:
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
     rows.append(("drawn" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, which are"))
     parts = [("kept", yields.kept), ("spare", yields.spare), ("untried", yields.untried)]
-    parts += [(f"dropped: {reason}", count) for reason, count in yields.dropped.items()] or [("dropped", 0)]
     rows += [(name, f"{count:,}") for name, count in parts]
+    for reason, count in yields.dropped.items():
+        examples = yields.dropped_examples.get(reason, ())
+        rows.append((f"dropped: {reason}", f"{count:,}" + (f", such as {'; '.join(examples)}" if examples else "")))
+    if not yields.dropped:
+        rows.append(("dropped", "0"))
     if stats.cut_off is not None:
         rows.append(("cut off", f"{stats.cut_off.tokens:,} tokens of documents ({stats.cut_off.share:.1%})"))
     if stats.near_copies is not None:
@@ -92,10 +97,37 @@ def _yield(stats: Stats) -> Rows:
         rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
     if stats.near_copy_documents is not None:
         rows.append(("near-copies", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
+    rows += _keywords(stats)
+    if stats.in_parts is not None:
+        split = stats.in_parts
+        rows.append(("in parts", f"{split.in_parts:,} of {split.documents:,} documents ({split.share:.1%})"))
     contaminated = stats.contaminated or {}
     return [
         *rows,
         *((f"contaminated by {file}", f"{counted(count, 'chunk')} left out") for file, count in contaminated.items()),
+    ]
+
+
+def _keywords(stats: Stats) -> Rows:
+    rows = [
+        (f"without keywords in {source}", f"{of.documents - of.with_keywords:,} of {of.documents:,} documents left out")
+        for source, of in (stats.keywords or {}).items()
+    ]
+    if stats.unshared_keywords is not None:
+        rows.append(("unshared keywords", f"{counted(stats.unshared_keywords, 'document')} left out by the method"))
+    return rows
+
+
+def _attention_work(stats: Stats) -> Rows:
+    masks = dict.fromkeys(work.mask for work in stats.attention_work)
+    return [
+        (
+            f"attention: {mask}",
+            ", ".join(
+                f"{work.mean:.2f} (at most {work.worst:.2f})" for work in stats.attention_work if work.mask == mask
+            ),
+        )
+        for mask in masks
     ]
 
 

@@ -18,11 +18,13 @@ from nextlong.results import (
     ContaminatedResult,
     DraftResult,
     IngestResult,
+    KeywordsResult,
     NearDuplicatesResult,
     SelectResult,
 )
 from nextlong.runs import statistics
 from nextlong.runs.row_warnings import of_rows
+from nextlong.runs.stats import with_keywords
 from nextlong.search.index_steps import chosen_in_words
 
 
@@ -34,7 +36,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe, done["compose"]))
     facts = [
-        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(done)}"),
+        ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
         (
@@ -53,10 +55,27 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
         part.near_copy_documents for part in done["draft"].results(DraftResult) if part.near_copy_documents
     ]:
         facts.append(("near-copies", f"{counted(sum(left_out), 'document')} left out by the method"))
+    facts += _keywords(done)
     facts += exported(recipe, done)
     facts += warned(done)
-    facts.append(("look", f"nextlong peek {recipe.run_dir}"))
     return facts
+
+
+def _keywords(done: Finished) -> list[tuple[str, str]]:
+    """Say how many documents are left out because they have no keyword, by source, or none that another one has."""
+    if "keywords" not in done:
+        return []
+    by_source = with_keywords(done["keywords"].results(KeywordsResult))
+    without = [
+        f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
+        for source, of in by_source.items()
+        if of.with_keywords < of.documents
+    ]
+    unshared = sum(part.unshared_keywords or 0 for part in done["draft"].results(DraftResult))
+    return [
+        ("keywords", f"{', '.join(without) or 'no documents'} left out without one"),
+        ("keywords", f"{counted(unshared, 'document')} left out with none that another document has"),
+    ]
 
 
 def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
@@ -116,12 +135,12 @@ def _contamination(done: Finished) -> str:
     return f"{counted(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
-def _why_less(done: Finished) -> str:
+def _why_less(recipe: Recipe, done: Finished) -> str:
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
     near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
     reasons = [
-        (selected.duplicates, "exact duplicate"),
+        (selected.duplicates, f"{'normalized' if recipe.ingest.dedup == 'normalized' else 'exact'} duplicate"),
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),

@@ -1,7 +1,7 @@
 """Sweep: one recipe over a grid of values, in one run directory.
 
-In:  a recipe file and, for each swept key, its values. Out: one state a variant, `RUN@NAME`; and a table.
-The run directory goes on to stand for the state that it stood for before, if there was one, else for the first variant.
+In:  a recipe file and, for each swept key, its values. Out: one variant a grid point, `RUN@NAME`; and a table.
+A grid point with the recipe's own settings is the variant that `RUN` opens; `RUN` is never another point.
 
 Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
 so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
@@ -23,7 +23,7 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artefacts.names import name_for, word
-from nextlong.artefacts.record import State, run_dir_of, store_of
+from nextlong.artefacts.record import Variant, run_dir_of, store_of
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
@@ -49,7 +49,7 @@ class Axis(NamedTuple):
     values: tuple[Any, ...]
 
 
-class Variant(NamedTuple):
+class GridPoint(NamedTuple):
     """One point of the grid: its name, its settings by key, and the recipe they make."""
 
     name: str
@@ -61,7 +61,7 @@ class Variant(NamedTuple):
 class Outcome:
     """What came of a variant: its statistics, or why there are none. `new_seconds` is the work of all workers on new steps."""
 
-    variant: Variant
+    variant: GridPoint
     new_seconds: float
     stats: Stats | None = None
     error: str = ""
@@ -89,13 +89,13 @@ def parse_axis(asked: str) -> Axis:
     return Axis(key, tuple(values))
 
 
-def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[Variant]:
+def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[GridPoint]:
     """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
     recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
     _check_keys(axes)
     if recipe.name is not None:
         raise RecipeError(
-            f"name={recipe.name}: the variants of a sweep are states with names of their own; leave it null"
+            f"name={recipe.name}: the points of a sweep are variants with names of their own; leave it null"
         )
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
@@ -123,7 +123,7 @@ def _check_keys(axes: Sequence[Axis]) -> None:
         raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
 
 
-def _check_names(variants: Sequence[Variant]) -> None:
+def _check_names(variants: Sequence[GridPoint]) -> None:
     names = [variant.name for variant in variants]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -134,9 +134,9 @@ def _label(settings: Json) -> str:
     return " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
 
 
-def _variant(recipe: Recipe, settings: Json) -> Variant:
-    name = name_for(recipe, run_dir_of(recipe), swept=settings)
-    return Variant(name, settings, recipe.model_copy(update={"name": name}))
+def _variant(recipe: Recipe, settings: Json) -> GridPoint:
+    name = name_for(recipe, run_dir_of(recipe))
+    return GridPoint(name, settings, recipe.model_copy(update={"name": name}))
 
 
 class Ahead(NamedTuple):
@@ -148,7 +148,9 @@ class Ahead(NamedTuple):
     to_do: int
 
 
-def ahead(variants: Sequence[Variant], *, tell: Callable[[str], None] = lambda _: None) -> list[Ahead | NextlongError]:
+def ahead(
+    variants: Sequence[GridPoint], *, tell: Callable[[str], None] = lambda _: None
+) -> list[Ahead | NextlongError]:
     """Return what is to be done for each variant, or why it cannot be; inputs that may have changed are hashed, which is told."""
     seen: set[str] = set()
     files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
@@ -175,7 +177,7 @@ def _ahead(
     return Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new))
 
 
-def show_ahead(variants: Sequence[Variant], console: Console) -> None:
+def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
     """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
     table = tables.table()
     table.add_column("variant", overflow="fold")
@@ -192,15 +194,15 @@ def show_ahead(variants: Sequence[Variant], console: Console) -> None:
 
 
 def run_variants(
-    variants: Sequence[Variant],
+    variants: Sequence[GridPoint],
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished, State, pipeline.CarryOut], object] = lambda *_: None,
+    when_done: Callable[[Recipe, Finished, Variant, pipeline.CarryOut], object] = lambda *_: None,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
-    `when_done` gets the recipe, the finished steps and the state of each, while the run directory is this process's own.
+    `when_done` gets the recipe, the finished steps and the variant of each, while the run directory is this process's own.
     """
     for variant in variants:
         run_dir = run_dir_of(variant.recipe)
@@ -210,7 +212,6 @@ def run_variants(
                 variant.recipe,
                 reporter=reporter,
                 changed_inputs=changed_inputs,
-                stands="as-before",
                 when_done=partial(when_done, variant.recipe),
             )
             stats = measure(Run(f"{run_dir}@{variant.name}"))

@@ -99,7 +99,7 @@ def public_recipe(recipe: Recipe) -> str:
     plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
     del plain["store"]
-    del plain["name"]  # several states may share an export
+    del plain["name"]  # several variants may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]

@@ -19,7 +19,7 @@ from nextlong import pipeline
 from nextlong.artefacts import record
 from nextlong.artefacts.names import name_for
 from nextlong.engine import store
-from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RecipeError, RunError
@@ -33,7 +33,7 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
 from nextlong.runs import delivered, statistics
-from nextlong.runs.opened import Run, check_mix, which_state
+from nextlong.runs.opened import Run, check_mix
 from nextlong.runs.statistics import Measured
 from nextlong.tokens.steps import check_eod
 
@@ -59,7 +59,7 @@ def run(
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
     run_dir = record.run_dir_of(recipe)
-    if recipe.export.push is not None and name_for(recipe, run_dir) not in record.state_names(run_dir):
+    if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe, name))
     finished: list[Exported] = []
@@ -67,16 +67,17 @@ def run(
         recipe,
         reporter=reporter,
         changed_inputs=changed_inputs,
-        when_done=lambda done, state, carry_out: finished.append(complete(recipe, done, state, carry_out)),
+        when_done=lambda done, variant, carry_out: finished.append(complete(recipe, done, variant, carry_out)),
     )
     (written,) = finished
     push(written)
     return written
 
 
-def complete(recipe: Recipe, done: Finished, state: record.State, carry_out: pipeline.CarryOut) -> Exported:
-    """Measure the state that a recipe has just made, and put the cards to its exports."""
-    return _with_cards(Exported(recipe, [Run(state.named)], done), carry_out)
+def complete(recipe: Recipe, done: Finished, variant: record.Variant, carry_out: pipeline.CarryOut) -> Exported:
+    """Measure the variant that a recipe has just made, and put the cards to its exports."""
+    own = record.current(variant.run_dir) == variant.name
+    return _with_cards(Exported(recipe, [Run(variant.run_dir if own else variant.named)], done), carry_out)
 
 
 def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
@@ -84,7 +85,7 @@ def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
     if len(written.runs) == 1:
         (run,) = written.runs
         done = carry_out([statistics.statistics_step(run)], known=written.done)
-        record.add_steps(run.state, {statistics.NAME: done[statistics.NAME].folder.name})
+        record.add_steps(run.variant, {statistics.NAME: done[statistics.NAME].folder.name})
         written = written._replace(done=done)
     write_cards(written)
     return written
@@ -102,7 +103,7 @@ def export(
 ) -> Exported:
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
-    A run is a run directory, or one of its states, `RUN@NAME`. `overrides` are `export.key=value`. Several runs are mixed
+    A run is a run directory, or one of its variants, `RUN@NAME`. `overrides` are `export.key=value`. Several runs are mixed
     in the proportions `mix`, counted in sequences or tokens (default: all that there is); the files then lie in the first
     run's directory. What is there already is kept; `stale` says what to do about files of another export that lie at
     `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes of the user.
@@ -110,8 +111,6 @@ def export(
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
-        for note in filter(None, map(which_state, opened)):
-            (reporter or Quiet()).tell(note)
         for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
             store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]
@@ -130,7 +129,7 @@ def export(
             if others:
                 _describe_mix(done["rows"], opened, mix, by)
             else:
-                record.add_steps(first.state, {step.name: done[step.name].folder.name for step in steps})
+                record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
             written = _with_cards(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
@@ -230,7 +229,7 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
         "by": by,
         "runs": [
             {
-                "run": f"{run.path.resolve()}@{run.state.name}",
+                "run": f"{run.path.resolve()}@{run.variant.name}",
                 "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
                 "sequences": len(run),
                 "taken": {

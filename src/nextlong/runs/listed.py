@@ -1,7 +1,7 @@
-"""Listed: the states of a run directory, one a row: what tells them apart, what they hold, and what they weigh.
+"""Listed: the variants of a run directory, one a row: what tells them apart, what they hold, and what they weigh.
 
-In:  a run directory. Out: one `Listed` a state, the oldest first. A folder that several states need counts for each of
-them; `alone_bytes` is what dropping the one state would free.
+In:  a run directory. Out: one `Listed` a variant, the oldest first. A folder that several variants need counts for each of
+them; `alone_bytes` is what dropping the one variant would free.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.artefacts import names, record
-from nextlong.artefacts.record import State
+from nextlong.artefacts.record import Variant
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.plain_data import Json
@@ -20,7 +20,10 @@ from nextlong.plain_data import Json
 
 @dataclass(frozen=True)
 class Listed:
-    """One state; `differs` are the settings that the oldest state has otherwise, `exports` folders by format and split."""
+    """One variant; `differs` are the settings that differ from those that `RUN` opens, else from the oldest variant's.
+
+    `exports` are folders by format and split.
+    """
 
     name: str
     is_current: bool
@@ -33,30 +36,30 @@ class Listed:
     made: str
 
 
-def list_states(run_dir: Path) -> list[Listed]:
-    """Return the states of a run directory, the oldest first. Raises RunError if nothing has finished there."""
-    current = record.find(run_dir).name
-    there = record.states(run_dir)
-    holders = Counter(folder for state in there for folder in set(state.steps.values()))
+def list_variants(run_dir: Path) -> list[Listed]:
+    """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
+    current, there = record.current(run_dir), record.existing(run_dir)
+    base = next((variant for variant in there if variant.name == current), there[0])
+    holders = Counter(folder for variant in there for folder in set(variant.steps.values()))
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
     return [
         Listed(
-            name=state.name,
-            is_current=state.name == current,
-            differs=names.differences(state.recipe, there[0].recipe),
-            sequences=state.sequences,
-            tokens_each=_tokens_each(state),
-            exports={step: folder for step, folder in state.steps.items() if "rows" in inputs_of(run_dir / folder)},
-            bytes=sum(sizes[folder] for folder in set(state.steps.values())),
-            alone_bytes=sum(sizes[folder] for folder in set(state.steps.values()) if holders[folder] == 1),
-            made=state.made,
+            name=variant.name,
+            is_current=variant.name == current,
+            differs=names.differences(variant.recipe, base.recipe),
+            sequences=variant.sequences,
+            tokens_each=_tokens_each(variant),
+            exports={step: folder for step, folder in variant.steps.items() if "rows" in inputs_of(run_dir / folder)},
+            bytes=sum(sizes[folder] for folder in set(variant.steps.values())),
+            alone_bytes=sum(sizes[folder] for folder in set(variant.steps.values()) if holders[folder] == 1),
+            made=variant.made,
         )
-        for state in there
+        for variant in there
     ]
 
 
-def _tokens_each(state: State) -> int | None:
-    config = manifest_of(state.run_dir / state.steps.get("compose", "")).get("config", {})
+def _tokens_each(variant: Variant) -> int | None:
+    config = manifest_of(variant.run_dir / variant.steps.get("compose", "")).get("config", {})
     return config.get("target_tokens") if isinstance(config, Mapping) else None
 
 

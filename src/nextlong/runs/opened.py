@@ -110,30 +110,30 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory, or one of its states, `RUN@NAME`; where none is named, the one that ran last.
+        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings.
 
         Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
         not read: that is for `nextlong verify`.
         """
-        self.state = record.find(run_dir)
-        self.path, self.record = self.state.run_dir, self.state.record
+        self.variant = record.find(run_dir)
+        self.path, self.record = self.variant.run_dir, self.variant.record
         self.is_named = record.split_name(run_dir)[1] is not None
-        self.recipe = _stored_recipe(self.state.recipe, self.record)
+        self.recipe = _stored_recipe(self.variant.recipe, self.record)
         self.steps: dict[str, Done] = {
-            name: open_done(name, self.path / folder, trust="size") for name, folder in self.state.steps.items()
+            name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
         }
-        self.sequences_per_part = self.state.sequences_per_part
+        self.sequences_per_part = self.variant.sequences_per_part
 
     def __str__(self) -> str:
-        """Return what opens it: the run directory, with the state's name where there is more than one."""
-        return self.state.named if self.is_named or self.other_states() else str(self.path)
+        """Return what opens it: the run directory, with the variant's name where there is more than one."""
+        return self.variant.named if self.is_named or self.other_variants() else str(self.path)
 
     def _repr_html_(self) -> str:
         return notebook.run_html(self)
 
-    def other_states(self) -> list[str]:
-        """Return the names of the run directory's other states, the oldest first."""
-        return [name for name in record.state_names(self.path) if name != self.state.name]
+    def other_variants(self) -> list[str]:
+        """Return the names of the run directory's other variants, the oldest first."""
+        return [name for name in record.variant_names(self.path) if name != self.variant.name]
 
     def __len__(self) -> int:
         return sum(self.sequences_per_part)
@@ -217,17 +217,6 @@ def _parsed(kept: NDArray[np.object_]) -> NDArray[np.object_]:
     parsed = np.empty(len(kept), object)
     parsed[:] = [json.loads(line) if line else {} for line in kept]
     return parsed
-
-
-def which_state(run: Run) -> str:
-    """Say which state of a run directory was opened, and which others there are; "" where one was named, or is alone."""
-    others = [] if run.is_named else run.other_states()
-    if not others:
-        return ""
-    return (
-        f"{run.path} holds {len(others) + 1} states; this is {run.state.name}, which ran last, not {', '.join(others)} "
-        f"(name one as {run.path}@{others[0]})"
-    )
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:

@@ -150,6 +150,13 @@ def documents_taken(block: Block) -> NDArray[np.int64]:
     return documents.doc_ids[firsts]
 
 
+def documents_in_parts(block: Block) -> tuple[int, int]:
+    """Return how many of the documents of the sequences stand in parts, with others between, and how many documents there are."""
+    owner = block.of(schemas.DOCUMENT).group_keys
+    parts = np.unique(owner[np.diff(owner, prepend=owner[:1] - 1) != 0], return_counts=True)[1]
+    return int((parts > 1).sum()), len(parts)
+
+
 def _pair_keys(sequence: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
     _, dense = np.unique(ids, return_inverse=True)
     return sequence << 32 | dense

@@ -34,12 +34,12 @@ class Measured(NamedTuple):
 def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
-    tasks = [partial(measure_to, named=run.state.named)]
-    return Step(NAME, 4, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
+    tasks = [partial(measure_to, named=run.variant.named)]
+    return Step(NAME, 5, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:
-    """Measure the state of a run that `named` opens, and write `{out}.statistics.json`."""
+    """Measure the variant of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     measured = stats.measure(run)
     record = {"numbers": card_statistics.statistics(measured), "warnings": list(map(asdict, measured.warnings))}

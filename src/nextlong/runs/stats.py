@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,12 +22,13 @@ from nextlong.artefacts import finished, left_out, lookup
 from nextlong.artefacts.left_out import LeftOut
 from nextlong.artefacts.resolve import Corpus
 from nextlong.artefacts.tokens import TokenStore
-from nextlong.compose.steps import composed_sequences, draw_of, dropped
+from nextlong.compose.steps import composed_sequences, draw_of, dropped, dropped_examples
 from nextlong.methods.base import method_of
 from nextlong.plain_data import Json
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
-from nextlong.runs import spans
+from nextlong.runs import attention_work, spans
+from nextlong.runs.attention_work import RankWork
 from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.cut_off import CutOff, measure_cut_off
 from nextlong.runs.lengths import document_chars
@@ -64,6 +65,33 @@ class Yield:
     untried: int
     short: int
     dropped: dict[str, int]
+    dropped_examples: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class WithKeywords:
+    """Of the `documents` of a source, or of all, so many have a keyword."""
+
+    documents: int
+    with_keywords: int
+
+    @property
+    def share_without(self) -> float:
+        """Return what part of the documents has no keyword."""
+        return 1 - self.with_keywords / max(1, self.documents)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Of `documents`, each counted in every sequence that holds it, so many stand in parts with others in between."""
+
+    in_parts: int
+    documents: int
+
+    @property
+    def share(self) -> float:
+        """Return what part of the documents stands in parts."""
+        return self.in_parts / max(1, self.documents)
 
 
 @dataclass(frozen=True)
@@ -118,6 +146,9 @@ class Stats:
     near_copies: int | None
     repeated_passages: int | None
     near_copy_documents: int | None  # documents that the method itself left out as near-copies
+    keywords: dict[str, WithKeywords] | None  # by source
+    unshared_keywords: int | None  # documents left out because no other has a keyword of theirs
+    in_parts: InParts | None
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
@@ -130,6 +161,7 @@ class Stats:
     distinct_documents: int
     document_chars: Spread | None
     document_chars_histogram: tuple[Bin, ...]
+    attention_work: tuple[RankWork, ...]  # by mask and devices that share a row
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
@@ -145,7 +177,7 @@ class Stats:
 
 def measure(run: Run) -> Stats:
     """Return the statistics of a finished run."""
-    counting = _Counting()
+    counting = _Counting(per_row=(run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1)
     tokens = finished.token_store(run.steps)
     for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
@@ -158,16 +190,18 @@ def measure(run: Run) -> Stats:
 class _Counting:
     """The sums over all blocks so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, per_row: int) -> None:
+        self.attention_work = attention_work.Counting(per_row=per_row)
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
         self.negatives = Negatives()
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
-        self.own_document = self.repeated = 0
+        self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
         self.whole_chars = self.whole_tokens = 0
 
     def add(self, block: Block) -> None:
+        self.attention_work.add(block)
         ranks, scores = spans.ranked_scores(block)
         self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
         self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
@@ -179,6 +213,9 @@ class _Counting:
         self.negatives.add(block)
         self.own_document += spans.own_document_negatives(block)
         self.repeated += spans.repeated_chunks(block)
+        in_parts, documents = spans.documents_in_parts(block)
+        self.in_parts += in_parts
+        self.in_sequences += documents
         np.add.at(self.role_tokens, block.roles, block.lengths)
 
     def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
@@ -236,6 +273,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         near_copies=_counted(part.near_copies for part in drafted),
         repeated_passages=_counted(part.repeated_passages for part in drafted),
         near_copy_documents=_counted(part.near_copy_documents for part in drafted),
+        keywords=_keywords(run),
+        unshared_keywords=_counted(part.unshared_keywords for part in drafted),
+        in_parts=InParts(counting.in_parts, counting.in_sequences)
+        if method.layout == schemas.Layout.INTERLEAVED
+        else None,
         contaminated=_contaminated(run),
         left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
@@ -248,6 +290,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         distinct_documents=len(by_document.counted()[0]),
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
+        attention_work=counting.attention_work.result(),
         steps=step_costs(run),
     )
 
@@ -269,6 +312,7 @@ def _yield(run: Run) -> Yield:
         untried=begun - documents + drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
+        dropped_examples=dropped_examples(run.steps),
     )
 
 
@@ -276,6 +320,19 @@ def _counted(counts: Iterable[int | None]) -> int | None:
     """Return the sum of what tasks counted, None if none of them did."""
     counted = [count for count in counts if count is not None]
     return sum(counted) if counted else None
+
+
+def _keywords(run: Run) -> dict[str, WithKeywords] | None:
+    return with_keywords(run.steps["keywords"].results(KeywordsResult)) if "keywords" in run.steps else None
+
+
+def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
+    """Return for each source how many of its documents have keywords."""
+    documents, found = Counter[str](), Counter[str]()
+    for shard in shards:
+        documents[shard.source] += shard.documents
+        found[shard.source] += shard.with_keywords
+    return {source: WithKeywords(count, found[source]) for source, count in documents.items() if count}
 
 
 def _contaminated(run: Run) -> dict[str, int] | None:

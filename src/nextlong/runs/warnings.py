@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LEAST_META_SHARE: Final = 0.0025
 MOST_META_SHARE: Final = 0.5
+LEAST_DISTANCE: Final = 0.01  # of a sequence, that nine in ten of the distances between meta-chunks have
 MOST_NEAR_IDENTICAL: Final = 0.05
 SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
 SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
@@ -35,6 +36,8 @@ MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_NEAR_COPIES: Final = 0.5  # of all documents
+MOST_WITHOUT_KEYWORDS: Final = 0.05  # of a source's documents
+LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,18 @@ def _low_meta_share(seen: Seen) -> str:
         "are extended, or lower compose.target_tokens"
         if share
         else "no token is of a document that is extended, so nothing depends on anything far back; raise compose.target_tokens"
+    )
+
+
+def _short_distances(seen: Seen) -> str:
+    spread, tokens = seen.stats.distance_tokens, seen.stats.target_tokens
+    is_extended = seen.stats.layout == Layout.EXTENDED
+    if spread is None or not is_extended or spread.p10 >= LEAST_DISTANCE * tokens or _repeats_itself(seen):
+        return ""
+    return (
+        f"one distance in ten between consecutive meta-chunks is {spread.p10:,.0f} tokens or less, "
+        f"{spread.p10 / tokens:.2%} of a sequence: there the parts of a document hardly move apart; raise "
+        "compose.target_tokens, or compose.min_gap_tokens, which drops the documents that have no room for it"
     )
 
 
@@ -284,7 +299,8 @@ def _much_cut_off(seen: Seen) -> str:
 
 def _mostly_too_long(seen: Seen) -> bool:
     dropped = seen.stats.yields.dropped
-    return 2 * dropped.get(DropReason.TOO_LONG, 0) > sum(dropped.values())
+    longer = dropped.get(DropReason.TOO_LONG, 0) + dropped.get(DropReason.TOO_LITTLE_ROOM, 0)
+    return 2 * longer > sum(dropped.values())
 
 
 def _many_near_copies(seen: Seen) -> str:
@@ -294,6 +310,34 @@ def _many_near_copies(seen: Seen) -> str:
     return (
         f"{left_out:,} of the corpus's {documents:,} documents were left out as near-copies of others: the corpus is full of "
         "copies, or of pages that differ in little; set ingest.dedup: minhash to see which, or raise the method's max_similarity"
+    )
+
+
+def _no_keywords(seen: Seen) -> str:
+    without = {
+        source: of for source, of in (seen.stats.keywords or {}).items() if of.share_without > MOST_WITHOUT_KEYWORDS
+    }
+    if not without:
+        return ""
+    names = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}
+    told = ", ".join(
+        f"{of.documents - of.with_keywords:,} of {of.documents:,} of {names.get(source, source)} ({of.share_without:.0%})"
+        for source, of in without.items()
+    )
+    return (
+        f"documents without a keyword stand in no sequence: {told}; lower quest.min_keyword_score or min_keyword_chars, or name a "
+        "model that makes queries of such texts (quest.queries)"
+    )
+
+
+def _hardly_in_parts(seen: Seen) -> str:
+    split = seen.stats.in_parts
+    if split is None or split.share >= LEAST_IN_PARTS:
+        return ""
+    return (
+        f"{split.in_parts:,} of the {split.documents:,} documents in the sequences ({split.share:.1%}) stand in more than one "
+        "part, so the data are nearly those of compose.method=standard: a document is cut at its chunks, and most have one; "
+        "lower chunk.max_chars, or take longer documents"
     )
 
 
@@ -308,7 +352,10 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "many-dropped": _many_dropped,
     "much-cut-off": _much_cut_off,
     "many-near-copies": _many_near_copies,
+    "no-keywords": _no_keywords,
+    "hardly-in-parts": _hardly_in_parts,
     "low-meta-share": _low_meta_share,
+    "short-distances": _short_distances,
     "high-meta-share": _high_meta_share,
     "near-identical-negatives": _near_identical,
     "one-source": _one_source,

@@ -79,8 +79,9 @@ def too_long(recipe: Recipe, longer: float, documents: float, *, of: str) -> str
     if not _is_extended(recipe) or longer <= MOST_DROPPED * documents:
         return ""
     return (
-        f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are longer than "
-        f"compose.target_tokens={recipe.compose.target_tokens:,}, so they are left out, and what stays is no fair sample; "
+        f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are too long for "
+        f"compose.target_tokens={recipe.compose.target_tokens:,} with negatives between their chunks, so they are left out, and "
+        "what stays is no fair sample; "
         f"{LONGER}"
     )
 

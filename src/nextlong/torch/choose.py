@@ -6,7 +6,6 @@ Out: `Rows` to read from, and what was left out of them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from nextlong import errors
 from nextlong.artefacts import finished
 from nextlong.artefacts.rows import Rows
 from nextlong.export.rows import Arrangement, SharedChunks, arranged, packed
-from nextlong.runs.opened import Run, check_mix, which_state
+from nextlong.runs.opened import Run, check_mix
 
 Split = Literal["train", "validation"]
 RunLike = str | Path | Run
@@ -44,8 +43,6 @@ def choose(
 ) -> Choice:
     """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
     runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    for note in filter(None, map(which_state, runs)):
-        warnings.warn(note, stacklevel=3)
     _check(
         runs,
         mix=mix,

@@ -30,7 +30,7 @@ _IGNORED: Final = -100  # what PyTorch's cross entropy passes over
 class SequenceDataset(Dataset):  # type: ignore[misc]
     """Rows of one or several runs as a map-style data set; `stream` reads them as an iterable one.
 
-    `run`: a run directory, one of its states (`RUN@NAME`), an opened run, or several.
+    `run`: a run directory, one of its variants (`RUN@NAME`), an opened run, or several.
     A row is a dict of the `columns` asked for, L tokens long:
     `input_ids` int64 (L,); `labels`, the same with −100 at the first token of each sequence, not shifted (transformers
     shifts them; elsewhere the trainer must); `position_ids` int64 (L,), from 0 in each sequence; `cu_seqlens` int32

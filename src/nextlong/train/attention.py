@@ -1,29 +1,32 @@
 """Attention: causal attention within each document of a packed row, without a mask of T × T.
 
-In:  queries, keys and values of one row of T tokens; `cu_seq_lens_q`, int32 (documents + 1,), where its documents begin and end.
+In:  queries, keys and values of one row of T tokens; where its documents begin and end, `document_bounds` as Python integers
+     (documents + 1,), made once a step, and `cu_seq_lens_q`, the same numbers as an int32 tensor on the device.
 Out: the attention output of the row; no token has seen another document.
 
 transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens) and reads the borders from `position_ids`,
 which it does not do with a cache or a 2-D mask. Here the borders are an argument: without them, and with a padding mask or a
 cache, this attention refuses to run.
 
-Kernels: `sdpa` runs `scaled_dot_product_attention` a document at a time, so time and memory grow with the number of documents;
-`flash` is flash-attention's varlen kernel; `flex` is PyTorch's flex attention with a block mask. `auto`: flash or flex on a
-GPU, sdpa elsewhere.
+Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` is
+`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once. `auto`: varlen for packed rows in bfloat16
+on a GPU, else sdpa.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from functools import lru_cache
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME: Final = "nextlong_documents"
-Kernel = Literal["auto", "sdpa", "flash", "flex"]
+Kernel = Literal["auto", "sdpa", "varlen"]
+_NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
 def register(kernel: Kernel = "auto") -> str:
@@ -31,10 +34,9 @@ def register(kernel: Kernel = "auto") -> str:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name = NAME if kernel == "auto" else f"{NAME}_{kernel}"
-    chosen = {"auto": _auto, "sdpa": _sdpa, "flash": _flash, "flex": _flex}[kernel]
 
     def attend(module: torch.nn.Module, query: Any, key: Any, value: Any, _: Any, **given: Any) -> tuple[Any, None]:
-        return _attend(chosen, module, query, key, value, **given), None
+        return _attend(kernel, module, query, key, value, **given), None
 
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, _no_mask)
@@ -50,7 +52,7 @@ def _no_mask(*, q_length: int, kv_length: int, attention_mask: torch.Tensor | No
 
 
 def _attend(
-    kernel: Any,
+    kernel: Kernel,
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -59,99 +61,79 @@ def _attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     cu_seq_lens_q: torch.Tensor | None = None,
+    document_bounds: Sequence[int] | None = None,
     sliding_window: int | None = None,
     **_: Any,
 ) -> torch.Tensor:
     """Return the output, shape (1, T, heads, head size), of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
     if cu_seq_lens_q is None:
         raise ValueError("cu_seq_lens_q is missing: say where each document of the row begins and ends, [0, …, T]")
-    if query.shape[0] != 1 or int(cu_seq_lens_q[-1]) != query.shape[2]:
+    bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
+    if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
         raise ValueError(
             f"rows are given one after the other, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens "
-            f"with documents up to {int(cu_seq_lens_q[-1])}"
+            f"with documents up to {bounds[-1]}"
         )
-    if sliding_window is not None and sliding_window < int(cu_seq_lens_q.diff().max()):
+    longest = max(last - first for first, last in pairwise(bounds))
+    if sliding_window is not None and sliding_window < longest:
         raise ValueError(
             f"{type(module).__name__} slides a window of {sliding_window} tokens, less than a document has"
         )
     device = query.device.type
     if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
-    return cast(torch.Tensor, kernel(query, key, value, cu_seq_lens_q, scaling, dropout))
-
-
-def _auto(query: torch.Tensor, *rest: Any) -> torch.Tensor:
-    if not query.is_cuda:
-        return _sdpa(query, *rest)
-    has_flash = importlib.util.find_spec("flash_attn") and query.dtype in (torch.bfloat16, torch.float16)
-    return (_flash if has_flash else _flex)(query, *rest)
+    is_packed = len(bounds) > 2
+    if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
+        return _varlen(query, key, value, cu_seq_lens_q, longest, scaling, dropout)
+    return _sdpa(query, key, value, bounds, scaling, dropout)
 
 
 def _sdpa(
-    query: Any, key: Any, value: Any, bounds: torch.Tensor, scaling: float | None, dropout: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: Sequence[int],
+    scaling: float | None,
+    dropout: float,
 ) -> torch.Tensor:
-    outputs = [
-        scaled_dot_product_attention(
-            query[:, :, first:last],
-            key[:, :, first:last],
-            value[:, :, first:last],
-            is_causal=True,
-            scale=scaling,
-            dropout_p=dropout,
-            enable_gqa=query.shape[1] != key.shape[1],
-        ).transpose(1, 2)
-        for first, last in pairwise(bounds.tolist())
-    ]
-    return torch.cat(outputs, dim=1)
+    groups = query.shape[1] // key.shape[1]
+    if (
+        groups > 1 and query.is_cuda and query.dtype == torch.float32
+    ):  # its kernels without a T × T matrix share no heads
+        key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+    with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
+        outputs = [
+            scaled_dot_product_attention(
+                query[:, :, first:last],
+                key[:, :, first:last],
+                value[:, :, first:last],
+                is_causal=True,
+                scale=scaling,
+                dropout_p=dropout,
+                enable_gqa=groups > 1,
+            ).transpose(1, 2)
+            for first, last in pairwise(bounds)
+        ]
+    return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
 
-def _flash(
-    query: Any, key: Any, value: Any, bounds: torch.Tensor, scaling: float | None, dropout: float
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    dropout: float,
 ) -> torch.Tensor:
-    from flash_attn import flash_attn_varlen_func
+    from torch.nn.attention.varlen import varlen_attn
 
-    longest = int(bounds.diff().max())
-    tokens = (part[0].transpose(0, 1) for part in (query, key, value))
-    on_device = bounds.to(query.device, torch.int32)
-    out = flash_attn_varlen_func(
-        *tokens, on_device, on_device, longest, longest, dropout_p=dropout, softmax_scale=scaling, causal=True
-    )
-    return cast(torch.Tensor, out[None])
-
-
-def _flex(
-    query: Any, key: Any, value: Any, bounds: torch.Tensor, scaling: float | None, dropout: float
-) -> torch.Tensor:
     if dropout:
         raise ValueError(
-            f"flex attention has no dropout, and this model asks for {dropout}; set attention_dropout to 0"
+            f"varlen attention has no dropout, and this model asks for {dropout}; set attention_dropout to 0"
         )
-    out = _flex_function(query.device.type)(
-        query,
-        key,
-        value,
-        block_mask=_block_mask(tuple(bounds.tolist()), str(query.device)),
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return cast(torch.Tensor, out.transpose(1, 2))
-
-
-@lru_cache(maxsize=1)
-def _flex_function(device: str) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention) if device == "cuda" else flex_attention
-
-
-@lru_cache(maxsize=2)  # one for all layers of a row
-def _block_mask(bounds: tuple[int, ...], device: str) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    lengths = torch.tensor(bounds, device=device).diff()
-    document = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths)
-
-    def sees(_batch: Any, _head: Any, q: Any, k: Any) -> Any:
-        return (document[q] == document[k]) & (q >= k)
-
-    return create_block_mask(sees, None, None, bounds[-1], bounds[-1], device=device)
+    tokens = (part[0].transpose(0, 1) for part in (query, key, value))
+    causal = (-1, 0)
+    out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
+    assert isinstance(out, torch.Tensor)
+    return out[None]

@@ -50,16 +50,11 @@ def latest(out: Path) -> Path | None:
     return max(checkpoints, key=lambda path: int(path.name[5:]), default=None)
 
 
-def save(
-    out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int, rank: int
-) -> None:
-    """Write a checkpoint and delete those beyond the last `keep_last`; called by all ranks, written by the first.
+def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int) -> None:
+    """Write a checkpoint and delete those beyond the last `keep_last`.
 
     Raises RunError where the disk refuses; the checkpoints before it stay.
     """
-    weights, states = _gathered(model, optimizer)
-    if rank:
-        return
     folder = out / FOLDER / f"step-{progress.step:06d}"
     if (folder / RECORD).exists():  # training went on from it and stopped before the next step: only the reason is new
         with explained(folder):
@@ -71,8 +66,8 @@ def save(
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
-            write_model(work, model=model, weights=weights, tokenizer=tokenizer)
-            _write_optimizer(work / _OPTIMIZER, states)
+            write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
+            _write_optimizer(work / _OPTIMIZER, optimizer.state_dict())
             _seal(work, progress)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
@@ -84,21 +79,15 @@ def save(
 
 def write_model(folder: Path, *, model: Any, weights: Mapping[str, torch.Tensor], tokenizer: Any) -> None:
     """Write weights, config and tokenizer as transformers does."""
-    bare = unwrapped(model)
-    tied = getattr(bare, "all_tied_weights_keys", None) or {}
-    bare.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
 
 
 def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
-    """Put weights and optimiser states back, on every rank; return how far the training was. Raises RunError if it is damaged."""
+    """Restore weights and optimizer states; return how far the training was. Raises RunError if it is damaged."""
     from safetensors.torch import load_file
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        set_model_state_dict,
-        set_optimizer_state_dict,
-    )
 
     record = store.read_json(checkpoint / RECORD)
     for name, file in record.pop("files").items():
@@ -113,28 +102,9 @@ def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
         for path in sorted(checkpoint.glob("*model*.safetensors"))
         for name, tensor in load_file(path).items()
     }
-    weights = _named_as_in(model, weights)
-    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
-    states = _read_optimizer(checkpoint / _OPTIMIZER)
-    set_optimizer_state_dict(
-        model, optimizer, states, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True)
-    )
+    model.load_state_dict(_named_as_in(model, weights), strict=False)
+    optimizer.load_state_dict(_read_optimizer(checkpoint / _OPTIMIZER))
     return Progress(**record["progress"])
-
-
-def unwrapped(model: Any) -> Any:
-    """Return the model inside DDP."""
-    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
-
-
-def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return all weights on the CPU, gathered from all ranks; called by all of them."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    gathered: dict[str, torch.Tensor] = get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-    )
-    return gathered
 
 
 def remove_leftovers(out: Path) -> None:
@@ -163,13 +133,6 @@ def explained(where: Path) -> Iterator[None]:
         raise
 
 
-def _gathered(model: Any, optimizer: Any) -> tuple[dict[str, torch.Tensor], Json]:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-    return full_weights(model), get_optimizer_state_dict(model, optimizer, options=options)
-
-
 def _write_optimizer(path: Path, states: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
@@ -194,14 +157,14 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _read_optimizer(path: Path) -> Json:
     from safetensors import safe_open
 
-    state: dict[str, Json] = {}
+    state: dict[int, Json] = {}
     with safe_open(path, framework="pt") as file:
         groups = json.loads(file.metadata()["param_groups"])
         held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         held |= json.loads(file.metadata().get("others", "{}"))
     for name, value in held.items():
         parameter, _, key = name.rpartition("/")
-        state.setdefault(parameter, {})[key] = value
+        state.setdefault(int(parameter), {})[key] = value
     for group in groups:
         group["lr"] = 0.0  # set anew at every step
         group["betas"] = tuple(group["betas"])
@@ -210,7 +173,7 @@ def _read_optimizer(path: Path) -> Json:
 
 def _named_as_in(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Adapters are saved by PEFT without the name that they have in the model."""
-    if not hasattr(unwrapped(model), "peft_config"):
+    if not hasattr(model, "peft_config"):
         return weights
     return {re.sub(r"(lora_[AB])\.weight$", r"\1.default.weight", name): tensor for name, tensor in weights.items()}
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, ROLES
-from nextlong.train.rows import Row, TrainingRows, flat
+from nextlong.train.rows import Row, TrainingRows, flat, on_device
 
 POSITION_BINS: Final = 8
 _NEAREST: Final = 512  # tokens; each distance bin is twice as far as the one before
@@ -45,27 +45,17 @@ class HeldOutLoss:
     distance: dict[str, tuple[float, int]]
 
 
-def measure(model: Any, rows: TrainingRows, *, most: int, rank: int, world_size: int, device: Any) -> HeldOutLoss:
-    """Return the losses of the first `most` rows, shared by the ranks; called by all of them."""
-    count = min(most, len(rows))
-    totals = torch.zeros(2, _GROUPS, dtype=torch.float64)
+def measure(model: Any, rows: TrainingRows, *, most: int, device: torch.device) -> HeldOutLoss:
+    """Return the losses of the first `most` rows."""
+    totals = np.zeros((2, _GROUPS))
     model.eval()
     with torch.no_grad():
-        for first in range(0, count, world_size):
-            number = first + rank
-            row = rows[
-                min(number, count - 1)
-            ]  # ranks of FSDP compute together, so one without a row computes the last again
-            batch = {name: column.to(device) for name, column in flat([row]).items()}
-            losses = model(**batch, per_token=True).loss.double().cpu().numpy()
-            if number < count:
-                totals += torch.from_numpy(_tally(row, losses, longest=rows.source.row_tokens))
+        for number in range(min(most, len(rows))):
+            row = rows[number]
+            losses = model(**on_device(flat([row]), device), per_token=True).loss.double().cpu().numpy()
+            totals += tally(row, losses, longest=rows.source.row_tokens)
     model.train()
-    if world_size > 1:
-        on_device = totals.float().to(device) if device.type == "mps" else totals.to(device)
-        torch.distributed.all_reduce(on_device)
-        totals = on_device.cpu().double()
-    return _means(totals.numpy(), longest=rows.source.row_tokens)
+    return means(totals, longest=rows.source.row_tokens)
 
 
 def groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
@@ -94,8 +84,8 @@ def _distance_groups(spans: NDArray[Any]) -> NDArray[np.int64]:
     return groups
 
 
-def _tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
-    """Return the sums of losses and the tokens of each group, (2, groups)."""
+def tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
+    """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
     is_target = row.labels.numpy() != -100
     totals = np.zeros((2, _GROUPS))
     totals[:, 0] = losses[is_target].sum(), is_target.sum()
@@ -106,7 +96,8 @@ def _tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np
     return totals
 
 
-def _means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
+def means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
+    """Return the mean losses of added tallies."""
     sums, counts = totals
     edges = [longest * place // POSITION_BINS for place in range(POSITION_BINS + 1)]
     positions = [f"{first}–{last}" for first, last in pairwise(edges)]

@@ -4,13 +4,14 @@ In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
 A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from
-the number, so a training that was killed goes on bit for bit where its last checkpoint is (a CPU, as many threads and ranks).
+the number, so a training that was killed goes on bit for bit where its last checkpoint is (on a CPU with as many threads).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,14 +22,16 @@ import torch
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.plain_data import Json
-from nextlong.train import checkpoint, held_out, ranks
+from nextlong.train import checkpoint, held_out
 from nextlong.train.batches import Plan
+from nextlong.train.device import autocast
 from nextlong.train.metrics import Metrics
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import TrainingRows, flat
+from nextlong.train.rows import TrainingRows, flat, on_device
 from nextlong.train.schedule import learning_rate
 
 _SPIKE_WINDOW = 20
+Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Engine:
     """What a step needs."""
 
     recipe: TrainRecipe
-    accelerator: Any
+    device: torch.device
     model: Any
     optimizer: Any
     tokenizer: Any
@@ -70,8 +73,8 @@ def run(engine: Engine, metrics: Metrics, *, first_step: int, report: Callable[[
     recipe = engine.recipe
     if first_step == 0:
         _measure(engine, metrics, 0)
-    for number in range(first_step + 1, recipe.training.steps + 1):
-        done = _step(engine, number)
+    for number, batches in _prefetched(engine, first_step):
+        done = _step(engine, number, batches)
         metrics.step(done)
         report(done)
         is_last = number == recipe.training.steps
@@ -96,23 +99,20 @@ def save(engine: Engine, step: int, *, reason: str | None = None) -> None:
         engine.out,
         progress,
         model=engine.model,
-        optimizer=engine.optimizer.optimizer,
+        optimizer=engine.optimizer,
         tokenizer=engine.tokenizer,
         keep_last=engine.recipe.checkpoints.keep_last,
-        rank=engine.accelerator.process_index,
     )
-    engine.accelerator.wait_for_everyone()
 
 
-def _step(engine: Engine, number: int) -> Step:
-    started, accelerator, training = time.perf_counter(), engine.accelerator, engine.recipe.training
-    torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009 + accelerator.process_index)  # of dropout
+def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
+    started, training = time.perf_counter(), engine.recipe.training
+    torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009)  # of dropout
     lr = learning_rate(number, training)
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
-    loss, tokens = _gradients(engine, number)
-    norm = accelerator.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf"))
-    norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    loss, tokens = _gradients(engine, batches)
+    norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
     if reason := _sickness(engine, number, loss, norm):
         engine.optimizer.zero_grad(set_to_none=True)
         save(engine, number - 1, reason=reason)
@@ -128,22 +128,38 @@ def _step(engine: Engine, number: int) -> Step:
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
-def _gradients(engine: Engine, number: int) -> tuple[float, int]:
-    """Compute the gradient of the mean over the step's predicted tokens of all ranks; return that mean, and the tokens read."""
-    accelerator = engine.accelerator
-    numbers = engine.plan.micro_batches(number - 1, rank=accelerator.process_index)
-    batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
-    items = ranks.total(accelerator, sum(int((batch["labels"] != -100).sum()) for batch in batches))
-    share = items / accelerator.num_processes  # ranks' gradients are averaged, and are to be summed
-    total = 0.0
-    for place, batch in enumerate(batches, start=1):
-        with ranks.without_sync(accelerator, engine.model, is_last=place == len(batches)):
-            on_device = {name: column.to(accelerator.device) for name, column in batch.items()}
-            loss = engine.model(**on_device, num_items_in_batch=share).loss
-            accelerator.backward(loss)
-        total += float(loss.detach())
-    tokens = sum(batch["labels"].shape[1] for batch in batches)
-    return ranks.total(accelerator, total / accelerator.num_processes), round(ranks.total(accelerator, tokens))
+def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
+    """Compute the gradient of the mean loss over the step's predicted tokens; return that mean, and the tokens read."""
+    items = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    total = torch.zeros((), device=engine.device)
+    for batch in batches:
+        with autocast(engine.recipe, engine.device):
+            loss = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
+        loss.backward()
+        total += loss.detach()
+    return float(total), sum(batch["labels"].shape[1] for batch in batches)
+
+
+def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
+
+    def read(number: int) -> list[Batch]:
+        numbers = engine.plan.micro_batches(number - 1)
+        batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
+        if engine.device.type != "cuda":
+            return batches
+        return [{name: _pinned(column) for name, column in batch.items()} for batch in batches]
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = None
+        for number in range(first_step + 1, engine.recipe.training.steps + 1):
+            batches = (coming or reader.submit(read, number)).result()
+            coming = reader.submit(read, number + 1) if number < engine.recipe.training.steps else None
+            yield number, batches
+
+
+def _pinned(column: Any) -> Any:
+    return column.pin_memory() if isinstance(column, torch.Tensor) else column
 
 
 def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | None:
@@ -161,15 +177,9 @@ def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | No
 def _measure(engine: Engine, metrics: Metrics, step: int) -> None:
     if engine.held_out_rows is None:
         return
-    accelerator = engine.accelerator
-    with accelerator.autocast():
+    with autocast(engine.recipe, engine.device):
         measured = held_out.measure(
-            engine.model,
-            engine.held_out_rows,
-            most=engine.recipe.held_out.rows,
-            rank=accelerator.process_index,
-            world_size=accelerator.num_processes,
-            device=accelerator.device,
+            engine.model, engine.held_out_rows, most=engine.recipe.held_out.rows, device=engine.device
         )
     metrics.held_out(step, measured)
 
@@ -184,7 +194,7 @@ def resume(engine: Engine) -> int:
         return 0
     record = store.read_json(folder / checkpoint.RECORD)["progress"]
     _check_same(engine, record, folder)
-    progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer.optimizer)
+    progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
     engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
     return progress.step
 

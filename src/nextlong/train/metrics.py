@@ -25,12 +25,10 @@ STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 
 
 class Metrics:
-    """The logs of one training; only the first rank writes."""
+    """The logs of one training."""
 
-    def __init__(self, out: Path, watch: Watch, *, first_step: int, rank: int) -> None:
-        self._out, self._is_writer, self._boards = out, rank == 0, []
-        if not self._is_writer:
-            return
+    def __init__(self, out: Path, watch: Watch, *, first_step: int) -> None:
+        self._out = out
         for name in (STEPS, HELD_OUT):
             _keep_up_to(out / name, first_step)
         self._boards = _boards(out, watch, first_step=first_step)
@@ -54,7 +52,7 @@ class Metrics:
         """Bring everything to the disk; called before a checkpoint, which is never ahead of the logs."""
         for name in (STEPS, HELD_OUT):
             path = self._out / name
-            if self._is_writer and path.exists():
+            if path.exists():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
 
@@ -64,9 +62,8 @@ class Metrics:
             board.close()
 
     def _append(self, name: str, row: Logged) -> None:
-        if self._is_writer:
-            with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
     def _show(self, step: int, values: dict[str, float]) -> None:
         for board in self._boards:

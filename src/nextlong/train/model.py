@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,6 +16,8 @@ from nextlong.errors import RecipeError, TokenizerError
 from nextlong.model_names import first_sentence, why_no_model
 from nextlong.train import attention, fused_loss, loss, rope
 from nextlong.train.recipe import TrainRecipe
+
+COMPILER: Final = "inductor"
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
     rope.check_base(model)
     said.append(install_loss(recipe, model, device=device))
     if recipe.memory.checkpointing != "none":
-        model.activation_checkpointing_enable(
-            activation_checkpointing_kwargs={"use_reentrant": False}, offload=recipe.memory.checkpointing == "offload"
-        )
+        with_checkpointing(model, offload=recipe.memory.checkpointing == "offload")
+    if recipe.compile == "on":
+        for layer in model.get_decoder().layers:
+            layer.compile(backend=COMPILER)
     if recipe.model.lora_rank is not None:
-        model = _with_adapters(model, recipe)
+        model = with_adapters(model, recipe)
     return Made(model, said)
 
 
@@ -105,7 +108,13 @@ def _weights(recipe: TrainRecipe, config: Any) -> Any:
         ) from None
 
 
-def _with_adapters(model: Any, recipe: TrainRecipe) -> Any:
+def with_checkpointing(model: Any, *, offload: bool) -> None:
+    """Let the model keep only the inputs of its layers for the backward pass, in the main memory where `offload`."""
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
+
+
+def with_adapters(model: Any, recipe: TrainRecipe) -> Any:
+    """Return the model with LoRA adapters, which alone are trained. Raises RecipeError where PEFT is missing."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.console import Console
@@ -23,12 +23,10 @@ from nextlong.plain_data import Json
 from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.rng import rng_for
-from nextlong.train import costs
+from nextlong.train import costs, machines, memory
 from nextlong.train.batches import plan_batches
 from nextlong.train.recipe import TrainRecipe
 
-# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h for 512K (128 H100), to within 10 %.
-UTILISATION: Final = 0.195
 _DRAWN_STEPS: Final = 200
 _PROBE_SECONDS: Final = 20.0
 _MOST_PASSES: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
@@ -39,7 +37,7 @@ class Plan:
     """What a training will take, and what the seconds are based on."""
 
     sizes: costs.Sizes
-    memory: costs.Memory
+    memory: memory.Memory  # of each device
     flops: float  # of the whole training
     seconds: float
     basis: str
@@ -67,9 +65,18 @@ def plan(recipe: TrainRecipe, config: Any, documents: Sequence[Sequence[int]]) -
     else:
         waited_for = _slowest(of_rows, groups=groups, rows=rows_per_step // groups, seed=recipe.seed)
         peak = costs.DEVICES[hardware.device][0] * 1e12
-        seconds = waited_for / hardware.ranks_per_row / (peak * UTILISATION) * recipe.training.steps
-        basis = f"{UTILISATION:.1%} of their peak, as the paper's two trainings had; steps wait for the longest row"
-    return Plan(sizes, costs.memory(sizes, recipe, row_tokens=row_tokens, ranks=hardware.count), total, seconds, basis)
+        seconds = waited_for / hardware.ranks_per_row / (peak * machines.UTILISATION) * recipe.training.steps
+        basis = f"{machines.UTILISATION:.1%} of their peak, as the paper's two trainings had; steps wait for the longest row"
+    return Plan(sizes, _memory(recipe, config, sizes, documents), total, seconds, basis)
+
+
+def _memory(recipe: TrainRecipe, config: Any, sizes: costs.Sizes, documents: Sequence[Sequence[int]]) -> memory.Memory:
+    """Return the peak memory of each device: of the longest row on one, of its share under torchtitan on several."""
+    hardware, longest = recipe.hardware, max(documents, key=sum)
+    if hardware.count == 1:
+        return memory.forecast(recipe, config, longest)
+    split = machines.split_forecast(recipe, config, sum(longest) // hardware.ranks_per_row)
+    return machines.sharded(split, sizes, hardware.count)
 
 
 def _slowest(of_rows: Sequence[float], *, groups: int, rows: int, seed: int) -> float:
@@ -129,6 +136,7 @@ class Planned:
     """A plan, the rows that it is for, and what was decided on the way, in words."""
 
     recipe: TrainRecipe
+    config: Any
     plan: Plan
     rows: int
     row_tokens: int
@@ -145,6 +153,10 @@ class Planned:
             "Make more sequences, or lower training.steps"
         )
 
+    def machines(self) -> list[machines.Case]:
+        """Return the cases of the table of machines and row lengths."""
+        return list(machines.cases(self.recipe, self.config))
+
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
         plan, training = self.plan, self.recipe.training
@@ -155,7 +167,9 @@ class Planned:
             "passes": self.passes,
             "steps": training.steps,
             "tokens": training.tokens_per_step * training.steps,
-            "memory_bytes": asdict(plan.memory) | {"total": plan.memory.total},
+            "memory_bytes": machines.parts_of(plan.memory),
+            "layer_bytes": dict(plan.memory.kinds),
+            "machines": [case.as_json() for case in self.machines()],
             "flops": plan.flops,
             "seconds": plan.seconds,
             "basis": plan.basis,
@@ -169,8 +183,8 @@ def planned(recipe: TrainRecipe) -> Planned:
     Raises RecipeError or CorpusError for steps that training would refuse.
     """
     from nextlong.train import model, rope
+    from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
     from nextlong.train.rows import TrainingRows, source_of
-    from nextlong.train.start import run_tokenizer_of, vocabulary_of
 
     run_tokenizer = run_tokenizer_of(recipe.data)
     config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))
@@ -181,7 +195,6 @@ def planned(recipe: TrainRecipe) -> Planned:
         row_tokens=recipe.data.pack or rows.source.row_tokens,
         tokens_per_step=recipe.training.tokens_per_step,
         micro_batch_rows=recipe.training.micro_batch_rows,
-        world_size=1,  # how the ranks of `hardware` share a step is checked by `plan`
         seed=recipe.seed,
     )
     said = rope.set_base(
@@ -190,7 +203,7 @@ def planned(recipe: TrainRecipe) -> Planned:
     documents = [rows[row].bounds.diff().tolist() for row in range(min(len(rows), 64))]
     row_tokens = max(sum(lengths) for lengths in documents)
     passes = math.ceil(batches.epoch(recipe.training.steps) * 100) / 100
-    return Planned(recipe, plan(recipe, config, documents), len(rows), row_tokens, passes, said)
+    return Planned(recipe, config, plan(recipe, config, documents), len(rows), row_tokens, passes, said)
 
 
 def show(recipe: TrainRecipe, console: Console) -> None:
@@ -199,12 +212,13 @@ def show(recipe: TrainRecipe, console: Console) -> None:
     for line in plan.said:
         tables.say(line, console)
     tables.show_facts(facts(plan), console)
+    machines.show(plan.machines(), recipe, console)
 
 
 def facts(whole_plan: Planned) -> list[tuple[str, str]]:
     """Return the plan in words, as (name, value)."""
     recipe, plan = whole_plan.recipe, whole_plan.plan
-    memory, hardware, training = plan.memory, recipe.hardware, recipe.training
+    held, hardware, training = plan.memory, recipe.hardware, recipe.training
     tokens = training.tokens_per_step * training.steps
     hours = plan.seconds / 3600
     where = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
@@ -218,15 +232,19 @@ def facts(whole_plan: Planned) -> list[tuple[str, str]]:
         ),
         (
             "memory",
-            f"{memory.total / 1e9:.1f} GB a GPU: {memory.weights_and_states / 1e9:.1f} weights, gradients and states, "
-            f"{memory.layer_inputs / 1e9:.1f} kept of layers, {memory.one_layer / 1e9:.1f} one layer, "
-            f"{memory.loss_block / 1e9:.1f} loss",
+            f"{held.total / 1e9:.1f} GB a device: {held.weights / 1e9:.1f} weights, {held.gradients / 1e9:.1f} gradients, "
+            f"{held.states / 1e9:.1f} optimizer states, {held.activations / 1e9:.1f} activations",
+        ),
+        (
+            "one layer",
+            ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in held.kinds.items())
+            + " while it is differentiated",
         ),
         ("operations", f"{plan.flops:.2e} FLOPs, {plan.flops / tokens:.2e} a token"),
         ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{plan.seconds:.0f} s'} on {where} ({plan.basis})"),
     ]
-    if hardware.device != "this" and memory.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
-        from nextlong.train.ranks import memory_knob
+    if hardware.device != "this" and held.total > (have := costs.DEVICES[hardware.device][1] * 1e9):
+        from nextlong.train.device import memory_knob
 
         shown.append(("too large", f"{hardware.device} has {have / 1e9:.0f} GB; {memory_knob(recipe)}"))
     if whole_plan.warning:

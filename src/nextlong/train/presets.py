@@ -19,7 +19,6 @@ APPENDIX: Final = "paper, appendix C.2"
 SCRIPT: Final = "the authors' released script for 512K"
 PROLONG: Final = "ProLong's train_sft.sh, which the paper follows (section 5.2)"
 OURS: Final = "ours: what the engine needs"
-SHARED: Final = "ours: states of eight billion weights are more than one GPU holds"
 DEMO: Final = "ours: two minutes on two cores"
 
 
@@ -50,7 +49,6 @@ _128K: Final = {
     "data.validation": Sourced(0.0, f"{SECTION_4}: all 32,000 sequences are trained on, once"),
     "hardware.device": Sourced("H100", TABLE_128K),
     "hardware.count": Sourced(64, TABLE_128K),
-    "memory.shard": Sourced("fsdp2", SHARED),
     "hardware.ranks_per_row": Sourced(2, "ours: 64 GPUs for 32 rows a step"),
 }
 _512K: Final = {
@@ -68,7 +66,6 @@ _512K: Final = {
     "data.validation": Sourced(0.0, "the paper names none"),
     "hardware.device": Sourced("H100", TABLE_512K),
     "hardware.count": Sourced(128, TABLE_512K),
-    "memory.shard": Sourced("fsdp2", SHARED),
     "hardware.ranks_per_row": Sourced(8, f"{SCRIPT}: seq_parallel_size"),
 }
 _SFT: Final = {
@@ -80,7 +77,6 @@ _SFT: Final = {
     "training.tokens_per_step": Sourced(4_194_304, f"{PROLONG}: 64 rows of 65,536"),
     "attention": Sourced("sequence", f"{PROLONG}: a conversation sees itself alone"),
     "data.pack": Sourced(65_536, PROLONG),
-    "memory.shard": Sourced("fsdp2", SHARED),
     "data.validation": Sourced(0.0, PROLONG),
 }
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from nextlong.errors import RunError
 from nextlong.report import tables
+from nextlong.train.device import autocast, here
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import Row, TrainingRows, source_of
 
@@ -71,7 +72,7 @@ def _outputs(model: Any, input_ids: torch.Tensor, bounds: Sequence[int]) -> torc
 def measured(recipe: TrainRecipe) -> Iterator[Changed]:
     """Change some documents of a packed row of the recipe, one after the other; yield nothing where every row is one document."""
     from nextlong.train import model
-    from nextlong.train.start import run_tokenizer_of, vocabulary_of
+    from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
 
     run_tokenizer = run_tokenizer_of(recipe.data)
     tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer) if recipe.data.chat else None
@@ -79,16 +80,10 @@ def measured(recipe: TrainRecipe) -> Iterator[Changed]:
     row = next((one for one in map(rows.__getitem__, range(min(len(rows), _LOOKED_AT))) if len(one.bounds) > 2), None)
     if row is None:
         return
-    device = _device()
+    device = here()
     made = model.make(recipe, longest=rows.longest_document, vocabulary=vocabulary_of(run_tokenizer), device=device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=recipe.training.precision == "bf16"):
+    with autocast(recipe, device):
         yield from _in_row(made.model.to(device), row, device)
-
-
-def _device() -> torch.device:
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    assert device is not None
-    return device
 
 
 def _in_row(model: Any, row: Row, device: torch.device) -> Iterator[Changed]:
@@ -123,7 +118,7 @@ def check(recipe: TrainRecipe, leaks: Sequence[Changed]) -> None:
     if not any(one.moved_outside or not one.moved_inside for one in leaks):
         return
     kernel = recipe.attention_kernel
-    is_sdpa = kernel == "sdpa" or (kernel == "auto" and _device().type != "cuda")
+    is_sdpa = kernel == "sdpa" or (kernel == "auto" and here().type != "cuda")
     cure = "train nothing with it" if is_sdpa else "set attention_kernel=sdpa"
     raise RunError(
         f"attention ({'sdpa' if is_sdpa else kernel}) does not keep documents apart here; {cure}, and please report it with the "

@@ -108,8 +108,8 @@ class Training(Section):
     """Steps, learning rate, optimiser."""
 
     steps: Positive = 100
-    tokens_per_step: PositiveLength = Field(131_072, description="of all ranks together")
-    micro_batch_rows: Positive = Field(1, description="rows a rank computes at once; does not change the result")
+    tokens_per_step: PositiveLength = Field(131_072, description="of all devices together")
+    micro_batch_rows: Positive = Field(1, description="rows computed at once; does not change the result")
     lr: Annotated[float, Field(gt=0)] = 1e-5
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="of lr, where the schedule ends")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -139,27 +139,7 @@ class Memory(Section):
     optimizer: Literal["adamw", "adamw-8bit"] = Field(
         "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
     )
-    shard: Literal["none", "fsdp2"] = Field("none", description="fsdp2: weights and states are shared by the ranks")
-    offload: Literal["none", "cpu"] = Field(
-        "none", description="cpu: with fsdp2, weights and states rest in the main memory"
-    )
     loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are held at a time")
-    context_parallel: Annotated[int, Field(ge=1)] = Field(
-        1, description="ranks that share one row; only other engines, see the docs"
-    )
-
-    @model_validator(mode="after")
-    def _keeps_documents_apart(self) -> Self:
-        if self.context_parallel > 1:
-            raise ValueError(
-                f"memory.context_parallel={self.context_parallel}: accelerate's context parallelism drops the document "
-                "mask in silence, so documents of a packed row would see each other; train with memory.shard=fsdp2 and "
-                "memory.checkpointing=offload, or hand over to an engine that keeps it: --emit torchtitan, axolotl, prolong "
-                "or megatron"
-            )
-        if self.offload == "cpu" and self.shard == "none":
-            raise ValueError("memory.offload=cpu works with memory.shard=fsdp2; set it, or leave offload at none")
-        return self
 
 
 class Checkpoints(Section):
@@ -186,14 +166,24 @@ class Watch(Section):
 
 
 class Hardware(Section):
-    """What --dry-run plans for."""
+    """What to train on: --dry-run plans for it, and more than one device is trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="this: measured here, on this machine"
+        "this", description="for --dry-run; this: measured here, on this machine"
     )
-    count: Positive = 1
-    ranks_per_row: Positive = Field(
-        1, description="context or sequence parallel ranks that share a row, as set in the training engine"
+    count: Positive = Field(1, description="devices in all; more than one: --engine torchtitan")
+    ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
+
+
+class Torchtitan(Section):
+    """What the engine torchtitan is asked for beyond the keys above."""
+
+    float8: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: matrices multiply in 8 bits (needs torchao, H100 or later)"
+    )
+    options: tuple[str, ...] = Field(
+        (),
+        description='of its own command line, such as ["--profiler.enable_profiling"]; they override what the recipe says',
     )
 
 
@@ -234,7 +224,12 @@ class TrainRecipe(RecipeFile):
         description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
         "whole row; a NExtLong sequence is one document in any case",
     )
-    attention_kernel: Literal["auto", "sdpa", "flash", "flex"] = "auto"
+    attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
+        "auto", description="auto: torch's varlen attention for packed rows in bf16 on a GPU, else sdpa by document"
+    )
+    compile: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
+        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compiling"
+    )
     loss_kernel: Literal["auto", "blocks", "liger"] = Field(
         "auto",
         description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
@@ -245,20 +240,12 @@ class TrainRecipe(RecipeFile):
     held_out: HeldOut = HeldOut()
     watch: Watch = Watch()
     hardware: Hardware = Hardware()
+    torchtitan: Torchtitan = Torchtitan()
 
     def trained_keys(self) -> Json:
         """Return the keys that decide which weights come out; the others may change between a kill and going on."""
         everything = self.model_dump(mode="json")
         return {key: everything[key] for key in _DECIDING} | {"memory": {"optimizer": self.memory.optimizer}}
-
-    @model_validator(mode="after")
-    def _adapters_are_whole(self) -> Self:
-        if self.model.lora_rank and self.memory.shard == "fsdp2":
-            raise ValueError(
-                f"model.lora_rank={self.model.lora_rank} with memory.shard=fsdp2: adapters are merged into whole weights at the "
-                "end, and no rank has them; set memory.shard=none, or leave model.lora_rank out"
-            )
-        return self
 
 
 _DECIDING: Final = ("seed", "data", "model", "attention", "training")

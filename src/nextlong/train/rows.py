@@ -6,7 +6,7 @@ Out: `Row`s: ids, labels (−100 at the first token of a document), positions fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -137,15 +137,27 @@ class TrainingRows:
         return Row(_tensor(ids), _tensor(labels), _tensor(positions), torch.from_numpy(bounds.astype(np.int32)), spans)
 
 
-def flat(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Lay rows end to end: columns (1, all tokens), and `cu_seq_lens_q` counting through all."""
+def flat(rows: Sequence[Row]) -> dict[str, Any]:
+    """Lay rows end to end: columns (1, all tokens), and where the documents begin and end, counting through all rows.
+
+    The borders are given as Python integers, too (`document_bounds`), so that no layer waits for the device to read them.
+    """
     firsts = np.cumsum([0, *(len(row.input_ids) for row in rows)]).tolist()
     bounds = [row.bounds[1:] + first for row, first in zip(rows, firsts, strict=False)]
+    ends = torch.cat([torch.zeros(1, dtype=torch.int32), *bounds]).to(torch.int32)
     return {
         "input_ids": torch.cat([row.input_ids for row in rows])[None],
         "labels": torch.cat([row.labels for row in rows])[None],
         "position_ids": torch.cat([row.position_ids for row in rows])[None],
-        "cu_seq_lens_q": torch.cat([torch.zeros(1, dtype=torch.int32), *bounds]).to(torch.int32),
+        "cu_seq_lens_q": ends,
+        "document_bounds": tuple(ends.tolist()),
+    }
+
+
+def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a batch with its tensors on a device."""
+    return {
+        name: one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one for name, one in batch.items()
     }
 
 

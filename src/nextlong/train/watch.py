@@ -30,7 +30,7 @@ class Watcher:
         self._engine, self._console = engine, console
         self._steps: list[Step] = []
         self._live: Live | None = None
-        self._peak = peak_flops(engine.accelerator.device)
+        self._peak = peak_flops(engine.device)
         self._flops_per_token = _flops_per_token(engine)
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Watcher:
         steps = self._engine.recipe.training.steps
         seconds = sum(one.seconds for one in self._steps)
         speed = sum(one.tokens for one in self._steps) / seconds
-        done = speed * self._flops_per_token / self._engine.accelerator.num_processes
+        done = speed * self._flops_per_token
         left = (steps - step.number) * seconds / len(self._steps)
         return {
             "step": f"{step.number}/{steps}",
@@ -88,7 +88,7 @@ def peak_flops(device: Any) -> float | None:
 
 
 def _flops_per_token(engine: Engine) -> float:
-    sizes = costs.sizes_of(engine.accelerator.unwrap_model(engine.model).config)
+    sizes = costs.sizes_of(engine.model.config)
     bounds = engine.rows[0].bounds
     return costs.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
 

@@ -1,6 +1,6 @@
 """Artefacts: the files of a finished run, read by code that shares nothing with what wrote them.
 
-In:  a run directory, or one of its states, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, shards looked up by id, and sequences.
 
 Ids are looked up shard by shard, so that memory holds one shard's columns and one block of sequences, however large the
 corpus is.
@@ -9,6 +9,7 @@ corpus is.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ Columns = dict[str, NDArray[Any]]
 _BLOCK_SEQUENCE_TOKENS = 1 << 22
 # Of which CHUNKS, some 2 MB, stay in memory: each block of sequences names chunks of nearly all shards.
 _KEPT_SHARDS = 64
+_MIN_GAP_CHUNKS = 0.5
 
 
 class Artefacts:
@@ -43,9 +45,14 @@ class Artefacts:
         self.path, index = locate(named.expanduser())
         self.record = index
         if not index.is_file():
+            if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
+                raise RunError(
+                    f"{named} has no variant of the recipe's own settings, because it only ran with --set; name a variant: "
+                    + ", ".join(f"{self.path}@{name}" for name in made)
+                )
             raise RunError(
                 f"{named} holds no finished run; name the run_dir of a recipe that `nextlong run` has finished, or one of its "
-                "states (`nextlong list RUN`)"
+                "variants (`nextlong list RUN`)"
             )
         try:
             record = json.loads(index.read_text(encoding="utf-8"))
@@ -108,6 +115,19 @@ class Artefacts:
     def extra_tokens(self) -> int:
         """How many tokens more than asked its sequences have, because an export of them wants that."""
         return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
+
+    @cached_property
+    def min_gap_tokens(self) -> int:
+        """The recipe's `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk, counted from CHUNKS."""
+        asked = self.setting("compose", "min_gap_tokens", "auto")
+        if asked != "auto":
+            return int(asked)
+        tables = [self.chunks(shard) for shard in range(len(self.shards))]
+        chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
+        (part,) = self.steps["tokenizer"].manifest["parts"]
+        chunks = max(1, sum(len(table["start"]) for table in tables))
+        chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
+        return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
 
     @property
     def is_filtered(self) -> bool:

@@ -1,6 +1,6 @@
 """Besides: exports of this data set that its record names no more, because a later one of the same format took their place.
 
-In:  the run directory. Out: their steps, and the rows that each export was written from, by fingerprint; the states of the
+In:  the run directory. Out: their steps, and the rows that each export was written from, by fingerprint; the variants of the
 directory that hold other sequences.
 """
 
@@ -37,16 +37,16 @@ def rows_of_data_set(run: Artefacts) -> dict[str, Step]:
     return run.rows_steps | steps
 
 
-def other_states(run: Artefacts) -> list[tuple[str, Artefacts]]:
-    """Return the run directory's other states, by name, each set of sequences once and none that this run has itself."""
+def other_variants(run: Artefacts) -> list[tuple[str, Artefacts]]:
+    """Return the run directory's other variants, by name, each set of sequences once and none that this run has itself."""
     seen = {_sequences_of(run)}
-    states = []
-    for record in sorted((run.path / "states").glob("[!.]*.json")):
-        state = Artefacts(Path(f"{run.path}@{record.stem}"))
-        if _sequences_of(state) not in seen:
-            seen.add(_sequences_of(state))
-            states.append((record.stem, state))
-    return states
+    variants = []
+    for record in sorted((run.path / "variants").glob("[!.]*.json")):
+        variant = Artefacts(Path(f"{run.path}@{record.stem}"))
+        if _sequences_of(variant) not in seen:
+            seen.add(_sequences_of(variant))
+            variants.append((record.stem, variant))
+    return variants
 
 
 def _sequences_of(run: Artefacts) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.besides import other_states
+from nextlong.verify.besides import other_variants
 from nextlong.verify.corpus import check_corpus
+from nextlong.verify.cuts import check_cuts
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
@@ -32,6 +33,7 @@ _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
+    "cuts": lambda run, _sample, _seed: check_cuts(run),
     "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
     "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
     _COPIES: lambda run, _sample, _seed: check_near_copies(run),
@@ -41,7 +43,7 @@ _CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
 }
 # What one process carries out beside others, those first that take longest, or most memory, in a process that is new.
 _TOGETHER = (
-    ("tokens", "sequences", "exports"),  # which read the tokenizer
+    ("tokens", "sequences", "cuts", "exports"),  # which read the tokenizer
     (_COPIES,),  # a part of the sequences for each process
     ("search",),
     ("documents and chunks",),
@@ -69,7 +71,7 @@ def verify(
     RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
     """
     run = Artefacts(run_dir)
-    whole = run.path == run_dir.expanduser()  # the run directory, not one state of it
+    whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
     if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
         yield from _side_by_side(run, run_dir, sample=sample, seed=seed, workers=workers, starting=starting)
     else:
@@ -78,9 +80,9 @@ def verify(
         for name, check in _CHECKS.items():
             starting(name)
             yield from _guarded(name, partial(check, run, sample, seed))
-    for name, state in other_states(run) if whole else ():
+    for name, variant in other_variants(run) if whole else ():
         starting(f"exports of {name}")
-        for outcome in _guarded("exports", partial(_check_other, state, run)):
+        for outcome in _guarded("exports", partial(_check_other, variant, run)):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
@@ -123,9 +125,9 @@ def _find_copies(run_dir: Path, numbers: range) -> Outcomes:
     return {_COPIES: [find_copies(Artefacts(run_dir), numbers)]}
 
 
-def _check_other(state: Artefacts, run: Artefacts) -> list[Outcome]:
-    """Check another state's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
-    return [*check_files(state, known={step.folder for step in run.steps.values()}), *check_exports(state)]
+def _check_other(variant: Artefacts, run: Artefacts) -> list[Outcome]:
+    """Check another variant's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
+    return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
 
 
 def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -1,10 +1,11 @@
-"""Corpus: each document's hash made again from its text, and the chunks of each kept document tile it."""
+"""Corpus: each document's hashes made again from its text, no two kept ones are equal, the chunks of each kept one tile it."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -13,15 +14,21 @@ from nextlong.schemas import SHARD_BITS
 from nextlong.verify.artefacts import Artefacts, Columns
 from nextlong.verify.outcome import Outcome
 
+_HELD_DOCUMENTS: Final = 4_000_000
+
 
 def check_corpus(run: Artefacts) -> list[Outcome]:
     """Read every document once."""
     documents, chunks = Outcome("documents", "documents"), Outcome("chunks tile documents", "chunks")
     hashes, chars, keeps = (run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy"), _keep_files(run))
+    is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
+    compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
     limit = int(run.setting("chunk", "max_chars", 0))
     is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
     for shard in range(len(run.shards)):
-        own_hashes, own_chars, keep = (np.load(paths[shard]) for paths in (hashes, chars, keeps))
+        own_hashes, own_chars, own_compared, keep = (
+            np.load(paths[shard]) for paths in (hashes, chars, compared, keeps)
+        )
         table = run.chunks_before_cleaning(shard)
         chunks.checked += len(table["start"])
         if problem := _cleaning_problem(table, run.chunks(shard)):
@@ -38,15 +45,43 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
             for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
                 documents.checked += 1
                 name = f"document {shard << SHARD_BITS | row}"
-                now = xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
+                now = xxhash.xxh3_64_intdigest(text.encode())
                 if not now == said == own_hashes[row]:
                     documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
+                if is_normalized and _normalized_hash(text) != own_compared[row]:
+                    documents.breach(f"{name} has another normalized hash than is stored, {own_compared[row]:016x}")
                 if len(text) != own_chars[row]:
                     documents.breach(f"{name} has {len(text):,} characters, stored is {own_chars[row]:,}")
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
-    return [documents, chunks]
+    return [documents, _check_distinct(compared, keeps), chunks]
+
+
+def _normalized_hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
+
+
+def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
+    """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
+    outcome = Outcome("kept documents differ", "documents")
+    outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
+    passes = outcome.checked // _HELD_DOCUMENTS + 1
+    for step in range(passes):
+        first_hash, last_hash = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+        ids, held = [], []
+        for shard, (path, keep) in enumerate(zip(compared, keeps, strict=True)):
+            hashes = np.load(path, mmap_mode="r")
+            rows = np.flatnonzero(np.load(keep, mmap_mode="r") & (hashes >= first_hash) & (hashes <= last_hash))
+            ids.append(rows | (shard << SHARD_BITS))
+            held.append(hashes[rows])
+        _, first, group = np.unique(np.concatenate(held), return_index=True, return_inverse=True)
+        every = np.concatenate(ids)
+        for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
+            outcome.breach(
+                f"documents {every[first[group[place]]]} and {every[place]} are both kept, but are duplicates"
+            )
+    return outcome
 
 
 def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:

@@ -64,7 +64,7 @@ def delivered_in(folder: Path) -> list[Path]:
     A record counts even if it is damaged.
     """
     folder = folder.expanduser()
-    if not folder.is_dir() or (folder / "run.json").exists():
+    if not folder.is_dir() or (folder / "variants").exists():
         return []
     if (folder / RECORD).is_file():
         return [folder]
@@ -143,7 +143,7 @@ def _check_split(folder: Path, record: Record, split: str, run: Artefacts | None
         return outcome
     rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
     if rows.damage:
-        gone = f"{run.path} holds the rows {record['rows']} no more (pruned?), so their order is not known"
+        gone = f"{run.path} holds the rows {record['rows']} no more (removed by gc?), so their order is not known"
         _count(step, recorded, reader, outcome, instead=f"{gone}: counted, not compared")
         return outcome
     walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
@@ -200,7 +200,7 @@ def _run_of(record: Record, run_dir: Path) -> Artefacts:
     if exported != composed:
         raise RunError(
             f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
-            "name that run, or the state of it that was exported; where it was pruned, leave --run out: files "
+            "name that run, or the variant of it that was exported; where it was removed, leave --run out: files "
             "and counts are checked"
         )
     return run

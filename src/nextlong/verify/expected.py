@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Composed
+from nextlong.verify.cuts import Tokenized
 from nextlong.verify.export_readers import SPAN_KEYS, Row, Spans
 
 IGNORED = -100  # a label that no trainer learns: nothing foretells the first token of a document
@@ -96,12 +97,9 @@ class Expected:
         """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
-            text = self._texts[int(sequence.chunk[span])]
-            offsets = self._run.tokenizer.encode(text, add_special_tokens=False).offsets
-            kept = int(sequence.end[span] - sequence.start[span])
-            # A character that goes on behind the cut is not whole.
-            covered = min(max(end for _, end in offsets[:kept]), min(start for start, _ in offsets[kept:]))
-            ends[span] = int(sequence.char_start[span]) + covered
+            tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
+            visible = tokenized.visible(int(sequence.end[span] - sequence.start[span]))
+            ends[span] = int(sequence.char_start[span]) + len(visible)
         return ends
 
     def spans(self, sequence: Composed, first: int) -> Spans:

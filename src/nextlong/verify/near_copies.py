@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
+from nextlong.verify.cuts import Tokenized, is_exact, texts_of_cuts
 from nextlong.verify.outcome import Outcome
 from nextlong.verify.repeats import LEAST_WORDS, Texts
 from nextlong.verify.words import Numbers, runs_within, words_of
@@ -67,9 +68,10 @@ def find_copies(run: Artefacts, numbers: range) -> Outcome:
     outcome = Outcome(_CHECK, "negatives")
     for block in () if _not_meant(run) else run.blocks(numbers):
         words = _words_of(run, block)
+        cuts = texts_of_cuts(run, block) if is_exact(run) else {}
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            for problem in dict(_copies(run, sequence, words)).values():
+            for problem in dict(_copies(run, sequence, words, cuts)).values():
                 outcome.breach(problem)
     return outcome
 
@@ -107,16 +109,26 @@ def without_cause(run: Artefacts, passed_over: Mapping[int, Ids]) -> dict[int, I
     return unexplained
 
 
-def _copies(run: Artefacts, sequence: Composed, words: Words) -> Iterator[tuple[int, str]]:
-    """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats."""
+def _copies(
+    run: Artefacts, sequence: Composed, words: Words, cuts: Mapping[int, Tokenized]
+) -> Iterator[tuple[int, str]]:
+    """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats.
+
+    The one that is cut is judged by its whole chunk, and by what the sequence holds of it.
+    """
     negatives, document = _negatives(sequence), words.document(sequence)
-    chunks = sequence.chunk[negatives]
-    texts = [*document, *words.chunks(chunks)]
+    cut = [span for span in negatives[sequence.is_truncated[negatives]].tolist() if int(sequence.chunk[span]) in cuts]
+    visible = [cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span])) for span in cut]
+    spans = [*negatives.tolist(), *cut]
+    texts = [*document, *words.chunks(sequence.chunk[negatives]), *words_of(visible)]
     first = len(document)
     for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
-        span = int(negatives[a - first])
-        other = "the meta-document" if b < first else f"chunk {chunks[b - first]}"
-        yield span, f"{sequence.where(span)} {how} {other}"
+        span = spans[a - first]
+        if b >= first and span == spans[b - first]:
+            continue  # a chunk and its own beginning
+        other = "the meta-document" if b < first else f"chunk {sequence.chunk[spans[b - first]]}"
+        what = sequence.where(span) + (", as cut," if a - first >= len(negatives) else "")
+        yield span, f"{what} {how} {other}"
 
 
 def _texts(run: Artefacts, words: Sequence[Numbers]) -> Texts:

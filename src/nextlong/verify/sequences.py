@@ -26,6 +26,7 @@ from nextlong.schemas import (
 )
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
+from nextlong.verify.cuts import MOST_TRIMMED, is_exact
 from nextlong.verify.outcome import Outcome
 
 
@@ -35,6 +36,7 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
     order = Outcome("order and completeness", "sequences")
     repeats = Outcome("no chunk twice", "sequences")
     negatives_outcome = Outcome("negatives of other documents", "negatives")
+    between = Outcome("negatives between meta-chunks", "gaps")
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:
@@ -47,11 +49,20 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
             _collect(order, order_problems(run, sequence))
             _collect(repeats, repeat_problems(run, sequence))
             _collect(negatives_outcome, own_document_problems(run, sequence))
+            for span, tokens in gaps(sequence) if is_exact(run) else ():
+                between.checked += 1
+                if tokens < run.min_gap_tokens:
+                    between.breach(
+                        f"{sequence.where(span)} has {tokens} tokens of negatives between it and the meta-chunk before, "
+                        f"compose.min_gap_tokens is {run.min_gap_tokens}"
+                    )
             across.add(sequence)
         across.check_keys(block)
     outcomes = [spans, joints, order, repeats, *across.outcomes()]
     if negatives_outcome.checked:
         outcomes.insert(4, negatives_outcome)
+    if is_exact(run):
+        outcomes.insert(5, between)
     return outcomes
 
 
@@ -92,16 +103,23 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
     wants_joint, is_truncated = _wants_joint(sequence), sequence.is_truncated
-    for span in np.flatnonzero(sequence.role == JOINT).tolist():
-        if lengths[span] != len(special[JOINT]) and not (span == end and lengths[span] < len(special[JOINT])):
+    is_joint = sequence.role == JOINT
+    for span in np.flatnonzero(is_joint).tolist():
+        owner = int(np.flatnonzero(~is_joint[:span])[-1]) if (~is_joint[:span]).any() else None
+        last_joint = span == last or not is_joint[span + 1]
+        is_filling = owner is not None and is_truncated[owner]  # joints fill what a cut between characters leaves
+        partial = last_joint and lengths[span] < len(special[JOINT]) and (span == end or is_filling)
+        if lengths[span] != len(special[JOINT]) and not partial:
             yield f"{sequence.where(span)} should have {len(special[JOINT])} tokens"
-        if span == 0 or not (wants_joint[span - 1] or is_truncated[span - 1]):
+        if owner is None or not (is_filling or (wants_joint[owner] and span == owner + 1)):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
+        elif last_joint and sequence.end[span] - sequence.end[owner] > len(special[JOINT]) + MOST_TRIMMED:
+            yield f"{sequence.where(span)} is one of more separators than a cut between characters needs"
     if special[JOINT]:
         followed = np.append(sequence.role[1:] == JOINT, False)
         missing = np.flatnonzero(wants_joint & ~is_truncated & ~followed)
         missing = missing[missing != end]
-        # A negative that just fills the budget has no joint: it counts as the one that is cut.
+        # The last negative may just fill the budget and have no joint: it counts as the one that is cut.
         if len(missing) > (0 if is_truncated.any() else 1):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator (joint) follows it"
 
@@ -152,6 +170,9 @@ def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
             return
         if is_exact and sequence.is_truncated[span]:
             yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
+    negatives = np.flatnonzero(sequence.role == NEGATIVE)
+    for span in negatives[:-1][sequence.is_truncated[negatives[:-1]]].tolist() if is_exact else ():
+        yield f"{sequence.where(span)} is cut, but is not the last negative"
     if is_exact and len(meta_spans) != stop - first:
         yield f"sequence {sequence.number} has {len(meta_spans)} of the {stop - first} chunks of its meta-document"
     groups = sequence.group[sequence.is_chunk]
@@ -166,6 +187,13 @@ def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         for place in places[: len(meta_spans)].tolist():
             if sequence.role[chunk_spans[place]] != META:
                 yield f"{sequence.where(int(chunk_spans[place]))} stands at the {position} of its group, no meta-chunk"
+
+
+def gaps(sequence: Composed) -> list[tuple[int, int]]:
+    """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
+    metas = np.flatnonzero(sequence.role == META)
+    tokens = np.append(0, np.cumsum((sequence.end - sequence.start) * (sequence.role == NEGATIVE)))
+    return list(zip(metas[1:].tolist(), np.diff(tokens[metas]).tolist(), strict=True))
 
 
 def _document_problems(sequence: Composed) -> Iterator[str]:

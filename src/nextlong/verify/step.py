@@ -73,16 +73,16 @@ def open_step(name: str, folder: Path) -> Step:
 
 
 def locate(named: Path) -> tuple[Path, Path]:
-    """Return the run directory and the record of the state that `RUN` or `RUN@NAME` means, there or not."""
-    head, at, state = str(named).rpartition("@")
-    record = Path(head) / "states" / f"{state}.json"
+    """Return the run directory and the record of the variant that `RUN` or `RUN@NAME` means, there or not."""
+    head, at, variant = str(named).rpartition("@")
+    record = Path(head) / "variants" / f"{variant}.json"
     if at and record.is_file():
         return Path(head), record
     index = named / "run.json"
     try:
-        state = json.loads(index.read_text(encoding="utf-8"))["state"]
+        variant = json.loads(index.read_text(encoding="utf-8"))["variant"]
     except FileNotFoundError:
         return named, index
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
-    return named, named / "states" / f"{state}.json"
+    return named, named / "variants" / f"{variant}.json"

@@ -1,4 +1,4 @@
-"""Document pages: documents that were searched for, one of them, the same one in every state; and what was left out."""
+"""Document pages: documents that were searched for, one of them, the same one in every variant; and what was left out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from nextlong.report.page import words
 from nextlong.view import documents, left_out, listing, pages
 from nextlong.view.documents import Place, Wanted
 from nextlong.view.pages import url
-from nextlong.view.states import State, States
+from nextlong.view.variants import OpenVariant, Variants
 
 _ROWS, _SECONDS = 25, 0.06
 _SHOWN_CHUNKS = 200
 
 
-def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: bool) -> str:
+def listed(variants: Variants, name: str, wanted: Wanted, *, first: Place, is_part: bool) -> str:
     """Return the documents that fit, from `first` on."""
-    state = states.get(name)
-    result = documents.search(state.run.corpus, wanted, first=first, most=_ROWS, seconds=_SECONDS)
+    variant = variants.get(name)
+    result = documents.search(variant.run.corpus, wanted, first=first, most=_ROWS, seconds=_SECONDS)
     rows = [_row(name, document) for document in result.documents]
     below = _below(name, wanted, result)
     if is_part:
@@ -29,12 +29,12 @@ def listed(states: States, name: str, wanted: Wanted, *, first: Place, is_part: 
         url(name, "documents"),
         pages.field("Text holds", "text", wanted.text, type="search"),
         pages.field("Name holds", "name", wanted.name, type="search"),
-        pages.choice("Source", "source", wanted.source, state.sources),
+        pages.choice("Source", "source", wanted.source, variant.sources),
     )
     table = pages.table(
         "rows", ("document", "source", "text"), rows, caption="Documents, in the order in which they were read"
     )
-    return pages.page(states, name, "documents", "Documents", search, table, below)
+    return pages.page(variants, name, "documents", "Documents", search, table, below)
 
 
 def _row(name: str, document: documents.Document) -> Element:
@@ -55,9 +55,9 @@ def _below(name: str, wanted: Wanted, result: documents.MatchingDocuments) -> El
     return pages.more(link, f"{result.share:.0%} of the corpus looked at.", into="rows", is_searching=is_searching)
 
 
-def one(states: States, name: str, doc_id: int) -> str:
+def one(variants: Variants, name: str, doc_id: int) -> str:
     """Return the page of a document. Raises IndexError if there is none."""
-    document = documents.read(states.get(name).run.corpus, doc_id)
+    document = documents.read(variants.get(name).run.corpus, doc_id)
     if document is None:
         raise IndexError(f"there is no document {doc_id}")
     shown = [
@@ -71,9 +71,11 @@ def one(states: States, name: str, doc_id: int) -> str:
     links = [
         element("li", element("a", "Sequences that take text from it", href=url(name, "sequences", document=doc_id)))
     ]
-    if len(states.names) > 1:
+    if len(variants.names) > 1:
         links.append(
-            element("li", element("a", "It in every state, side by side", href=url(name, "document", doc_id, "beside")))
+            element(
+                "li", element("a", "It in every variant, side by side", href=url(name, "document", doc_id, "beside"))
+            )
         )
     described: dict[str, str | Element] = {
         "source": element("bdi", document.source),
@@ -83,7 +85,7 @@ def one(states: States, name: str, doc_id: int) -> str:
     described |= {key: element("bdi", str(value)) for key, value in document.kept.items()}
     facts = pages.facts(described)
     return pages.page(
-        states, name, "documents", document.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
+        variants, name, "documents", document.source_id or f"Document {doc_id}", facts, element("ul", *links), *shown
     )
 
 
@@ -91,39 +93,39 @@ def _text(text: str) -> Element:
     return element("p", text, class_="text")
 
 
-def beside(states: States, name: str, doc_id: int) -> str:
-    """Return the page that shows what each state made of a document; `view.js` fetches the states one after the other."""
-    document = documents.read(states.get(name).run.corpus, doc_id)
+def beside(variants: Variants, name: str, doc_id: int) -> str:
+    """Return the page that shows what each variant made of a document; `view.js` fetches the variants one after the other."""
+    document = documents.read(variants.get(name).run.corpus, doc_id)
     if document is None:
         raise IndexError(f"there is no document {doc_id}")
     introduction = (
-        "A sequence of each state that is about this document: extended ones have it as their meta-document, "
+        "A sequence of each variant that is about this document: extended ones have it as their meta-document, "
         "others contain it."
     )
-    waiting = [_waiting(state, name, doc_id, after=0) for state in states.names]
+    waiting = [_waiting(variant, name, doc_id, after=0) for variant in variants.names]
     return pages.page(
-        states, name, "documents", f"{document.source_id}, by each state", element("p", introduction), *waiting
+        variants, name, "documents", f"{document.source_id}, by each variant", element("p", introduction), *waiting
     )
 
 
-def _waiting(state: str, name: str, doc_id: int, *, after: int) -> Element:
-    link = element("a", "Search", href=url(name, "document", doc_id, "beside", state, after=after))
+def _waiting(variant: str, name: str, doc_id: int, *, after: int) -> Element:
+    link = element("a", "Search", href=url(name, "document", doc_id, "beside", variant, after=after))
     looked = f"{counted(after, 'sequence')} looked at. " if after else ""
     below = element("p", looked, link, class_="more", role="status", data_searching="yes", data_into="self")
-    return element("section", element("h2", element("bdi", state)), below, class_="beside-state")
+    return element("section", element("h2", element("bdi", variant)), below, class_="beside-variant")
 
 
-def beside_one(states: States, name: str, doc_id: int, of: str, *, after: int) -> str:
-    """Return what one state made of a document, or where to search on for it."""
-    state = states.get(of)
-    if _documents(state) != _documents(states.get(name)):
-        return _alone(of, element("p", "This state was made from other documents."))
-    result = state.listing.find(listing.Wanted(about=doc_id), first=after, most=1, seconds=_SECONDS)
+def beside_one(variants: Variants, name: str, doc_id: int, of: str, *, after: int) -> str:
+    """Return what one variant made of a document, or where to search on for it."""
+    variant = variants.get(of)
+    if _documents(variant) != _documents(variants.get(name)):
+        return _alone(of, element("p", "This variant was made from other documents."))
+    result = variant.listing.find(listing.Wanted(about=doc_id), first=after, most=1, seconds=_SECONDS)
     if result.numbers:
-        return _alone(of, *_drawn(state, of, result.numbers[0], doc_id))
+        return _alone(of, *_drawn(variant, of, result.numbers[0], doc_id))
     if result.go_on is not None:
         return _alone(of, _waiting(of, name, doc_id, after=result.go_on)[-1])
-    return _alone(of, element("p", "No sequence of this state is about it."))
+    return _alone(of, element("p", "No sequence of this variant is about it."))
 
 
 def _alone(of: str, *children: Element) -> str:
@@ -132,13 +134,13 @@ def _alone(of: str, *children: Element) -> str:
     )
 
 
-def _documents(state: State) -> str:
-    fingerprint: str = state.run.steps["ingest"].manifest["fingerprint"]
+def _documents(variant: OpenVariant) -> str:
+    fingerprint: str = variant.run.steps["ingest"].manifest["fingerprint"]
     return fingerprint
 
 
-def _drawn(state: State, name: str, number: int, doc_id: int) -> list[Element]:
-    sequence = state.sequence(number)
+def _drawn(variant: OpenVariant, name: str, number: int, doc_id: int) -> list[Element]:
+    sequence = variant.sequence(number)
     spans, tokens = sequence.spans, len(sequence.input_ids)
     scale = pieces.scale(pieces.scored(spans))
     label = f"Sequence {number} of {name}"
@@ -150,9 +152,9 @@ def _drawn(state: State, name: str, number: int, doc_id: int) -> list[Element]:
     ]
 
 
-def left(states: States, name: str, key: str, *, first: int, is_part: bool) -> str:
+def left(variants: Variants, name: str, key: str, *, first: int, is_part: bool) -> str:
     """Return what was left out: the reasons, and what is remembered of one of them."""
-    kinds = left_out.kinds(states.get(name).run)
+    kinds = left_out.kinds(variants.get(name).run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
     entries, go_on = chosen.page(first, _ROWS) if chosen else ([], None)
     rows = [_entry(name, entry) for entry in entries]
@@ -174,7 +176,7 @@ def left(states: States, name: str, key: str, *, first: int, is_part: bool) -> s
         children.append(pages.table("reasons", heads, reasons, caption="Reasons, in the order of the route"))
     if chosen:
         children += [element("h2", f"{chosen.count:,} {chosen.what}: {chosen.reason}"), _entries(rows), below]
-    return pages.page(states, name, "left-out", "Left out", *children)
+    return pages.page(variants, name, "left-out", "Left out", *children)
 
 
 def _entries(rows: list[Element]) -> Element:

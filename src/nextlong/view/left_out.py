@@ -7,7 +7,7 @@ What the corpus left out, and how much, is what the step `left_out` says; here i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -71,7 +71,7 @@ def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
     return (Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
 
 
-def _listed(run: Run, reason: str, present: Container[str]) -> Callable[[], Iterator[Entry]] | None:
+def _listed(run: Run, reason: str, present: set[str]) -> Callable[[], Iterator[Entry]] | None:
     """Return what lists all that were left out for a reason of the corpus; None where no file tells them from others."""
     if reason.startswith(artefact.REJECTED):
         return partial(_rejects, run, reason.removeprefix(artefact.REJECTED))
@@ -80,7 +80,8 @@ def _listed(run: Run, reason: str, present: Container[str]) -> Callable[[], Iter
         return partial(_not_kept, run, keeps, run.steps["select"].files(".keep.npy"))
     if reason == artefact.CONTAMINATED:
         return partial(_contaminated_chunks, run)
-    if reason in (artefact.EQUAL, artefact.OVER) and not (artefact.EQUAL in present and artefact.OVER in present):
+    by_select = {artefact.EXACT, artefact.NORMALIZED, artefact.OVER}
+    if reason in by_select and len(by_select.intersection(present)) == 1:
         return partial(_not_kept, run, run.steps["select"].files(".keep.npy"), None)
     return None
 

@@ -12,60 +12,68 @@ from urllib.parse import quote, urlencode
 from xml.etree.ElementTree import Element
 
 from nextlong.picture.elements import document, element
-from nextlong.view.states import States
+from nextlong.view.variants import Variants
 
 ROOMS = (("sequences", "Sequences"), ("documents", "Documents"), ("left-out", "Left out"))
 
 
-def url(state: str, *parts: str | int, **query: Any) -> str:
+def url(variant: str, *parts: str | int, **query: Any) -> str:
     """Return a link within the viewer; what is None or "" is left out of the query."""
-    path = "/".join(quote(str(part), safe="") for part in (state, *parts))
+    path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
     asked = {name: value for name, value in query.items() if value not in (None, "")}
     return f"/{path}" + (f"?{urlencode(asked)}" if asked else "")
 
 
-def page(states: States, state: str, room: str, heading: str, *children: Element) -> str:
-    """Return a page of a state."""
+def page(variants: Variants, variant: str, room: str, heading: str, *children: Element) -> str:
+    """Return a page of a variant."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{heading} · {state} · nextlong view"),
+        element("title", f"{heading} · {variant} · nextlong view"),
         element("link", rel="stylesheet", href="/style.css"),
         element("script", src="/strip.js", defer="defer"),
         element("script", src="/view.js", defer="defer"),
     )
     skip = element("a", "Skip to the content", href="#content", class_="skip")
     main = element("main", element("h1", heading), *children, id="content")
-    return document(element("html", head, element("body", skip, _header(states, state, room), main), lang="en"))
+    return document(element("html", head, element("body", skip, _header(variants, variant, room), main), lang="en"))
 
 
-def _header(states: States, state: str, room: str) -> Element:
+def _header(variants: Variants, variant: str, room: str) -> Element:
     links = []
     for key, name in ROOMS:
-        link = element("a", name, href=url(state, key))
+        link = element("a", name, href=url(variant, key))
         if key == room:
             link.set("aria-current", "page")
         links.append(element("li", link))
     navigation = element("nav", element("ul", *links), aria_label="Rooms")
     return element(
-        "header", element("p", element("bdi", str(states.run_dir)), class_="run"), navigation, *_switch(states, state)
+        "header",
+        element("p", element("bdi", str(variants.run_dir)), class_="run"),
+        navigation,
+        *_switch(variants, variant),
     )
 
 
-def _switch(states: States, state: str) -> list[Element]:
-    """Return what leads to the other states of the run directory."""
-    names = states.names
+def _switch(variants: Variants, variant: str) -> list[Element]:
+    """Return what leads to the other variants of the run directory."""
+    names = variants.names
     if len(names) < 2:
         return []
     items = [
         element("li", element("a", element("bdi", name), href=url(name, "sequences")))
         for name in names
-        if name != state
+        if name != variant
     ]
     return [
-        element("details", element("summary", "State: ", element("bdi", state)), element("ul", *items), class_="states")
+        element(
+            "details",
+            element("summary", "Variant: ", element("bdi", variant)),
+            element("ul", *items),
+            class_="variants",
+        )
     ]
 
 

@@ -1,4 +1,4 @@
-"""Sequence pages: the list of a state's sequences, and one of them."""
+"""Sequence pages: the list of a variant's sequences, and one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nextlong.runs.opened import Span
 from nextlong.view import pages
 from nextlong.view.listing import MatchingSequences, Wanted
 from nextlong.view.pages import url
-from nextlong.view.states import State, States
+from nextlong.view.variants import OpenVariant, Variants
 
 _ROWS, _SECONDS = 25, 0.06
 _SPANS = 100  # rows of the table of a sequence's chunks
@@ -34,22 +34,22 @@ class ChunkFilter(NamedTuple):
     most: float | None
 
 
-def listed(states: States, name: str, wanted: Wanted, *, first: int, is_part: bool) -> str:
+def listed(variants: Variants, name: str, wanted: Wanted, *, first: int, is_part: bool) -> str:
     """Return the list of sequences that fit, from number `first` on."""
-    state = states.get(name)
-    result = state.listing.find(wanted, first=first, most=_ROWS, seconds=_SECONDS)
-    rows = _rows(state, name, result)
-    below = _below(state, name, wanted, result)
+    variant = variants.get(name)
+    result = variant.listing.find(wanted, first=first, most=_ROWS, seconds=_SECONDS)
+    rows = _rows(variant, name, result)
+    below = _below(variant, name, wanted, result)
     if is_part:
         return pages.part(rows, below)
-    recipe = state.run.recipe
-    introduction = f"{words.sequences_of(len(state.run), recipe.sequence_tokens)}, method {recipe.compose.method}."
-    children = [element("p", introduction), _form(state, name, wanted), _jump(name, len(state.run))]
+    recipe = variant.run.recipe
+    introduction = f"{words.sequences_of(len(variant.run), recipe.sequence_tokens)}, method {recipe.compose.method}."
+    children = [element("p", introduction), _form(variant, name, wanted), _jump(name, len(variant.run))]
     table = pages.table("rows", _HEADS, rows, caption="Sequences, in the order in which they were drawn")
-    return pages.page(states, name, "sequences", "Sequences", *children, table, below)
+    return pages.page(variants, name, "sequences", "Sequences", *children, table, below)
 
 
-def _form(state: State, name: str, wanted: Wanted) -> Element:
+def _form(variant: OpenVariant, name: str, wanted: Wanted) -> Element:
     number = {"type": "number", "step": "any", "min": "-1", "max": "1"}
     document = "" if wanted.document is None else str(wanted.document)
     hidden = [element("input", type="hidden", name="document", value=document)] if document else []
@@ -59,7 +59,7 @@ def _form(state: State, name: str, wanted: Wanted) -> Element:
         *note,
         *hidden,
         pages.field("Document's name holds", "name", wanted.name, type="search"),
-        pages.choice("Source", "source", wanted.source, state.sources),
+        pages.choice("Source", "source", wanted.source, variant.sources),
         pages.field("Mean cosine at least", "least", _shown(wanted.least), **number),
         pages.field("Mean cosine at most", "most", _shown(wanted.most), **number),
     )
@@ -83,13 +83,15 @@ def _jump(name: str, count: int) -> Element:
     )
 
 
-def _rows(state: State, name: str, result: MatchingSequences) -> list[Element]:
-    known = [state.listing.summary(number) for number in result.numbers]
+def _rows(variant: OpenVariant, name: str, result: MatchingSequences) -> list[Element]:
+    known = [variant.listing.summary(number) for number in result.numbers]
     leads = np.array([summary.leads[place] for summary, place in known], np.int64)
     names, of = (
-        lookup.document_columns(leads, state.run.corpus.documents, ("source_id", "source")) if len(leads) else ((), ())
+        lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
+        if len(leads)
+        else ((), ())
     )
-    tokens = state.run.recipe.sequence_tokens
+    tokens = variant.run.recipe.sequence_tokens
     rows = []
     for number, (summary, place), source_id, source in zip(result.numbers, known, names, of, strict=True):
         cosine = summary.cosines[place]
@@ -107,8 +109,8 @@ def _rows(state: State, name: str, result: MatchingSequences) -> list[Element]:
     return rows
 
 
-def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -> Element:
-    total = len(state.run)
+def _below(variant: OpenVariant, name: str, wanted: Wanted, result: MatchingSequences) -> Element:
+    total = len(variant.run)
     if result.go_on is None:
         return pages.more(
             None,
@@ -121,28 +123,28 @@ def _below(state: State, name: str, wanted: Wanted, result: MatchingSequences) -
     return pages.more(link, status, into="rows", is_searching=not wanted.is_anything and len(result.numbers) < _ROWS)
 
 
-def one(states: States, name: str, number: int, *, first: int, chosen: ChunkFilter) -> str:
+def one(variants: Variants, name: str, number: int, *, first: int, chosen: ChunkFilter) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
-    state = states.get(name)
-    sequence = state.sequence(number)
+    variant = variants.get(name)
+    sequence = variant.sequence(number)
     spans, tokens = sequence.spans, len(sequence.input_ids)
     lead, scale = pieces.lead_document(spans), pieces.scale(pieces.scored(spans))
     held = Held(url=url(name, "sequence", number, "pairs") + "/")
     label = f"Sequence {number}"
     drawn = strip.explorer(spans, tokens=tokens, lead=lead, scale=scale, name="sequence", label=label, held=held)
     children = [
-        _steps(name, number, len(state.run)),
+        _steps(name, number, len(variant.run)),
         element("p", words.sequence(spans, lead=lead, tokens=tokens)),
         element("h2", "What stands in it"),
         element("p", words.HOW_TO_EXPLORE, class_="soft"),
         strip.legend(spans, lead=lead, scale=scale),
         drawn,
     ]
-    if len(states.names) > 1:
-        link = element("a", "The same document in the other states", href=url(name, "document", lead, "beside"))
+    if len(variants.names) > 1:
+        link = element("a", "The same document in the other variants", href=url(name, "document", lead, "beside"))
         children.append(element("p", link))
     children += _chunks(name, number, spans, first, chosen)
-    return pages.page(states, name, "sequences", f"Sequence {number:,}", *children)
+    return pages.page(variants, name, "sequences", f"Sequence {number:,}", *children)
 
 
 def _steps(name: str, number: int, count: int) -> Element:

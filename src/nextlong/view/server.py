@@ -25,7 +25,7 @@ from nextlong.picture import strip
 from nextlong.runs.opened import Run
 from nextlong.view import document_pages, documents, listing, pages, sequence_pages
 from nextlong.view.guard import Guard
-from nextlong.view.states import States
+from nextlong.view.variants import Variants
 
 Answer = Callable[[Request], Response]
 HOST = "127.0.0.1"
@@ -33,51 +33,53 @@ HOST = "127.0.0.1"
 
 def application(run: Run) -> Starlette:
     """Return the viewer of a run."""
-    states, lock = States(run), threading.Lock()
+    variants, lock = Variants(run), threading.Lock()
     if len(run):
-        states.get(states.first).listing.summary(
+        variants.get(variants.first).listing.summary(
             0
         )  # what a first look loads of libraries, the first page need not wait for
 
-    def answering(answer: Callable[[States, Request], str]) -> Answer:
+    def answering(answer: Callable[[Variants, Request], str]) -> Answer:
         def endpoint(request: Request) -> Response:
             with lock:
-                return _answered(states, request, answer)
+                return _answered(variants, request, answer)
 
         return endpoint
 
     def pair(request: Request) -> Response:
         with lock:
-            return _answered(states, request, _pair, media_type="application/json")
+            return _answered(variants, request, _pair, media_type="application/json")
 
     routes = [
-        Route("/", lambda _: RedirectResponse(pages.url(states.first, "sequences"))),
+        Route("/", lambda _: RedirectResponse(pages.url(variants.first, "sequences"))),
         Route("/style.css", lambda _: Response(_style(), media_type="text/css")),
         Route("/strip.js", lambda _: Response(strip.asset("strip.js"), media_type="text/javascript")),
         Route("/view.js", lambda _: Response(_asset("view.js"), media_type="text/javascript")),
         Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it unasked
-        Route("/{state}", lambda request: RedirectResponse(pages.url(request.path_params["state"], "sequences"))),
-        Route("/{state}/sequences", answering(_sequences)),
-        Route("/{state}/sequence", _jump),
-        Route("/{state}/sequence/{number:int}", answering(_sequence)),
-        Route("/{state}/sequence/{number:int}/pairs/{place:int}", pair),
-        Route("/{state}/documents", answering(_documents)),
-        Route("/{state}/document/{doc:int}", answering(lambda of, asked: document_pages.one(of, *_of_document(asked)))),
+        Route("/{variant}", lambda request: RedirectResponse(pages.url(request.path_params["variant"], "sequences"))),
+        Route("/{variant}/sequences", answering(_sequences)),
+        Route("/{variant}/sequence", _jump),
+        Route("/{variant}/sequence/{number:int}", answering(_sequence)),
+        Route("/{variant}/sequence/{number:int}/pairs/{place:int}", pair),
+        Route("/{variant}/documents", answering(_documents)),
         Route(
-            "/{state}/document/{doc:int}/beside",
+            "/{variant}/document/{doc:int}", answering(lambda of, asked: document_pages.one(of, *_of_document(asked)))
+        ),
+        Route(
+            "/{variant}/document/{doc:int}/beside",
             answering(lambda of, asked: document_pages.beside(of, *_of_document(asked))),
         ),
-        Route("/{state}/document/{doc:int}/beside/{of}", answering(_beside)),
-        Route("/{state}/left-out", answering(_left_out)),
+        Route("/{variant}/document/{doc:int}/beside/{of}", answering(_beside)),
+        Route("/{variant}/left-out", answering(_left_out)),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard)])
 
 
 def _answered(
-    states: States, request: Request, answer: Callable[[States, Request], str], *, media_type: str = "text/html"
+    variants: Variants, request: Request, answer: Callable[[Variants, Request], str], *, media_type: str = "text/html"
 ) -> Response:
     try:
-        return Response(answer(states, request), media_type=media_type)
+        return Response(answer(variants, request), media_type=media_type)
     except (IndexError, NextlongError) as error:
         return PlainTextResponse(f"{error}\n", 404)
     except ValueError as error:
@@ -98,10 +100,10 @@ def _jump(request: Request) -> Response:
         number = _number("number", request.query_params.get("number", ""))
     except ValueError as error:
         return PlainTextResponse(f"{error}\n", 400)
-    return RedirectResponse(pages.url(request.path_params["state"], "sequence", number))
+    return RedirectResponse(pages.url(request.path_params["variant"], "sequence", number))
 
 
-def _sequences(states: States, request: Request) -> str:
+def _sequences(variants: Variants, request: Request) -> str:
     asked = request.query_params
     wanted = listing.Wanted(
         least=_float(request, "least"),
@@ -110,47 +112,47 @@ def _sequences(states: States, request: Request) -> str:
         name=asked.get("name", ""),
         document=_whole(request, "document"),
     )
-    first, state = _whole(request, "after") or 0, request.path_params["state"]
-    return sequence_pages.listed(states, state, wanted, first=first, is_part="part" in asked)
+    first, variant = _whole(request, "after") or 0, request.path_params["variant"]
+    return sequence_pages.listed(variants, variant, wanted, first=first, is_part="part" in asked)
 
 
-def _sequence(states: States, request: Request) -> str:
+def _sequence(variants: Variants, request: Request) -> str:
     asked = request.query_params
     chosen = sequence_pages.ChunkFilter(
         asked.get("role", ""), asked.get("name", ""), _float(request, "least"), _float(request, "most")
     )
-    state, number = request.path_params["state"], request.path_params["number"]
-    return sequence_pages.one(states, state, number, first=_whole(request, "after") or 0, chosen=chosen)
+    variant, number = request.path_params["variant"], request.path_params["number"]
+    return sequence_pages.one(variants, variant, number, first=_whole(request, "after") or 0, chosen=chosen)
 
 
-def _pair(states: States, request: Request) -> str:
+def _pair(variants: Variants, request: Request) -> str:
     asked = request.path_params
-    return json.dumps(states.get(asked["state"]).pair(asked["number"], asked["place"]))
+    return json.dumps(variants.get(asked["variant"]).pair(asked["number"], asked["place"]))
 
 
-def _documents(states: States, request: Request) -> str:
+def _documents(variants: Variants, request: Request) -> str:
     asked = request.query_params
     wanted = documents.Wanted(**{name: asked.get(name, "") for name in ("text", "name", "source")})
     after = [_number("after", part) for part in asked.get("after", "0").split(".")]
     if len(after) > len(documents.Place._fields):
         raise ValueError(f"after={asked['after']}: give shard.batch.row")
-    first, state = documents.Place(*after), request.path_params["state"]
-    return document_pages.listed(states, state, wanted, first=first, is_part="part" in asked)
+    first, variant = documents.Place(*after), request.path_params["variant"]
+    return document_pages.listed(variants, variant, wanted, first=first, is_part="part" in asked)
 
 
 def _of_document(request: Request) -> tuple[str, int]:
-    return request.path_params["state"], request.path_params["doc"]
+    return request.path_params["variant"], request.path_params["doc"]
 
 
-def _beside(states: States, request: Request) -> str:
+def _beside(variants: Variants, request: Request) -> str:
     after = _whole(request, "after") or 0
-    return document_pages.beside_one(states, *_of_document(request), request.path_params["of"], after=after)
+    return document_pages.beside_one(variants, *_of_document(request), request.path_params["of"], after=after)
 
 
-def _left_out(states: States, request: Request) -> str:
-    asked, state = request.query_params, request.path_params["state"]
+def _left_out(variants: Variants, request: Request) -> str:
+    asked, variant = request.query_params, request.path_params["variant"]
     first = _whole(request, "after") or 0
-    return document_pages.left(states, state, asked.get("reason", ""), first=first, is_part="part" in asked)
+    return document_pages.left(variants, variant, asked.get("reason", ""), first=first, is_part="part" in asked)
 
 
 def _whole(request: Request, name: str) -> int | None:

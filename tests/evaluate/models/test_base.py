@@ -3,7 +3,7 @@ from tokenizers import processors
 
 from evaluation_data import byte_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.models.base import TextTokenizer, truncate_at_stop
+from nextlong.evaluate.models.base import TextTokenizer
 
 
 def with_bos():
@@ -49,10 +49,3 @@ def test_it_is_read_from_a_file_or_its_folder(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(EvaluateError, match=r"--tokenizer .*: no tokenizer\.json there"):
         TextTokenizer.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("answer", "stop", "cut"), [("a\nb\nc", "\n", "a"), ("a b", "\n", "a b"), ("a\n", None, "a\n")]
-)
-def test_an_answer_ends_at_its_first_stop(answer, stop, cut):
-    assert truncate_at_stop(answer, stop) == cut

@@ -37,7 +37,7 @@ def sample(text, *, tokens=12, stop=None):
 def by_generate(model, text, tokens=12):
     import torch
 
-    ids = torch.tensor([model.input_ids(sample(text))])
+    ids = torch.tensor([model.prompts.ids(sample(text))])
     out = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
     return model.hub_tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
 
@@ -86,7 +86,7 @@ def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, mode
 
 
 def test_the_planned_cache_is_the_one_that_stands(model):
-    ids = model.input_ids(sample(TEXTS[0]))
+    ids = model.prompts.ids(sample(TEXTS[0]))
     cache = model.prefilled(ids)
     held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
     assert held == plan.cache_bytes(model.config, len(ids), bytes_per_value=4)
@@ -96,11 +96,11 @@ def test_the_planned_cache_is_the_one_that_stands(model):
 
 
 def test_bos_stands_once(model):
-    plain = model.input_ids(sample("Harbour"))
+    plain = model.prompts.ids(sample("Harbour"))
     assert plain[0] == 0
     assert plain[1] != 0
-    assert model.input_ids(sample("<bos>Harbour")) == plain
-    assert model.input_ids(replace(sample("Harbour"), input_ids=tuple(plain[1:]))) == plain
+    assert model.prompts.ids(sample("<bos>Harbour")) == plain
+    assert model.prompts.ids(replace(sample("Harbour"), input_ids=tuple(plain[1:]))) == plain
 
 
 def test_answers_end_at_their_limit_and_at_a_stop(model):
@@ -111,23 +111,19 @@ def test_answers_end_at_their_limit_and_at_a_stop(model):
     assert stopped == answer.split(letter)[0]
 
 
-def test_chat_needs_a_template(tiny_model, tmp_path):
-    with pytest.raises(EvaluateError, match="has no chat template; it is a base model"):
-        HuggingFaceModel(str(tiny_model), LoadOptions(prompt_format="chat"))
+def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):
+    """On a machine without GPUs accelerate puts them all onto the CPU; the answers are the same."""
+    from transformers import AutoModelForCausalLM
 
-
-def test_a_chat_template_is_used_and_counted(tiny_model, tmp_path):
-    import shutil
-
-    folder = tmp_path / "chat"
-    shutil.copytree(tiny_model, folder)
-    (folder / "chat_template.jinja").write_text(
-        "{{ bos_token }}USER: {{ messages[0].content }} BOT:{{ ' ' if add_generation_prompt }}"
+    asked, load = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *args, **how: asked.append(how.get("device_map")) or load(*args, **how),
     )
-    model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
-    ids = model.input_ids(Sample("Harbour", ("x",), 5, answer_prefix=" Answer:"))
-    assert model.hub_tokenizer.decode(ids) == "<bos>USER: Harbour BOT: Answer:"
-    assert model.overhead == len(model.input_ids(Sample("a", (), 1))) - 1
+    plain, spread = (HuggingFaceModel(str(tiny_model), LoadOptions(device=device)) for device in ("cpu", "sharded"))
+    assert asked == [None, "auto"]
+    assert list(spread.answers([sample(TEXTS[0])])) == list(plain.answers([sample(TEXTS[0])]))
 
 
 def test_what_is_no_model_is_refused(tmp_path):

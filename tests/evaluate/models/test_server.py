@@ -1,19 +1,21 @@
 """A server with an OpenAI-compatible API, a real one on loopback: answered, failing half its requests, refusing, gone."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.models.prompts import Prompts
 from nextlong.evaluate.models.server import ServerModel, ServerOptions
 from nextlong.evaluate.task import Sample
 
 
-def model(served, **options):
-    return ServerModel(
-        "m", TextTokenizer(bpe_tokenizer()), ServerOptions(url=served.url, first_wait_s=0.001, **options)
-    )
+def model(served, *, prompt_format="completion", thinking=0, **options):
+    prompts = Prompts(TextTokenizer(bpe_tokenizer()), prompt_format, thinking)
+    return ServerModel("m", prompts, ServerOptions(url=served.url, first_wait_s=0.001, **options))
 
 
 def samples(count):
@@ -41,13 +43,37 @@ def test_a_server_that_fails_half_its_requests_is_asked_again(served):
     assert len(served.asked) > 45
 
 
-def test_chat(served):
+def test_messages_are_put_into_the_servers_template(served):
     served.answer = lambda body: {"choices": [{"message": {"content": "B\nand more"}}]}
-    chat = model(served, prompt_format="chat")
-    assert list(chat.answers([Sample("ask", ("x",), 7, " Answer:", stop="\n")])) == ["B"]
+    chat = model(served, prompt_format="messages")
+    assert list(chat.answers([Sample("ask", ("x",), 7, stop="\n")])) == ["B"]
     assert served.asked[0]["path"] == "/v1/chat/completions"
-    assert served.asked[0]["messages"] == [{"role": "user", "content": "ask Answer:"}]
-    assert chat.overhead > 0
+    assert served.asked[0]["messages"] == [{"role": "user", "content": "ask"}]
+    assert chat.prompts.overhead > 0
+    turns = (("user", "a"), ("assistant", "b"), ("user", "c"))
+    list(chat.answers([Sample("User: a …", ("x",), 7, turns=turns)]))
+    assert [one["role"] for one in served.asked[1]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_an_answer_that_is_begun_is_refused_where_the_server_has_the_template(served):
+    with pytest.raises(EvaluateError, match=r"begins the model's answer \('Answer:'\).+--prompt-format chat"):
+        list(model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7, " Answer:")]))
+    assert not served.asked
+
+
+def test_an_answer_without_content_is_an_error_and_no_zero(served):
+    served.answer = lambda body: {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
+    with pytest.raises(EvaluateError, match=r"without content \(finish_reason length\).+--thinking with more tokens"):
+        list(model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7)]))
+
+
+def test_reasoning_gets_its_tokens_and_no_stop(served):
+    served.answer = lambda body: {"choices": [{"message": {"content": "<think>A\nor B</think>\n\nB\nand more"}}]}
+    chat = model(served, prompt_format="messages", thinking=500)
+    assert list(chat.answers([Sample("ask", ("x",), 7, stop="\n")])) == ["B"]
+    assert served.asked[0]["max_tokens"] == 507
+    assert served.asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert "stop" not in served.asked[0]
 
 
 def test_the_key_comes_from_the_environment(served, monkeypatch):
@@ -79,7 +105,7 @@ def test_another_kind_of_answer_is_told(served):
 
 def test_what_is_no_url_is_refused():
     with pytest.raises(EvaluateError, match="give http://HOST:PORT/v1"):
-        ServerModel("m", TextTokenizer(bpe_tokenizer()), ServerOptions(url="localhost:8000"))
+        model(SimpleNamespace(url="localhost:8000"))
 
 
 def test_a_whole_run_over_a_server(served, tmp_path):
@@ -95,16 +121,16 @@ def test_a_whole_run_over_a_server(served, tmp_path):
     oracle = Oracle(word_tokenizer())
     served.answer = lambda body: {"choices": [{"text": oracle.read(body["prompt"])}]}
     served.fails = lambda number: 429 if number % 2 else None
-    asking = ServerModel("m", oracle.tokenizer, ServerOptions(url=served.url, first_wait_s=0.001, max_attempts=20))
+    asking = ServerModel("m", oracle.prompts, ServerOptions(url=served.url, first_wait_s=0.001, max_attempts=20))
     asked = Asked([all_tasks()["json_kv"]], [8192], tmp_path / "r", DataFiles(None), samples=6)
     found = evaluate(lambda: asking, asked, progress=Progress(Console(quiet=True)))
-    assert found.score("json_kv", 8192) == 100.0
+    assert found.score("json_kv", 8192).value == 100.0
 
 
 def test_another_tokenizer_is_another_model(served):
     options = ServerOptions(url=served.url)
     one, other = (
-        ServerModel("m", TextTokenizer(made()), options).identity() for made in (bpe_tokenizer, word_tokenizer)
+        ServerModel("m", Prompts(TextTokenizer(made())), options).identity() for made in (bpe_tokenizer, word_tokenizer)
     )
     assert {key for key in one if one[key] != other[key]} == {"tokenizer"}
-    assert ServerModel("m", TextTokenizer(bpe_tokenizer()), options).identity() == one
+    assert ServerModel("m", Prompts(TextTokenizer(bpe_tokenizer())), options).identity() == one

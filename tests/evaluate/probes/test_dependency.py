@@ -91,7 +91,7 @@ def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
     console = Console(file=io.StringIO())
     found = evaluate(lambda: HuggingFaceModel(str(folder), LoadOptions()), asked, progress=Progress(console))
     (result,) = found.finished
-    assert (result.task, result.length, result.values["asked"]) == ("dependency", None, 3)
+    assert (result.task, result.length, result.values["n"]) == ("dependency", None, 3)
     assert result.values["scores"]["with_earlier_nats"] > 3  # random weights: about the log of the vocabulary
     assert sum(part["chunks"] for part in result.values["by_distance"]) == len(result.values["chunks"])
     metas = [sum(span.role == "meta" for span in run.sequence(number).spans) for number in range(3)]

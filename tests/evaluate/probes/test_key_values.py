@@ -51,7 +51,7 @@ def test_who_looks_up_chooses_every_value_and_who_does_not_one_in_eight(model, d
     assert right["scores"] == {"accuracy": 100.0, "chance": 12.5}
     assert right["by_depth"] == [100.0] * 8
     assert key_values.measure(LooksUp(model, does="nothing"), asked, None)["scores"]["accuracy"] == 12.5
-    assert right["asked"] == 4 * 8
+    assert right["n"] == 4 * 8
 
 
 def test_a_prompt_has_the_length_that_was_asked_for(model, data_folder):

@@ -3,6 +3,7 @@
 import pytest
 
 from nextlong.evaluate.report import paper
+from nextlong.evaluate.statistics import Score
 
 # Avg., Recall, RAG, ICL, Re-rank, LongQA, RULER, as printed.
 PRINTED = {
@@ -20,12 +21,12 @@ PRINTED = {
 @pytest.mark.parametrize("model", PRINTED)
 def test_the_average_is_the_papers(model):
     printed, *columns = PRINTED[model]
-    average = paper.average(dict(zip(paper.CATEGORIES, columns, strict=True)))
-    assert average == pytest.approx(printed, abs=0.0101)  # the columns are rounded to two digits themselves
+    average = paper.average(dict(zip(paper.CATEGORIES, map(Score, columns), strict=True)))
+    assert average.value == pytest.approx(printed, abs=0.0101)  # the columns are rounded to two digits themselves
 
 
 def test_there_is_no_average_of_five_columns():
-    assert paper.average(dict.fromkeys(paper.CATEGORIES[:-1], 50.0)) is None
+    assert paper.average(dict.fromkeys(paper.CATEGORIES[:-1], Score(50.0))) is None
 
 
 def test_categories_hold_the_papers_tasks():

@@ -1,14 +1,19 @@
 import json
 
+import pytest
+
 from nextlong.evaluate import results
 from nextlong.evaluate.report import tables
-from written_results import write_results
+from written_results import QUESTIONS, write_results
 
 
 def test_the_main_table_is_the_papers(two):
     main = next(iter(tables.all_tables([results.read_results(folder) for folder in two])))
-    assert main.columns == ("Avg.", "Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
-    assert main.rows[0] == ("first & best", (60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0))
+    assert main.columns == ("Avg.", "Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER", "n")
+    name, (*scores, n) = main.rows[0]
+    assert name == "first & best"
+    assert [score.value for score in scores] == pytest.approx([60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0])
+    assert n == f"{5 * 1 * QUESTIONS:,}–{5 * 30 * QUESTIONS:,}"
     assert [main.is_best(0, column) for column in range(3)] == [True, True, False]
     assert main.is_best(1, 2)
     assert not any(main.is_best(row, 4) for row in range(2))  # they are equal there
@@ -18,7 +23,7 @@ def test_a_category_with_a_task_missing_has_no_score(two):
     (two[0] / "vt/8192.json").unlink()
     main, *others = tables.all_tables([results.read_results(two[0])])
     assert main.rows[0][1][0] is None
-    assert main.rows[0][1][-1] is None
+    assert main.rows[0][1][-2] is None
     assert any(table.title == "RULER, 12 of 13 tasks, by length" for table in others)
 
 
@@ -30,7 +35,7 @@ def test_copying_and_values_by_key_have_a_table(tmp_path):
     ):
         path = results.place_of(folder, task, 8192)
         path.parent.mkdir()
-        values = {"format": 1, "task": task, "length": 8192, "score": 1.0, "scores": scores, "samples": []}
+        values = {"format": 2, "task": task, "length": 8192, "score": 1.0, "scores": scores, "samples": []}
         path.write_text(json.dumps(values))
     (table,) = tables.all_tables([results.read_results(folder)])
     assert table.rows == (("one, 8K", (1.5, 0.1, 2.0, 3.5, 87.5, 12.5)),)

@@ -1,13 +1,24 @@
 """LongBench v2: the official prompt, cut in its middle between tokens, and its table by difficulty and length."""
 
+import hashlib
+import json
+import re
 from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
+from nextlong.evaluate.asked import Asked, pairs
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, all_tasks
+from nextlong.evaluate.progress import Progress
+from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.task import Request, Sample, all_tasks
+from nextlong.evaluate.tasks import longbench
 
 TASK = all_tasks()["longbench_v2"]
 
@@ -34,9 +45,9 @@ def test_a_longer_one_is_cut_in_its_middle_between_tokens(data_folder):
     for sample in cut:
         ids = tokenizer.encode(whole[sample.prompt[-200:]].prompt)
         half = (4096 - 128) // 2
-        assert list(sample.input_ids) == ids[:half] + ids[-half:]
-        assert len(sample.input_ids) + sample.max_new_tokens == 4096
-        assert tokenizer.backend.decode(ids[:half]) + tokenizer.backend.decode(ids[-half:]) == sample.prompt
+        assert list(sample.input_ids) == ids[: half - 1] + ids[-half:]  # the BOS is the first half's
+        assert len(sample.input_ids) + 1 + sample.max_new_tokens == 4096
+        assert tokenizer.backend.decode(ids[: half - 1]) + tokenizer.backend.decode(ids[-half:]) == sample.prompt
 
 
 @pytest.mark.parametrize(
@@ -46,3 +57,76 @@ def test_a_longer_one_is_cut_in_its_middle_between_tokens(data_folder):
 def test_an_answer_without_a_letter_is_wrong(answer, accuracy, parsed, data_folder):
     _, (sample, *_) = made(data_folder, 131_072)
     assert TASK.score(answer.format(sample.references[0]), sample) == {"accuracy": accuracy, "parsed": parsed}
+
+
+def reference():
+    return json.loads((Path(__file__).parents[1] / "reference/longbench_v2.json").read_text())
+
+
+def sha(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["longbench_v2", "longbench_v2_cot", "longbench_v2_no_context"])
+def test_prompts_are_the_references(name, tmp_path):
+    recorded = reference()
+    row = {**recorded["row"], "answer": "B", "difficulty": "easy", "length": "short"}
+    (tmp_path / "longbench-v2").mkdir()
+    (tmp_path / longbench.DATA).write_text(json.dumps([row]))
+    request = Request(4096, TextTokenizer(bpe_tokenizer()), DataFiles(tmp_path))
+    (sample,) = all_tasks()[name].make(request)
+    assert sha(sample.prompt) == recorded["prompt_sha256"][name]
+    if name == "longbench_v2_cot":
+        asked = all_tasks()[name].follow_up(f" {recorded['reasoning']}\n", sample)
+        assert (sha(asked.prompt), asked.max_new_tokens) == (recorded["prompt_sha256"]["conclusion"], 128)
+
+
+def test_letters_are_the_references():
+    sample = Sample("", ("B",), 1)
+    for one in reference()["letters"]:
+        scores = TASK.score(one["answer"], sample)
+        assert scores == {"accuracy": one["letter"] == "B", "parsed": one["letter"] is not None}, one
+
+
+@pytest.mark.parametrize(("prefix", "which"), [((), "without_bos"), ((0,), "with_bos")])
+def test_a_prompt_is_cut_where_the_reference_cuts_it(prefix, which, monkeypatch):
+    monkeypatch.setattr(longbench, "MOST_TOKENS", 1001)
+    tokenizer = SimpleNamespace(
+        boundaries=lambda text: [(n, n + 1) for n in range(len(text))],
+        encode=lambda text: [*text.encode()],
+        prefix=prefix,
+    )
+    text = "".join(chr(97 + number % 26) for number in range(2600))
+    cut, ids = longbench._truncate_middle(Request(131_072, tokenizer, None), text, 128)
+    assert sha(cut) == reference()["cut_sha256"][which]
+    assert bytes(ids).decode() == cut
+
+
+class Reasoner(Oracle):
+    """Reasons about a document, and names the letter only when it is asked for it without one."""
+
+    def read(self, text):
+        if "Based on the above" in text:
+            return re.search(r"step by step: so it is (The correct answer is \([A-D]\))", text)[1]
+        letter = next(letter for letter in "ABCD" if f"({letter})" in text)
+        return f"so it is The correct answer is ({letter})"
+
+
+def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts(data_folder, tmp_path):
+    task = all_tasks()["longbench_v2_cot"]
+    model = Reasoner(bpe_tokenizer())
+    asked = Asked([task], [131_072], tmp_path / "r", DataFiles(data_folder), samples=4)
+    measured = evaluate(lambda: model, asked, progress=Progress(Console(quiet=True)))
+    assert [("<text>" in text) for text in model.asked] == [True, True, True, False, False, False, True, False]
+    (result,) = measured.finished
+    assert result.values["scores"]["parsed"] == 100.0
+    assert all(one["answer"].startswith("The correct answer is (") for one in result.values["samples"])
+
+
+def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
+    lengths = [8192, 131_072]
+    named, default = (
+        Asked([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named) for is_named in (True, False)
+    )
+    assert [length for _, length in pairs(named)] == lengths
+    assert [length for _, length in pairs(default)] == [131_072]

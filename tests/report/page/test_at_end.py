@@ -9,7 +9,7 @@ from nextlong.report.page import at_end, pictures, write
 
 
 def runs(folder, *names):
-    return [SimpleNamespace(path=folder, state=SimpleNamespace(name=name)) for name in names]
+    return [SimpleNamespace(path=folder, variant=SimpleNamespace(name=name)) for name in names]
 
 
 @pytest.fixture
@@ -18,17 +18,17 @@ def written(monkeypatch):
     pages = []
 
     def page(of):
-        pages.append([run.state.name for run in of])
+        pages.append([run.variant.name for run in of])
         return f"<style></style>{write.identity(of)}"
 
-    monkeypatch.setattr(write, "identity", lambda of: "id:" + ",".join(run.state.name for run in of))
+    monkeypatch.setattr(write, "identity", lambda of: "id:" + ",".join(run.variant.name for run in of))
     monkeypatch.setattr(write, "page", page)
     monkeypatch.setattr(at_end, "find_spec", lambda name: name)
     monkeypatch.setattr(at_end.record, "current", lambda run_dir: "base")
     return pages
 
 
-def test_of_the_state_that_the_directory_stands_for_it_is_report_html(written, tmp_path):
+def test_of_the_variant_that_the_directory_stands_for_it_is_report_html(written, tmp_path):
     assert at_end.place_of(runs(tmp_path, "base")) == tmp_path / "report.html"
     other, both = at_end.place_of(runs(tmp_path, "other")), at_end.place_of(runs(tmp_path, "base", "other"))
     assert len({other, both, tmp_path / "report.html"}) == 3

@@ -56,6 +56,7 @@ def test_reasons_of_all_runs_stand_once_each_in_the_order_in_which_they_come():
 
 def test_rows_that_say_nothing_of_any_run_are_left_out():
     plain = [{"near_copies": None, "repeated_passages": 2, "contaminated": {"q.json": 7}, "near_copy_documents": None}]
+    plain[0]["keywords"] = None
     rows = numbers.left_out(plain)
     assert [(row.name, row.cells[0].text, row.is_foreign) for row in rows] == [
         ("of them, for one passage of 100 words", "2", False),

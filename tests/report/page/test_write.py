@@ -181,11 +181,11 @@ def test_without_a_place_the_page_lies_where_the_run_left_its_own(shared_run, ot
     monkeypatch.chdir(tmp_path)
     one, other = nextlong.open(shared_run), nextlong.open(other_run)
     assert at_end.place_of([one]) == one.path / "report.html"
-    name = one.state.name
+    name = one.variant.name
     assert at_end.place_of([one, one]) == one.path / f"report-{name}@{name}.html"  # beside the page of a sweep
     assert at_end.place_of([one, other]) == type(tmp_path)("report.html")
-    monkeypatch.setattr(at_end.record, "current", lambda _: "another state")
-    assert at_end.place_of([one]) == one.path / f"report-{one.state.name}.html"
+    monkeypatch.setattr(at_end.record, "current", lambda _: "another variant")
+    assert at_end.place_of([one]) == one.path / f"report-{one.variant.name}.html"
 
 
 @pytest.mark.heavy

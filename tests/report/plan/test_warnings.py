@@ -37,8 +37,8 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that may be extended \(", told).groups())
     assert documents / 2 < count <= documents < 80
     assert (
-        "are longer than compose.target_tokens=64, so they are left out, and what stays is no fair sample; raise"
-        in told
+        "are too long for compose.target_tokens=64 with negatives between their chunks, so they are left out, "
+        "and what stays is no fair sample; raise" in told
     )
     assert "[many-dropped]" in told
     assert "[many-dropped]" not in written(recipe)

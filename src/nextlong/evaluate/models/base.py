@@ -7,34 +7,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import tokenizers
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.task import JSON, Sample
 
-PromptFormat = Literal["completion", "chat"]
+if TYPE_CHECKING:
+    from nextlong.evaluate.models.prompts import Prompts
 
 
 class Model(Protocol):
     """Whoever answers.
 
-    `context` is the most tokens, answer included, None where nobody says; `overhead` is what a chat template adds to a prompt.
+    `context` is the most tokens, answer included, None where nobody says; `engine` is what runs the model, with its version.
     """
 
     context: int | None
-    overhead: int
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """The tokenizer that lengths are counted with."""
+    engine: str
+    prompts: Prompts
 
     def identity(self) -> dict[str, JSON]:
         """Return what names the model in results: other values are another model."""
-
-    def prompt_tokens(self, sample: Sample) -> int:
-        """Return how many tokens the model is fed for a sample, special ones included."""
 
     def batch(self, length: int) -> int:
         """Return how many samples of a length are answered at a time."""
@@ -99,8 +94,3 @@ class TextTokenizer:
     def with_prefix(self, ids: Sequence[int]) -> list[int]:
         """Return ids with the special ones before them, once: not again where they are there already."""
         return list(ids) if tuple(ids[: len(self.prefix)]) == self.prefix else [*self.prefix, *ids]
-
-
-def truncate_at_stop(answer: str, stop: str | None) -> str:
-    """Return the answer up to the first stop, without it."""
-    return answer if stop is None else answer.split(stop, 1)[0]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
+from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.models.prompts import PromptFormat, Prompts, load_tokenizer
 from nextlong.evaluate.task import JSON, Sample
 from nextlong.model_names import first_sentence, why_no_model
 
@@ -35,14 +36,18 @@ _MODEL_FILES: Final = (
     "vocab*",
     "merges.txt",
 )
+SHARDED: Final = "sharded"  # the device of a model whose layers are spread over all GPUs
 _SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is loaded and asked."""
+    """How a model is loaded and asked. `thinking` are the tokens to reason in; `gpus` those that vLLM splits a model over."""
 
+    engine: Literal["transformers", "vllm"] = "transformers"
+    gpus: int = 1
     prompt_format: PromptFormat = "completion"
+    thinking: int = 0
     device: str = "auto"
     dtype: str = "auto"
     attention: str = "sdpa"
@@ -59,21 +64,17 @@ class HuggingFaceModel:
         self._name, self._options = name, options
         self.config = read_config(name, revision=options.revision)
         self.context: int | None = getattr(self.config, "max_position_embeddings", None)
-        self.hub_tokenizer = _load_tokenizer(name, options)
+        self.hub_tokenizer = load_tokenizer(name, revision=options.revision, prompt_format=options.prompt_format)
+        self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
+        self.prompts = Prompts(self.tokenizer, options.prompt_format, options.thinking, self.hub_tokenizer)
+        self.engine = f"transformers {required('transformers').__version__}"
         self.model = _load_model(name, options)
         self.device = self.model.device
-        self.chunk_tokens, self.prompt_format = options.chunk_tokens, options.prompt_format
+        self.chunk_tokens = options.chunk_tokens
         parameters = inspect.signature(self.model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache: Any = None
         self._cached: list[int] = []
-        is_chat = options.prompt_format == "chat"
-        self.overhead = len(self.input_ids(Sample("a", (), 1))) - self.tokenizer.count("a") if is_chat else 0
-
-    @cached_property
-    def tokenizer(self) -> TextTokenizer:
-        """The tokenizer that lengths are counted with."""
-        return TextTokenizer(self.hub_tokenizer.backend_tokenizer)
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
@@ -84,39 +85,14 @@ class HuggingFaceModel:
 
     def identity(self) -> dict[str, JSON]:
         """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
-        place = Path(self._name).expanduser()
         return {
             "kind": "huggingface",
-            "name": str(place.resolve()) if place.is_dir() else self._name,
-            "revision": self._options.revision,
-            "weights": self._weights,
-            "tokenizer": self.tokenizer.hash,
-            "model_type": str(self.config.model_type),
+            **weights_of(self._name, self._options.revision, self.config),
             "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
             "context": self.context,
             "dtype": str(self.model.dtype),
-            "prompt_format": self._options.prompt_format,
+            **self.prompts.identity(),
         }
-
-    @cached_property
-    def _weights(self) -> str | None:
-        """The hash of a folder's files, or the commit on the hub."""
-        place = Path(self._name).expanduser()
-        return hash_of_files(place) if place.is_dir() else getattr(self.config, "_commit_hash", None)
-
-    def input_ids(self, sample: Sample) -> list[int]:
-        """Return the ids that the model is fed, BOS once."""
-        if self._options.prompt_format == "chat":
-            asked = self.hub_tokenizer.apply_chat_template(
-                [{"role": "user", "content": sample.prompt}], add_generation_prompt=True, tokenize=False
-            )
-            return self.tokenizer.with_prefix(self.tokenizer.encode(asked + sample.answer_prefix.lstrip()))
-        ids = self.tokenizer.encode(sample.text) if sample.input_ids is None else list(sample.input_ids)
-        return self.tokenizer.with_prefix(ids)
-
-    def prompt_tokens(self, sample: Sample) -> int:
-        """Return how many tokens the model is fed for a sample, special ones included."""
-        return len(self.input_ids(sample))
 
     def batch(self, length: int) -> int:
         """Return how many samples of a length are answered at a time."""
@@ -124,7 +100,7 @@ class HuggingFaceModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
-        ids = [self.input_ids(sample) for sample in samples]
+        ids = [self.prompts.ids(sample) for sample in samples]
         shared = _shared_prefix(ids)
         if len(ids) == 1 or shared >= _SHARED * min(map(len, ids)):
             for one, sample in zip(ids, samples, strict=True):
@@ -134,7 +110,7 @@ class HuggingFaceModel:
             yield self._text(answer, sample)
 
     def _text(self, ids: list[int], sample: Sample) -> str:
-        return truncate_at_stop(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample.stop)
+        return self.prompts.answer(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample)
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")
@@ -234,9 +210,10 @@ class HuggingFaceModel:
         if token in self.end_ids:
             return False
         answer.append(token)
-        if sample.stop is not None and sample.stop in self.hub_tokenizer.decode(answer[-4:]):
+        stop = self.prompts.stop(sample)
+        if stop is not None and stop in self.hub_tokenizer.decode(answer[-4:]):
             return False
-        return len(answer) < sample.max_new_tokens
+        return len(answer) < self.prompts.budget(sample)
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
@@ -267,6 +244,17 @@ def read_config(name: str, *, revision: str | None = None, hub: Literal["ask", "
     return config
 
 
+def weights_of(name: str, revision: str | None, config: Any) -> dict[str, JSON]:
+    """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
+    place = Path(name).expanduser()
+    return {
+        "name": str(place.resolve()) if place.is_dir() else name,
+        "revision": revision,
+        "weights": hash_of_files(place) if place.is_dir() else getattr(config, "_commit_hash", None),
+        "model_type": str(config.model_type),
+    }
+
+
 def hash_of_files(folder: Path) -> str:
     """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
     paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
@@ -274,37 +262,20 @@ def hash_of_files(folder: Path) -> str:
     return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
 
 
-def _load_tokenizer(name: str, options: LoadOptions) -> Any:
-    transformers = required("transformers")
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(Path(name).expanduser()), revision=options.revision)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise EvaluateError(
-            f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"
-        ) from None
-    if not getattr(tokenizer, "is_fast", False):
-        raise EvaluateError(
-            f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
-        )
-    if options.prompt_format == "chat" and not tokenizer.chat_template:
-        raise EvaluateError(
-            f"--prompt-format chat: {name} has no chat template; it is a base model, leave the option out"
-        )
-    return tokenizer
-
-
 def _load_model(name: str, options: LoadOptions) -> Any:
     torch, transformers = required("torch"), required("transformers")
     required("transformers.utils.logging").disable_progress_bar()
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(Path(name).expanduser()),
             revision=options.revision,
             dtype=options.dtype,
             attn_implementation=options.attention,
+            **spread,
         )
-        return model.to(device).eval()
+        return (model if spread else model.to(device)).eval()
     except (
         OSError,
         ValueError,

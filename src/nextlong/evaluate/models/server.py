@@ -3,6 +3,9 @@
     POST {url}/completions        {"model", "prompt", "max_tokens", "temperature": 0, "stop"}          → choices[0].text
     POST {url}/chat/completions   {"model", "messages", "max_tokens", "temperature": 0, "stop"}        → choices[0].message.content
 
+A chat model is asked by the first as well, its template applied here (`prompts.py`), so that it reads what the same model on this
+machine would; by the second only with the format `messages`, which leaves the template to the server and refuses begun answers.
+
 Several requests are under way at a time. What fails in passing (no connection, 408, 429, 5xx) is tried again after growing waits.
 """
 
@@ -21,13 +24,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.models.base import PromptFormat, TextTokenizer, truncate_at_stop
+from nextlong.evaluate.models.prompts import PromptFormat, Prompts
 from nextlong.evaluate.task import JSON, Sample
 from nextlong.plain_data import Json
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
-_CHAT_TOKENS: Final = 64  # kept free for a template that only the server knows
 _PASSING: Final = (408, 429)
 
 
@@ -38,6 +40,7 @@ class ServerOptions:
     url: str
     context: int | None = None
     prompt_format: PromptFormat = "completion"
+    thinking: int = 0
     api_key_env: str = "OPENAI_API_KEY"
     concurrency: int = 8
     max_attempts: int = 8
@@ -46,10 +49,10 @@ class ServerOptions:
 
 
 class Server:
-    """A model behind an OpenAI-compatible server, that answers."""
+    """A model behind an OpenAI-compatible server, that answers; prompts of the format `messages` need no tokenizer."""
 
-    def __init__(self, name: str, options: ServerOptions) -> None:
-        self.name, self.options = name, options
+    def __init__(self, name: str, options: ServerOptions, prompts: Prompts | None = None) -> None:
+        self.name, self.options, self._prompts = name, options, prompts
         if not options.url.startswith(("http://", "https://")):
             raise EvaluateError(f"--url {options.url}: give http://HOST:PORT/v1 or https://…")
 
@@ -65,22 +68,40 @@ class Server:
                     one.cancel()
 
     def _answer(self, sample: Sample) -> str:
-        body: Json = {"model": self.name, "max_tokens": sample.max_new_tokens, "temperature": 0}
-        if sample.stop is not None:
-            body["stop"] = [sample.stop]
-        if self.options.prompt_format == "chat":
+        prompts = self._prompts
+        budget = sample.max_new_tokens if prompts is None else prompts.budget(sample)
+        body: Json = {"model": self.name, "max_tokens": budget, "temperature": 0}
+        if (stop := sample.stop if prompts is None else prompts.stop(sample)) is not None:
+            body["stop"] = [stop]
+        if prompts is None or prompts.format == "messages":
             place = "/chat/completions"
-            body["messages"] = [{"role": "user", "content": sample.text}]
+            body["messages"] = Prompts.messages(sample)
+            if sample.answer_prefix:
+                raise EvaluateError(
+                    f"--prompt-format messages: the task begins the model's answer ({sample.answer_prefix.strip()!r:.60}), and a "
+                    "server's own template cannot; give --prompt-format chat with --tokenizer FOLDER, or leave the task out"
+                )
+            if prompts is not None and prompts.thinking:
+                body["chat_template_kwargs"] = {"enable_thinking": True}
         else:
             place = "/completions"
-            body["prompt"] = sample.text
-        received = self._post(place, json.dumps(body).encode())
+            is_cut = sample.input_ids is not None and prompts.format == "completion"
+            body["prompt"] = prompts.ids(sample) if is_cut else prompts.text(sample)
+        text = self._text_of(self._post(place, json.dumps(body).encode()))
+        return text if prompts is None else prompts.answer(text, sample)
+
+    def _text_of(self, received: bytes) -> str:
         try:
             choice = json.loads(received)["choices"][0]
             text = choice["message"]["content"] if "message" in choice else choice["text"]
         except (ValueError, KeyError, TypeError, IndexError):
             raise self._error(f"answered with no completion: {received[:200].decode('utf-8', 'replace')!r}") from None
-        return truncate_at_stop(text or "", sample.stop)
+        if not isinstance(text, str):
+            reason = f" (finish_reason {choice['finish_reason']})" if choice.get("finish_reason") else ""
+            raise self._error(
+                f"answered without content{reason}: a model that reasons needs --thinking with more tokens than it takes"
+            )
+        return text
 
     def _post(self, place: str, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
@@ -118,28 +139,18 @@ class Server:
 
 
 class ServerModel(Server):
-    """The same, measured; the tokenizer is the user's, for the lengths."""
+    """The same, measured; the tokenizer and its template are the user's."""
 
-    def __init__(self, name: str, tokenizer: TextTokenizer, options: ServerOptions) -> None:
-        super().__init__(name, options)
-        self.tokenizer = tokenizer
+    def __init__(self, name: str, prompts: Prompts, options: ServerOptions) -> None:
+        super().__init__(name, options, prompts)
+        self.prompts = prompts
         self.context = options.context
-        self.overhead = _CHAT_TOKENS if options.prompt_format == "chat" else 0
+        self.engine = f"server {options.url}"
 
     def identity(self) -> dict[str, JSON]:
         """Return name, place and tokenizer, and how it is asked. Which weights the server holds, it alone knows."""
-        return {
-            "kind": "server",
-            "name": self.name,
-            "url": self.options.url,
-            "context": self.context,
-            "tokenizer": self.tokenizer.hash,
-            "prompt_format": self.options.prompt_format,
-        }
-
-    def prompt_tokens(self, sample: Sample) -> int:
-        """Return how many tokens the server is fed for a sample, its BOS included; a chat template's are not known here."""
-        return len(self.tokenizer.with_prefix(self.tokenizer.encode(sample.text)))
+        named = {"kind": "server", "name": self.name, "url": self.options.url, "context": self.context}
+        return {**named, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:
         """Return how many requests make a batch: a few rounds of those that are under way at a time."""

@@ -48,7 +48,7 @@ def check(request: Request) -> None:
 
 def check_model(model: HuggingFaceModel, _: Path | None) -> None:
     """Raise EvaluateError for a model that is asked as a chat model."""
-    if model.prompt_format == "chat":
+    if model.prompts.format == "chat":
         raise EvaluateError(
             "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
@@ -67,7 +67,8 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
     scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
     by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
-    return {"category": "Attention", "scores": scores, "by_layer": by_layer, "asked": len(rows)}
+    outcomes = [float(100 * row[PROBE.metric].mean()) for row in rows]
+    return {"category": "Attention", "scores": scores, "by_layer": by_layer, "outcomes": outcomes, "n": len(rows)}
 
 
 def _prompts(request: Request) -> Iterator[Sample | None]:
@@ -79,7 +80,7 @@ def _prompts(request: Request) -> Iterator[Sample | None]:
 
 def last_token_attention(model: HuggingFaceModel, sample: Sample) -> NDArray[np.float32]:
     """Return the last prompt token's attention, shape (layers, tokens), mean over heads, each row summing to 1."""
-    return attention_of(model, model.input_ids(sample))
+    return attention_of(model, model.prompts.ids(sample))
 
 
 def attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
@@ -138,7 +139,7 @@ def context_bounds(model: HuggingFaceModel, sample: Sample) -> tuple[int, int]:
     Prompts say where: a detail of the sample counts its characters before and behind the story.
     """
     before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
-    ids = model.input_ids(sample)
+    ids = model.prompts.ids(sample)
     text = sample.text
     head = model.tokenizer.count(text[:before])
     tail = model.tokenizer.count(text[len(text) - behind :]) if behind else 0

@@ -55,7 +55,7 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
         "gain_standard_error": float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else 0.0,
     }
     distance = request.length - 2 * PASSAGE_TOKENS
-    return {"category": "Copying", "scores": scores, "distance": distance, "gains": gains.tolist(), "asked": len(gains)}
+    return {"category": "Copying", "scores": scores, "distance": distance, "outcomes": gains.tolist(), "n": len(gains)}
 
 
 def _pieces(request: Request, number: int, *, special: int) -> tuple[list[int], list[int], list[int]]:

@@ -80,7 +80,7 @@ def measure(model: HuggingFaceModel, request: Request, run_dir: Path | None) -> 
         "category": "Dependency",
         "scores": _means(losses),
         "by_distance": [*_binned(losses)],
-        "asked": len({loss.sequence for loss in losses}),
+        "n": len({loss.sequence for loss in losses}),
         "chunks": [asdict(loss) for loss in losses],
     }
 

@@ -52,7 +52,8 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
         "category": "Recall by choice",
         "scores": {"accuracy": 100 * float(right.mean()), "chance": 100 / PAIRS},
         "by_depth": [100 * float(share) for share in right.mean(axis=0)],
-        "asked": right.size,
+        "outcomes": [100 * float(share) for share in right.mean(axis=1)],  # the pairs of a sample share its context
+        "n": right.size,
     }
 
 

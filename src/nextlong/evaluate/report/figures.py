@@ -64,7 +64,7 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
         axes.set_visible(False)
     for axes, category in zip(grid.flat, there, strict=False):
         for number, one in enumerate(results):
-            points = [(length, paper.category_score(one, category, length, tasks[category])) for length in lengths]
+            points = [(length, _value(one, category, length, tasks[category])) for length in lengths]
             draw_line(axes, points, one.name, number)
         axes.set_title(paper.title_of(category, tasks[category]), fontsize=10)
         axes.set_ylim(-2, 102)
@@ -85,7 +85,7 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     tasks = [paper.shared_tasks(results, category) for category in paper.CATEGORIES]
     values = {
         one.name: [
-            _mean(paper.category_score(one, name, length, category_tasks) for length in lengths)
+            _mean(_value(one, name, length, category_tasks) for length in lengths)
             for name, category_tasks in zip(paper.CATEGORIES, tasks, strict=True)
         ]
         for one in results
@@ -107,9 +107,12 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
 
 
 def _mean_measured(one: Results, category: str, lengths: Sequence[int]) -> float | None:
-    scores = [paper.category_score(one, category, length) for length in lengths]
-    there = [score for score in scores if score is not None]
-    return fmean(there) if there else None
+    return _mean(_value(one, category, length) for length in lengths)
+
+
+def _value(one: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
+    score = paper.category_score(one, category, length, tasks)
+    return None if score is None else score.value
 
 
 def _icl(figure: Any, results: Sequence[Results]) -> bool:
@@ -229,9 +232,7 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
 
 
 def _over_categories(one: Results, length: int, tasks: Mapping[str, Sequence[Task]]) -> float | None:
-    return _mean(
-        paper.category_score(one, category, length, category_tasks) for category, category_tasks in tasks.items()
-    )
+    return _mean(_value(one, category, length, category_tasks) for category, category_tasks in tasks.items())
 
 
 def _mean(values: Any) -> float | None:

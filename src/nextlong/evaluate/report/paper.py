@@ -7,10 +7,10 @@ gives the 62.58 and 65.76 of the paper from its own columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Final
 
 from nextlong.evaluate.results import Results
+from nextlong.evaluate.statistics import Score
 from nextlong.evaluate.task import Task, all_tasks
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
@@ -18,11 +18,15 @@ SEVERAL_WAYS: Final = ("narrativeqa",)  # to score it: ROUGE, a judge of the use
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 
 
-def average(columns: Mapping[str, float | None]) -> float | None:
+def average(columns: Mapping[str, Score | None]) -> Score | None:
     """Return the mean of the six columns; None if one is missing."""
-    values = [columns.get(category) for category in CATEGORIES]
-    there = [value for value in values if value is not None]
-    return fmean(there) if len(there) == len(CATEGORIES) else None
+    return mean([columns.get(category) for category in CATEGORIES])
+
+
+def mean(scores: Sequence[Score | None]) -> Score | None:
+    """Return the mean of scores; None if one is missing, or there is none."""
+    there = [score for score in scores if score is not None]
+    return Score.mean(there) if there and len(there) == len(scores) else None
 
 
 def tasks_of(category: str) -> list[Task]:
@@ -49,11 +53,9 @@ def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
     ]
 
 
-def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
+def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> Score | None:
     """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
-    scores = [results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)]
-    there = [score for score in scores if score is not None]
-    return fmean(there) if there and len(there) == len(scores) else None
+    return mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
 
 
 def title_of(category: str, tasks: Sequence[Task]) -> str:
@@ -62,11 +64,9 @@ def title_of(category: str, tasks: Sequence[Task]) -> str:
     return category if len(tasks) == total else f"{category}, {len(tasks)} of {total} tasks"
 
 
-def mean_over(results: Results, category: str, lengths: Sequence[int]) -> float | None:
+def mean_over(results: Results, category: str, lengths: Sequence[int]) -> Score | None:
     """Return the mean of a category over lengths; None if it is missing at one."""
-    scores = [category_score(results, category, length) for length in lengths]
-    there = [score for score in scores if score is not None]
-    return fmean(there) if there and len(there) == len(scores) else None
+    return mean([category_score(results, category, length) for length in lengths])
 
 
 def lengths_of(all_results: Sequence[Results]) -> list[int]:

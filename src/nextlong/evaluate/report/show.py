@@ -13,7 +13,7 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.report import figures as drawn
 from nextlong.evaluate.report.draw import Figure
-from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, text_of
+from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, mixed_protocols, text_of
 from nextlong.evaluate.results import Results, read_results
 from nextlong.plain_data import Json
 from nextlong.report import tables as look
@@ -33,7 +33,15 @@ def tables(results: Sequence[Results], console: Console) -> None:
 def as_json(results: Sequence[Results]) -> list[Json]:
     """Return every finished task as a plain dictionary."""
     return [
-        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        {
+            "model": one.name,
+            "task": result.task,
+            "length": result.length,
+            "score": result.score,
+            "interval": result.values.get("interval"),
+            "n": result.values.get("n"),
+            "refused": result.values.get("refused"),
+        }
         for one in results
         for result in one.finished
     ]
@@ -46,8 +54,12 @@ def report(
     figures: Path | None,
     console: Console,
     form: Literal["text", "json"] = "text",
+    protocols: Literal["same", "mixed"] = "same",
 ) -> list[Results]:
-    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return them."""
+    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return them.
+
+    Raises EvaluateError for results that were measured with another n, seed, data or prompt format, unless `protocols` is mixed.
+    """
     for output in outputs:
         if output.suffix not in _SUFFIXES:
             raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which say how it is written")
@@ -57,6 +69,11 @@ def report(
             )
     results = [read_results(folder) for folder in folders]
     _refuse_same_names(results)
+    if protocols == "same" and (mixed := mixed_protocols(results)):
+        more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
+        raise EvaluateError(
+            f"{mixed[0]}{more}; measure them alike, or give --mixed, which compares them and marks none as best"
+        )
     all_of_them = list(all_tables(results))
     if not all_of_them:
         raise EvaluateError(

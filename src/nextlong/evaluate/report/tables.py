@@ -1,6 +1,7 @@
 """Tables: results as rows, and rows as HTML, Markdown or LaTeX.
 
-A cell that was not measured is a dash. The best of a column is bold where models stand side by side, as in the paper, and differ.
+A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval, a row by its number of questions. Bold
+is a score that is greater than every other of its column and differs from each significantly (`statistics.is_better`).
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from statistics import fmean
 from typing import Final, Literal, NamedTuple
+
+import numpy as np
 
 from nextlong.evaluate.lengths import short
 from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
 from nextlong.evaluate.report import paper
 from nextlong.evaluate.results import Result, Results
+from nextlong.evaluate.statistics import Score, differences, is_better
 from nextlong.evaluate.task import Task, all_tasks
 
 
@@ -25,11 +28,8 @@ class Spread(NamedTuple):
     deviation: float | None
 
 
-Cell = float | Spread | str | None
+Cell = float | Spread | Score | str | None
 _COPYING: Final = ("gain_nats", "gain_standard_error", "with_copy_nats", "without_copy_nats")
-_SUITES: Final = {"ruler": "RULER", "helmet": "HELMET", "needle": "needle in a haystack"}
-_LONGBENCH: Final = (("Easy", "difficulty", "easy"), ("Hard", "difficulty", "hard"), ("Short", "length", "short"))
-_LONGBENCH_COLUMNS: Final = (*_LONGBENCH, ("Medium", "length", "medium"), ("Long", "length", "long"))
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,66 @@ class Table:
     rows_are: Literal["rivals", "parts"] = "rivals"
 
     def is_best(self, row: int, column: int) -> bool:
-        """Say whether a cell is the greatest number of its column, among at least two."""
-        values = [value for _, cells in self.rows if isinstance(value := cells[column], float)]
-        return self.rows_are == "rivals" and len(set(values)) > 1 and self.rows[row][1][column] == max(values)
+        """Say whether a score is significantly greater than every other of its column."""
+        cell = self.rows[row][1][column]
+        if self.rows_are != "rivals" or not isinstance(cell, Score):
+            return False
+        others = [cells[column] for number, (_, cells) in enumerate(self.rows) if number != row]
+        return is_better(cell, [other for other in others if isinstance(other, Score)])
+
+
+def _with_counts(table: Table) -> Table:
+    """Return a table of scores with a last column: how many questions each score of the row is the mean of."""
+    if not any(isinstance(cell, Score) for _, cells in table.rows for cell in cells):
+        return table
+    rows = tuple((name, (*cells, _count(cells))) for name, cells in table.rows)
+    about = f"{table.about} In brackets: bootstrap 95 % intervals over questions."
+    if table.rows_are == "rivals" and len(rows) > 1:
+        about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
+    return replace(table, about=about, columns=(*table.columns, "n"), rows=rows)
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    """Return the number of questions of a row's scores, and how many of them were refused and count as 0."""
+    scores = [cell for cell in cells if isinstance(cell, Score)]
+    if not scores:
+        return ""
+    least, most = min(score.n for score in scores), max(score.n for score in scores)
+    refused = max(score.refused for score in scores)
+    return (f"{most:,}" if least == most else f"{least:,}–{most:,}") + (f", {refused:,} refused = 0" if refused else "")
+
+
+def mixed_protocols(results: Sequence[Results]) -> list[str]:
+    """Return in words where models were measured in different ways: their tasks, lengths, and what differs."""
+    seen: dict[tuple[str, int | None], tuple[str, Result]] = {}
+    found = []
+    for one in results:
+        for result in one.finished:
+            name, first = seen.setdefault((result.task, result.length), (one.name, result))
+            if several := differences(first.protocol, result.protocol):
+                found.append(
+                    f"{result.task} at {short(result.length)}: {name} and {one.name} have {', '.join(several)}"
+                )
+    return found
 
 
 def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     """Yield every table that there are results for."""
+    mixed = mixed_protocols(results)
     for table in (
         _main(results),
         *_by_category(results),
         *_by_task(results),
-        _longbench(results),
+        *_splits(results),
         _short(results),
         _attention(results),
         _copying(results),
         _dependency(results),
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
-            yield table
+            counted = _with_counts(table)
+            more = f" Mixed protocols, so nothing of these is bold: {mixed[0]}" if mixed else ""
+            yield replace(counted, about=counted.about + more)
 
 
 def _main(results: Sequence[Results]) -> Table:
@@ -78,7 +119,7 @@ def _main(results: Sequence[Results]) -> Table:
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
     lengths = paper.lengths_of(results)
-    for category in paper.CATEGORIES:
+    for category in dict.fromkeys((*paper.CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = paper.shared_tasks(results, category)
         rows = tuple(
             (one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths))
@@ -95,15 +136,13 @@ def _by_category(results: Sequence[Results]) -> Iterator[Table]:
 def _by_task(results: Sequence[Results]) -> Iterator[Table]:
     lengths = paper.lengths_of(results)
     for one in results:
-        for suite in _SUITES:
+        for suite in dict.fromkeys(task.suite for task in all_tasks().values()):
             tasks = [task for task in all_tasks().values() if task.suite == suite]
             rows = tuple(
                 (_named(one, task), tuple(one.score(task.name, length) for length in lengths)) for task in tasks
             )
             rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
-            yield _unranked(
-                Table(f"{one.name}: {_SUITES[suite]} by task", "Percent.", tuple(map(short, lengths)), rows)
-            )
+            yield _unranked(Table(f"{one.name}: suite {suite}, by task", "Percent.", tuple(map(short, lengths)), rows))
 
 
 def _named(one: Results, task: Task) -> str:
@@ -116,30 +155,39 @@ def _unranked(table: Table) -> Table:
     return replace(table, rows_are="parts")
 
 
-def _longbench(results: Sequence[Results]) -> Table:
-    rows = []
-    for one in results:
-        parts = [result for result in one.finished if result.task == "longbench_v2"]
-        rows += [(f"{one.name}, {short(part.length)}", (part.score, *_longbench_parts(part))) for part in parts]
-    about = "Accuracy, percent; documents are cut in their middle to the length; no letter is wrong (paper, Table 3)."
-    return Table("LongBench v2", about, ("Overall", *(name for name, _, _ in _LONGBENCH_COLUMNS)), tuple(rows))
+def _splits(results: Sequence[Results]) -> Iterator[Table]:
+    for task in all_tasks().values():
+        parts = [(one.name, part) for one in results for part in one.finished if part.task == task.name and task.splits]
+        rows = tuple((f"{name}, {short(part.length)}", (part.measured, *_split(task, part))) for name, part in parts)
+        by = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
+        yield Table(
+            f"{task.name} by {by}",
+            f"{task.metric}, percent. {task.about}",
+            ("Overall", *(one[0] for one in task.splits)),
+            rows,
+        )
 
 
-def _longbench_parts(result: Result) -> Iterator[Cell]:
+def _split(task: Task, result: Result) -> Iterator[Cell]:
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
-    for _, key, wanted in _LONGBENCH_COLUMNS:
-        scores = [sample["scores"]["accuracy"] for sample in answered if sample["details"][key] == wanted]
-        yield 100 * fmean(scores) if scores else None
+    for _, key, wanted in task.splits:
+        scores = [sample["scores"][task.metric] for sample in answered if sample["details"][key] == wanted]
+        of_split = (f"{task.name} {key}={wanted}", result.length)
+        yield Score.of_outcomes(of_split, 100 * np.array(scores), result.protocol) if scores else None
 
 
 def _short(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
         short_text = next((result for result in one.finished if result.task == "short"), None)
-        scores = short_text.values["tasks"] if short_text else {}
-        rows.append((one.name, (short_text.score if short_text else None, *(scores.get(task) for task in SHORT_TASKS))))
-    columns = ("Avg.", *(name for name, _ in SHORT_TASKS.values()))
-    return Table("Short text", "lm-eval, zero-shot, percent (paper, Table 4).", columns, tuple(rows))
+        answers = short_text.values["answers"] if short_text else {}
+        scores = [
+            Score.of_outcomes((task, None), 100 * np.array([*answers[task]], float), {}) if task in answers else None
+            for task in SHORT_TASKS
+        ]
+        rows.append((one.name, (paper.mean(scores), *scores)))
+    columns = ("Avg.", *SHORT_TASKS.values())
+    return Table("Short text", "lm-eval, zero-shot, acc, percent (paper, Table 4).", columns, tuple(rows))
 
 
 def _attention(results: Sequence[Results]) -> Table:
@@ -199,9 +247,12 @@ def _dependency(results: Sequence[Results]) -> Table:
 
 
 def text_of(cell: Cell) -> str:
-    """Return a number with two digits, a mean with its spread, a word as it is, or a dash."""
+    """Return a number with two digits, a score with its interval, a mean with its spread, a word as it is, or a dash."""
     if isinstance(cell, Spread):
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
+    if isinstance(cell, Score):
+        interval = cell.interval
+        return f"{cell.value:.2f}" + ("" if interval is None else f" [{interval[0]:.1f}, {interval[1]:.1f}]")
     if cell is None or isinstance(cell, str):
         return cell or "–"
     return f"{cell:.2f}"

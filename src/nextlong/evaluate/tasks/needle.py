@@ -15,7 +15,7 @@ import numpy as np
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.evaluate.tasks.ruler import words
 
 HAYSTACK: Final = "needle/haystack.txt"
@@ -40,7 +40,7 @@ def samples(request: Request) -> Iterator[Sample | None]:
     if room < 1:
         raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
     depths = np.linspace(0, 100, min(request.samples or _DEPTHS, _DEPTHS)) if request.samples != 1 else np.array([50.0])
-    haystacks = _Haystacks(
+    haystacks = Haystacks(
         request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS)
     )
     for number in range(request.samples or _DEPTHS):
@@ -64,7 +64,7 @@ def haystack_text(data: DataFiles) -> str:
     return text
 
 
-class _Haystacks:
+class Haystacks:
     """Texts of `room` tokens, a round's behind the one before; the text is repeated as needed and tokenized once."""
 
     def __init__(self, request: Request, text: str, room: int, *, rounds: int) -> None:
@@ -92,7 +92,7 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"found": float(all(is_named)), "found_share": sum(is_named) / len(is_named)}
 
 
-register(
+TASKS: Final = (
     Task(
         "needle",
         "needle",
@@ -103,5 +103,5 @@ register(
         samples=_DEPTHS,
         max_new_tokens=BUDGET,
         files=(HAYSTACK,),
-    )
+    ),
 )

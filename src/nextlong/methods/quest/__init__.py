@@ -28,6 +28,7 @@ class QuestMethod(DocumentMethod[Quest]):
     """Documents that share a keyword."""
 
     name = "quest"
+    version = 2  # counts what it leaves out
     Options = Quest
     needs = frozenset({Need.KEYWORDS})
 
@@ -42,6 +43,7 @@ class QuestMethod(DocumentMethod[Quest]):
 
     def draft(self, documents: Documents, options: Quest, request: Request) -> Drafted:
         """Return sequences of documents that share a keyword."""
+        assert documents.keywords is not None
         index = quest.draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
         pieces = quest.draft(
             index,
@@ -53,7 +55,9 @@ class QuestMethod(DocumentMethod[Quest]):
             split_ratio=options.split_ratio,
             oversample=options.oversample,
         )
-        return Drafted(drafts=[whole(piece) for piece in pieces])
+        with_keywords = documents.keywords.value_lengths().to_numpy(zero_copy_only=False) > 0
+        unshared = int((with_keywords & (index.keyword_of < 0)).sum())
+        return Drafted(drafts=[whole(piece) for piece in pieces], unshared_keywords=unshared)
 
 
 METHOD = QuestMethod()

@@ -33,6 +33,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else quest.doc2query(options.queries)
     first = with_keywords = 0
+    source = ""
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
         pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
@@ -41,6 +42,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+            source = batch.column("source")[0].as_py()  # a shard's documents are of one
             texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
             first += batch.num_rows
             queries = [quest.extract_queries(text) for text in texts] if model is None else model.queries(texts)
@@ -58,6 +60,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
         documents=len(wanted),
         with_keywords=with_keywords,
         queries=quest.EXTRACTIVE if model is None else options.queries,
+        source=source,
     )
 
 

@@ -39,7 +39,8 @@ from numpy.typing import NDArray
 from nextlong.engine.executor import Capacity, Resources, granted_gpus
 from nextlong.errors import EncoderError
 from nextlong.methods.base import stretches
-from nextlong.methods.quest.rake import english_stop_words, key_phrases
+from nextlong.methods.quest.rake import key_phrases
+from nextlong.methods.quest.words import find_words, is_word, letters, spaced, stop_words_of
 from nextlong.rng import keyed_hash, rng_for
 
 EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
@@ -55,21 +56,25 @@ UNINFORMATIVE: Final = frozenset(
 )  # fmt: skip
 
 # A stop inside a word (3.14, example.org) ends nothing. Matching sentences is five times as fast as splitting at ends.
-_SENTENCES: Final = re.compile(r"[^\n.!?。！？]+(?:[.!?]+(?=\S)[^\n.!?。！？]+)*[.!?。！？]*")
-_WORDS: Final = re.compile(r"\w+")
+_ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese
+_SENTENCES: Final = re.compile(rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*")
 _READ_CHARS: Final = 8192  # of a document; queries are about its subject, which shows early
 _QUERY_CHARS: Final = 300  # longer sentences are cut: a query is short
+_TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
 
 
 def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     """Return the first line and the most central sentences of a text, in reading order: the extractive stand-in.
 
+    Where its script sets no blanks between words, the sentences have them. Raises RecipeError if what finds words is not installed.
     Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
     left out, over the root of their number. Deterministic; no model.
     """
-    stripped = (sentence.strip()[:_QUERY_CHARS] for sentence in _SENTENCES.findall(text[:_READ_CHARS]))
+    read = spaced(text[:_READ_CHARS])
+    stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
     sentences = list(dict.fromkeys(filter(None, stripped)))
-    words = [set(_WORDS.findall(sentence.lower())) - english_stop_words() for sentence in sentences]
+    stop_words = stop_words_of(find_words(read[:_TOLD_BY_CHARS].lower()))
+    words = [set(filter(is_word, find_words(sentence.lower()))) - stop_words for sentence in sentences]
     counts = Counter(word for sentence_words in words for word in sentence_words)
     central = [
         sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
@@ -88,8 +93,8 @@ def candidate_keywords(
     """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
     return [
         phrase
-        for phrase, score in key_phrases("\n".join(queries))
-        if score >= min_keyword_score and len(phrase) >= min_keyword_chars and phrase not in uninformative
+        for phrase, score in key_phrases(spaced("\n".join(queries)))
+        if score >= min_keyword_score and letters(phrase) >= min_keyword_chars and phrase not in uninformative
     ]
 
 

@@ -1,6 +1,6 @@
 """At the end: the page that a run leaves in its run directory, and `nextlong report` writes anew.
 
-In:  what has just been made. Out: `report.html`, or `sweep.html` of a sweep's states; as it was, if it shows just that.
+In:  what has just been made. Out: `report.html`, or `sweep.html` of a sweep's variants; as it was, if it shows just that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOW = "pip install 'nextlong[report]', and runs end with a page of pictures: rep
 
 
 def leave(runs: Sequence[Run]) -> str:
-    """Write the page of some states of one run directory; return what to tell of it."""
+    """Write the page of some variants of one run directory; return what to tell of it."""
     if find_spec("matplotlib") is None:
         return HOW
     shown = runs[: pictures.MAX_RUNS]
@@ -31,11 +31,11 @@ def leave(runs: Sequence[Run]) -> str:
 
 
 def place_of(runs: Sequence[Run]) -> Path:
-    """Return where the page of some states belongs: in their run directory, or here where they have none in common."""
+    """Return where the page of some variants belongs: in their run directory, or here where they have none in common."""
     run_dir = runs[0].path
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
-    names = [run.state.name for run in runs]
+    names = [run.variant.name for run in runs]
     return run_dir / (CURRENT if names == [record.current(run_dir)] else page_name(names))
 
 

@@ -16,6 +16,7 @@ Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` a run
 Path = tuple[str | int, ...]
 _NOTHING = "–"
 _SHOWN_SOURCES = 40
+_DROPPED_EXAMPLES = 3  # documents, by reason
 _SPREAD = {"mean": "mean", "p10": "a tenth is at most", "p50": "half is at most", "p90": "nine tenths are at most"}
 
 
@@ -45,7 +46,8 @@ def row(name: str, plain: Plain, path: Path, form: str = "{:,}", *, is_foreign: 
 def _cell(plain: Mapping[str, Any], path: Path | None, form: str) -> Cell:
     value: Any = plain if path is not None else None
     for key in path or ():
-        if value is None or (isinstance(value, Mapping) and key not in value):
+        known = value if isinstance(value, Mapping) else range(len(value or ()))
+        if key not in known:
             return Cell(_NOTHING)
         value = value[key]
     if value is None:
@@ -116,7 +118,12 @@ def yields(plain: Plain) -> list[Row]:
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     reasons = dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"])
-    return _filled([*rows, *(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)) for reason in reasons)])
+    for reason in reasons:
+        rows.append(row(f"dropped: {reason}", plain, ("yields", "dropped", reason)))
+        rows += [
+            row("such as", plain, ("yields", "dropped_examples", reason, number)) for number in range(_DROPPED_EXAMPLES)
+        ]
+    return _filled(rows)
 
 
 def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
@@ -197,12 +204,23 @@ def left_out(plain: Plain) -> list[Row]:
             row("near-copies left out of the drafts", plain, ("near_copies",)),
             row("of them, for one passage of 100 words", plain, ("repeated_passages",)),
             row("documents that the method left out as near-copies", plain, ("near_copy_documents",)),
+            *_without_keywords(plain),
+            row("documents whose keywords no other document has", plain, ("unshared_keywords",)),
+            row("documents in parts with others in between", plain, ("in_parts", "in_parts")),
             *(
                 row(f"chunks that share text with {file}", plain, ("contaminated", file), is_foreign=True)
                 for file in files
             ),
         ]
     )
+
+
+def _without_keywords(plain: Plain) -> list[Row]:
+    sources = dict.fromkeys(source for stats in plain for source in stats["keywords"] or {})
+    return [
+        row(f"documents of {source} that have a keyword", plain, ("keywords", source, "with_keywords"), is_foreign=True)
+        for source in sources
+    ]
 
 
 def leaks(plain: Plain) -> list[Row]:

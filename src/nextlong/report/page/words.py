@@ -44,7 +44,7 @@ READ: Final = {
     "shows what it took then.",
     "memory": "The most that one task of a step held at a time; times the number of workers it is what the step needs. Files that "
     "are read in place count as well, which the system takes back when memory is short.",
-    "bytes": "What a step left on the disk; `nextlong prune` says what can go.",
+    "bytes": "What a step left on the disk; `nextlong gc` says what can go.",
 }
 
 # Where no sequence of the page stretches a document.

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import nextlong
-from nextlong.artefacts.pages import STATES_META
+from nextlong.artefacts.pages import VARIANTS_META
 from nextlong.errors import NextlongError
 from nextlong.picture import strip
 from nextlong.picture.elements import document, element, svg_element
@@ -25,8 +25,6 @@ from nextlong.report.page import examples, numbers, parts, pictures, sequences, 
 from nextlong.report.page.numbers import Plain, Row
 from nextlong.runs import stats
 from nextlong.runs.opened import Run
-
-_NEXT_TO_TYPE = ("look",)  # of a summary's lines
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -51,7 +49,9 @@ def page(runs: Sequence[Run]) -> str:
 
 def identity(runs: Sequence[Run]) -> str:
     """Return what names the very data that a page shows, and the version that drew it."""
-    made = [[run.state.name, {name: done.manifest["fingerprint"] for name, done in run.steps.items()}] for run in runs]
+    made = [
+        [run.variant.name, {name: done.manifest["fingerprint"] for name, done in run.steps.items()}] for run in runs
+    ]
     text = json.dumps([nextlong.__version__, made, [run.sequences_per_part for run in runs]])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -68,7 +68,7 @@ def _html(title: str, sections: Sequence[Element], runs: Sequence[Run]) -> Eleme
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="nextlong-data", content=identity(runs)),
-        element("meta", name=STATES_META, content=" ".join(run.state.name for run in runs)),
+        element("meta", name=VARIANTS_META, content=" ".join(run.variant.name for run in runs)),
         element("title", f"{title} · nextlong report"),
         element("style", style),
     )
@@ -118,8 +118,7 @@ def _one_made(letter: str, run: Run, of_run: Mapping[str, Any], plain: Plain, *,
     verdict = words.warnings(of_run)
     for one in words.verdict(of_run):
         yield element("p", one, class_="note warning" if verdict else "note", role="note")
-    lines = [(name, value) for name, value in summary.lines(run.recipe, run.steps) if name not in _NEXT_TO_TYPE]
-    items = [element("li", element("bdi", f"{name}: {value}")) for name, value in lines]
+    items = [element("li", element("bdi", f"{name}: {value}")) for name, value in summary.lines(run.recipe, run.steps)]
     yield element("details", element("summary", "What the run said when it ended"), element("ul", *items))
 
 

@@ -38,12 +38,14 @@ class Corpus:
     eligible: float  # documents with at least compose.min_meta_chunks chunks
     meta_chunks: float  # the chunks of these
     too_long: float = 0.0  # of the eligible, those that are longer than a sequence
+    too_little_room: float = 0.0  # … and those that leave no room for negatives between their chunks
     evaluation_bytes: float = 0.0  # of decontaminate.files
 
     def times(self, factor: float) -> Corpus:
         """Return a corpus like this one, so many times as large."""
         names = (
             "documents", "text_bytes", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks", "too_long",
+            "too_little_room",
         )  # fmt: skip
         return replace(self, is_whole=False, **{name: factor * getattr(self, name) for name in names})
 

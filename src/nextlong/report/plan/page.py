@@ -18,7 +18,7 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artefacts.names import name_for
-from nextlong.artefacts.record import run_dir_of, state_names, store_of
+from nextlong.artefacts.record import run_dir_of, store_of, variant_names
 from nextlong.corpus import steps as corpus_steps
 from nextlong.corpus.ingest import check_named_ids
 from nextlong.corpus.parts import whole_files
@@ -81,6 +81,9 @@ class Planned(NamedTuple):
             "documents": corpus and corpus.documents,
             "kept_documents": corpus and corpus.kept_documents,
             "chunks": corpus and corpus.chunks,
+            "eligible": corpus and corpus.eligible,
+            "too_long": corpus and corpus.too_long,
+            "too_little_room": corpus and corpus.too_little_room,
             "text_bytes": corpus and corpus.text_bytes,
             "chars_per_token": self.plan and self.plan.measured.tokenizing.chars_per_token,
             "steps": [
@@ -125,7 +128,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
     _check_writable(run_dir)
     if asked.chunks is not None:
         states = ["" for _ in steps]  # of another corpus
-    elif name_for(recipe, run_dir) not in state_names(run_dir):  # as a run does
+    elif name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
         check_named_ids(recipe.ingest.sources, files)
         check_enough(recipe, files)
     plan = make(recipe, files, steps, asked)
@@ -249,10 +252,13 @@ def _summary(recipe: Recipe, plan: Plan) -> str:
         if round(corpus.kept_documents) < round(corpus.documents)
         else ""
     )
+    lost = {"longer than a sequence": corpus.too_long, "with too little room for negatives": corpus.too_little_room}
+    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in lost.items() if round(count))
     return (
         f"{'' if corpus.is_whole else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
         f"{kept}, {corpus.chunks:,.0f} chunks of {corpus.kept_chars / max(1.0, corpus.chunks):,.0f} characters on average, "
         f"{plan.measured.tokenizing.chars_per_token:.2f} characters per token; method {described(recipe)}; "
+        f"{f'of {corpus.eligible:,.0f} that may be extended about {dropped}; ' if dropped else ''}"
         f"{pipeline.worker_count(recipe)} workers"
     )
 

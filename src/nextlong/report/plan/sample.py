@@ -23,6 +23,7 @@ import fsspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from nextlong.compose.steps import has_gaps
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.embed.base import Speed, kind_of
@@ -31,6 +32,7 @@ from nextlong.inputs.files import InputFile
 from nextlong.inputs.record import RejectKind
 from nextlong.plural import counted
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import MIN_GAP_CHUNKS
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
 from nextlong.workers import preloaded
@@ -149,6 +151,15 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]],
     def total(number_of: Callable[[Sequence[int]], int]) -> float:
         return sum(factor * number_of(chunk_counts) for factor, chunk_counts in zip(factors, counts, strict=True))
 
+    def of_documents(is_one: Callable[[int, int], bool]) -> float:
+        return sum(
+            factor * sum(is_one(len(text), chunks) for text, chunks in zip(look.texts, of_texts, strict=True))
+            for factor, look, of_texts in zip(factors, looks, counts, strict=True)
+        )
+
+    seen_chars = sum(len(text) for look in looks for text in look.texts)
+    seen_chunks = sum(sum(of_texts) for of_texts in counts)
+    between = _chars_between(recipe, seen_chars / max(1, seen_chunks), chars_per_token)
     return Corpus(
         is_whole=all(look.is_whole for look in looks),
         documents=sum(look.scale * look.documents for look in looks),
@@ -158,11 +169,23 @@ def size(recipe: Recipe, looks: Sequence[Look], counts: Sequence[Sequence[int]],
         chunks=total(sum),
         eligible=total(lambda chunk_counts: sum(count >= least for count in chunk_counts)),
         meta_chunks=total(lambda chunk_counts: sum(count for count in chunk_counts if count >= least)),
-        too_long=sum(
-            factor * sum(n >= least and len(text) >= longest for text, n in zip(look.texts, of_texts, strict=True))
-            for factor, look, of_texts in zip(factors, looks, counts, strict=True)
+        too_long=of_documents(lambda chars, chunks: chunks >= least and chars >= longest),
+        too_little_room=of_documents(
+            lambda chars, chunks: chunks >= least and chars < longest <= chars + between(chunks)
         ),
     )
+
+
+def _chars_between(recipe: Recipe, chunk_chars: float, chars_per_token: float) -> Callable[[int], float]:
+    """Return what tells the characters of negatives that a document of so many chunks has to have room for, about.
+
+    All but the last negative are whole chunks, and one is seldom enough only where `compose.min_gap_tokens` asks for more.
+    """
+    if not has_gaps(recipe):
+        return lambda _: 0.0
+    asked = recipe.compose.min_gap_tokens
+    gap = MIN_GAP_CHUNKS * chunk_chars if asked == "auto" else asked * chars_per_token
+    return lambda chunks: (chunks - 1) * max(gap, chunk_chars) + gap
 
 
 def _evaluation_bytes(recipe: Recipe) -> float:

@@ -38,7 +38,9 @@ def lines(
         said += [_disk(total, run_dir), _memory(recipe, total)]
     foreseen = [] if not_enough else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
     corpus = measured.corpus
-    if longer := too_long(recipe, corpus.too_long, corpus.eligible, of="documents that may be extended"):
+    if longer := too_long(
+        recipe, corpus.too_long + corpus.too_little_room, corpus.eligible, of="documents that may be extended"
+    ):
         foreseen.insert(0, Warned("many-dropped", longer))
     return [*(line for line in said if line), *map(str, foreseen)]
 

@@ -1,9 +1,9 @@
 """Emit: the same training for another trainer: its config, its data set, its launch script.
 
-In:  a training recipe over finished runs; torchtitan, axolotl, prolong or megatron.
+In:  a training recipe over finished runs; axolotl, prolong or megatron.
 Out: a folder with `data/` (what the trainer reads, exported), its config and `launch.sh`.
 
-A trainer is one module here: the format that it reads, what it wants of an export, and the text of its files.
+A trainer is one module here: the format that it reads, the recipe's keys that it expresses, and the text of its files.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.runs import export
 from nextlong.runs.opened import Run
-from nextlong.train.emit import axolotl, megatron, prolong, torchtitan
+from nextlong.train.emit import axolotl, expressed, megatron, prolong
 from nextlong.train.emit.facts import Facts
 from nextlong.train.recipe import TrainRecipe
 
 
 class Trainer(NamedTuple):
-    """The export format that a trainer reads, whether rows can be packed for it, and its files by name.
+    """The export format that a trainer reads, whether rows can be packed for it, the keys it expresses, its files by name.
 
     `attends_across`: whether it can be told to attend across the sequences of a packed row.
     """
 
     format: str
     packs: bool
+    keys: expressed.Keys
     files: Callable[[Facts], Mapping[str, str]]
     attends_across: bool = False
 
 
 TRAINERS: Final = {
-    "torchtitan": Trainer("parquet", True, torchtitan.files),
-    "axolotl": Trainer("axolotl", False, axolotl.files),
-    "prolong": Trainer("prolong", True, prolong.files),
-    "megatron": Trainer("megatron", True, megatron.files, attends_across=True),
+    "axolotl": Trainer("axolotl", False, axolotl.KEYS, axolotl.files),
+    "prolong": Trainer("prolong", True, prolong.KEYS, prolong.files),
+    "megatron": Trainer("megatron", True, megatron.KEYS, megatron.files, attends_across=True),
 }
 
 
@@ -51,10 +51,11 @@ _CROSSING: Final = tuple(name for name, trainer in TRAINERS.items() if trainer.a
 def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
     """Write `folder` for the trainer `name`. Raises RecipeError for a trainer that is none, and for what it cannot do."""
     if name not in TRAINERS:
-        raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(TRAINERS)}")
+        engine = "; torchtitan is an engine: --engine torchtitan" if name == "torchtitan" else ""
+        raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(TRAINERS)}{engine}")
     trainer, facts = TRAINERS[name], _facts(recipe, folder.absolute())
-    if recipe.attention == "document":
-        raise RecipeError(f"attention: document is not what {name} can be told; use sequence, or row")
+    cure = "leave these as they are there, or use another trainer"
+    expressed.check(recipe, {**expressed.DATA, **trainer.keys}, trainer=f"--emit {name}", cure=cure)
     if recipe.attention == "row" and recipe.data.pack and not trainer.attends_across:
         raise RecipeError(
             f"attention: row with data.pack is not what {name} can be told; use sequence, or {' or '.join(_CROSSING)}"

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import yaml
 
+from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
+from nextlong.train.emit.expressed import Keys
 from nextlong.train.emit.facts import Facts, machines, shell
+
+KEYS: Final[Keys] = {
+    **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints")),
+    "attention": ("sequence", "row"),
+    "training.micro_batch_rows": (1,),
+    "memory.checkpointing": ("layers", "none"),
+}
 
 
 def files(facts: Facts) -> Mapping[str, str]:
@@ -19,6 +29,11 @@ def files(facts: Facts) -> Mapping[str, str]:
 def config(facts: Facts) -> Json:
     """Return the settings; names as in axolotl 0.21."""
     recipe, training = facts.recipe, facts.recipe.training
+    if training.schedule != "cosine" and training.min_lr_ratio:
+        raise RecipeError(
+            f"--emit axolotl cannot express training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
+            f"{training.schedule}; set it to 0, or use the schedule cosine"
+        )
     packed = facts.row_tokens > facts.sequence_tokens or recipe.data.pack is not None
     settings: Json = {
         "base_model": recipe.model.path,
@@ -46,14 +61,14 @@ def config(facts: Facts) -> Json:
         "gradient_accumulation_steps": facts.accumulation,
         "max_steps": training.steps,
         "learning_rate": training.lr,
-        "lr_scheduler": {"cosine": "cosine", "linear": "linear", "constant": "constant"}[training.schedule],
+        "lr_scheduler": "constant_with_warmup" if training.schedule == "constant" else training.schedule,
         "warmup_steps": training.warmup_steps,
         "optimizer": "adamw_torch_fused",
         "adam_beta1": training.beta1,
         "adam_beta2": training.beta2,
         "adam_epsilon": training.eps,
         "weight_decay": training.weight_decay,
-        "max_grad_norm": training.clip,
+        "max_grad_norm": training.clip or 0.0,  # 0: as it is
         "bf16": training.precision == "bf16",
         "save_steps": recipe.checkpoints.every_steps,
         "save_total_limit": recipe.checkpoints.keep_last,

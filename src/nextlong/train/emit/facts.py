@@ -26,11 +26,6 @@ class Facts:
         return self.folder / "data"
 
     @property
-    def train_data(self) -> Path:
-        """Where the part to train on lies."""
-        return self.data / "train" if self.recipe.data.validation else self.data
-
-    @property
     def rows_per_step(self) -> int:
         """Rows of all ranks in a step."""
         return max(1, self.recipe.training.tokens_per_step // self.row_tokens)
@@ -52,9 +47,8 @@ class Facts:
 
     @property
     def shared_by(self) -> int:
-        """Ranks that share a row: the recipe's, or 8 where it does not say and there are as many."""
-        asked = self.recipe.hardware.ranks_per_row
-        return asked if asked > 1 else min(8, self.gpus)
+        """Ranks that share a row."""
+        return self.recipe.hardware.ranks_per_row
 
     @property
     def accumulation(self) -> int:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import Final
 
 import yaml
 
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
+from nextlong.train.emit.expressed import Keys
 from nextlong.train.emit.facts import Facts, shell, torchrun
+
+KEYS: Final[Keys] = {
+    **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
+    "attention": ("sequence", "row"),
+    "training.micro_batch_rows": (1,),
+    "memory.checkpointing": ("layers", "none"),
+}
 
 
 def files(facts: Facts) -> Mapping[str, str]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import Final
 
 from nextlong.errors import RecipeError
+from nextlong.train.emit.expressed import Keys
 from nextlong.train.emit.facts import Facts, shell, torchrun
+
+KEYS: Final[Keys] = {
+    **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
+    "attention": ("sequence", "row"),
+    "training.micro_batch_rows": (1,),
+    "training.eps": (1e-8,),
+    "training.schedule": ("cosine", "linear"),
+    "memory.checkpointing": ("layers",),
+}
 
 
 def files(facts: Facts) -> Mapping[str, str]:

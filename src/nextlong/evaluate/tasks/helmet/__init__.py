@@ -3,3 +3,7 @@
 Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Where we differ:
 docs/evaluate/helmet.md.
 """
+
+from nextlong.evaluate.tasks.helmet import icl, longqa, rag, recall, rerank
+
+TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS)

@@ -19,7 +19,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.scores import exact_match, parsed_answer
 from nextlong.evaluate.shapes import Clinc
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 
 _BUDGET: Final = 20
 _PROMPT: Final = (
@@ -151,23 +151,24 @@ def _shots(*counts: int) -> dict[int, int]:
     return dict(zip(_LENGTHS, counts, strict=True))
 
 
-for _name, _read, _shots_at, _files in (
+_SETS: Final = (
     ("trec_coarse", partial(read_trec, level="coarse"), _shots(400, 800, 1600, 3300, 6600), (_TREC_TRAIN, _TREC_TEST)),
     ("trec_fine", partial(read_trec, level="fine"), _shots(400, 800, 1600, 3200, 6400), (_TREC_TRAIN, _TREC_TEST)),
     ("nlu", read_nlu, _shots(510, 1020, 2040, 4080, 8296), (_NLU_TRAIN, _NLU_TEST)),
     ("banking77", read_banking77, _shots(360, 720, 1450, 2900, 5900), (_BANKING_TRAIN, _BANKING_TEST)),
     ("clinc150", read_clinc150, _shots(440, 880, 1750, 3525, 7050), (_CLINC,)),
-):
-    register(
-        Task(
-            name=_name,
-            suite="helmet",
-            category="ICL",
-            metric="exact_match",
-            make=partial(samples, read=_read, shots_at=_shots_at),
-            score=_score,
-            samples=500,
-            max_new_tokens=_BUDGET,
-            files=_files,
-        )
+)
+TASKS: Final = tuple(
+    Task(
+        name,
+        "helmet",
+        "ICL",
+        "exact_match",
+        partial(samples, read=read, shots_at=shots_at),
+        _score,
+        samples=500,
+        max_new_tokens=_BUDGET,
+        files=files,
     )
+    for name, read, shots_at, files in _SETS
+)

@@ -13,7 +13,7 @@ from typing import Final
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, rouge_l_f1, substring_exact_match
 from nextlong.evaluate.shapes import Book, Choice, Narrative
-from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 from nextlong.plain_data import Json
 
@@ -117,39 +117,22 @@ def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     return {"exact_match": max(named, best_of_raw_and_parsed(exact_match, answer, sample.references))}
 
 
-for _name, _metric, _read, _prompt, _prefix, _budget, _files, _score in (
-    (
-        "narrativeqa",
-        "rougeL_f1",
-        _narrative,
-        _NARRATIVE_PROMPT,
-        "\nAnswer:",
-        100,
-        (_NARRATIVE, _NARRATIVE_TRAIN),
-        _score_answer,
-    ),
-    ("infbench_qa", "rougeL_f1", partial(_infinite, file=_QA), _QA_PROMPT, "\n\nAnswer:", 10, (_QA,), _score_answer),
-    (
-        "infbench_mc",
-        "exact_match",
-        partial(_infinite, file=_CHOICE),
-        _CHOICE_PROMPT,
-        "\n\nAnswer:",
-        10,
-        (_CHOICE,),
-        _score_choice,
-    ),
-):
-    register(
-        Task(
-            name=_name,
-            suite="helmet",
-            category="LongQA",
-            metric=_metric,
-            make=partial(samples, read=_read, prompt=_prompt, prefix=_prefix, budget=_budget),
-            score=_score,
-            samples=QUESTIONS,
-            max_new_tokens=_budget,
-            files=_files,
-        )
+_STORIES: Final[dict[str, tuple[Read, str, str, int, tuple[str, ...]]]] = {
+    "narrativeqa": (_narrative, _NARRATIVE_PROMPT, "\nAnswer:", 100, (_NARRATIVE, _NARRATIVE_TRAIN)),
+    "infbench_qa": (partial(_infinite, file=_QA), _QA_PROMPT, "\n\nAnswer:", 10, (_QA,)),
+    "infbench_mc": (partial(_infinite, file=_CHOICE), _CHOICE_PROMPT, "\n\nAnswer:", 10, (_CHOICE,)),
+}
+TASKS: Final = tuple(
+    Task(
+        name,
+        "helmet",
+        "LongQA",
+        "exact_match" if name == "infbench_mc" else "rougeL_f1",
+        partial(samples, read=read, prompt=prompt, prefix=prefix, budget=budget),
+        _score_choice if name == "infbench_mc" else _score_answer,
+        samples=QUESTIONS,
+        max_new_tokens=budget,
+        files=files,
     )
+    for name, (read, prompt, prefix, budget, files) in _STORIES.items()
+)

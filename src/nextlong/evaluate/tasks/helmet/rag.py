@@ -13,7 +13,7 @@ from typing import Final
 
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, substring_exact_match
 from nextlong.evaluate.shapes import Asked, AskedByPopularity
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
 
 _PASSAGES_AT: Final = {8192: 50, 16_384: 105, 32_768: 220, 65_536: 440, 131_072: 1000}
@@ -90,19 +90,19 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     }
 
 
-for _name, _set in SETS.items():
-    register(
-        Task(
-            name=_name,
-            suite="helmet",
-            category="RAG",
-            metric="substring_exact_match",
-            make=partial(samples, which=_set),
-            score=_score,
-            samples=QUESTIONS * _set.depths,
-            max_new_tokens=_BUDGET,
-            lengths=tuple(_PASSAGES_AT),
-            files=(_path(_set.examples),),
-            files_at={length: (_path(_set.questions, passages=k),) for length, k in _PASSAGES_AT.items()},
-        )
+TASKS: Final = tuple(
+    Task(
+        name,
+        "helmet",
+        "RAG",
+        "substring_exact_match",
+        partial(samples, which=which),
+        _score,
+        samples=QUESTIONS * which.depths,
+        max_new_tokens=_BUDGET,
+        lengths=tuple(_PASSAGES_AT),
+        files=(_path(which.examples),),
+        files_at={length: (_path(which.questions, passages=k),) for length, k in _PASSAGES_AT.items()},
     )
+    for name, which in SETS.items()
+)

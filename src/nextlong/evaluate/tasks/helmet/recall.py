@@ -17,7 +17,7 @@ import numpy as np
 
 from nextlong.evaluate.scores import best_of_raw_and_parsed, string_match_all, substring_exact_match
 from nextlong.evaluate.shapes import KeyValues
-from nextlong.evaluate.task import JSON, Request, Sample, Task, register
+from nextlong.evaluate.task import JSON, Request, Sample, Task
 from nextlong.evaluate.tasks.ruler import niah, words
 
 KEYS_AT: Final = {8192: 105, 16_384: 220, 32_768: 440, 65_536: 900, 131_072: 1800}
@@ -111,7 +111,7 @@ def _score_share(answer: str, sample: Sample) -> dict[str, float]:
     return {"ruler_recall": string_match_all(answer, sample.references)}
 
 
-register(
+TASKS: Final = (
     Task(
         "json_kv",
         "helmet",
@@ -122,19 +122,19 @@ register(
         samples=100,
         max_new_tokens=_BUDGET,
         optional=lambda length: (_file_at(length),),
-    )
-)
-for _name, _budget in _NEEDLE_BUDGETS.items():
-    register(
+    ),
+    *(
         Task(
-            name=_NAMES[_name],
-            suite="helmet",
-            category="Recall",
-            metric="ruler_recall",
-            make=partial(_needles, name=_name),
-            score=_score_share,
+            _NAMES[name],
+            "helmet",
+            "Recall",
+            "ruler_recall",
+            partial(_needles, name=name),
+            _score_share,
             samples=100,
-            max_new_tokens=_budget,
-            files=(words.ESSAYS,) if niah.FORMS[_name].haystack == "essay" else (),
+            max_new_tokens=budget,
+            files=(words.ESSAYS,) if niah.FORMS[name].haystack == "essay" else (),
         )
-    )
+        for name, budget in _NEEDLE_BUDGETS.items()
+    ),
+)

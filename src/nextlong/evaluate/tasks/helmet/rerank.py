@@ -11,7 +11,7 @@ from typing import Final
 
 from nextlong.evaluate.scores import ndcg, parsed_ranking
 from nextlong.evaluate.shapes import Query
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
 
 _PASSAGES_AT: Final = {8192: 50, 16_384: 130, 32_768: 285, 65_536: 600, 131_072: 1000}
@@ -77,7 +77,7 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"NDCG@10": ndcg(parsed_ranking(answer), {name: int(str(label)) for name, label in judged.items()}, at=10)}
 
 
-register(
+TASKS: Final = (
     Task(
         name="msmarco",
         suite="helmet",
@@ -90,5 +90,5 @@ register(
         lengths=tuple(_PASSAGES_AT),
         files=(_path(10),),
         files_at={length: (_path(passages),) for length, passages in _PASSAGES_AT.items()},
-    )
+    ),
 )

@@ -15,7 +15,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import origin
 from nextlong.evaluate.scores import string_match_all
 from nextlong.evaluate.shapes import Words
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.ruler import words
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short
 
@@ -86,7 +86,7 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-register(
+TASKS: Final = (
     Task(
         "cwe",
         "ruler",
@@ -97,5 +97,5 @@ register(
         samples=500,
         max_new_tokens=BUDGET,
         optional=lambda _: (words.ENGLISH_WORDS,),
-    )
+    ),
 )

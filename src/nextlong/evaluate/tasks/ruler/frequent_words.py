@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from nextlong.evaluate.scores import string_match_all
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.ruler.fit import refuse_short
 
 BUDGET: Final = 50
@@ -84,4 +84,4 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-register(Task("fwe", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET))
+TASKS: Final = (Task("fwe", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET),)

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from nextlong.evaluate.scores import string_match_all
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.ruler import words
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short, upper_bound
 
@@ -146,17 +146,17 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-for _name, _form in FORMS.items():
-    register(
-        Task(
-            name=_name,
-            suite="ruler",
-            category="RULER",
-            metric="string_match_all",
-            make=partial(samples, form=_form),
-            score=_score,
-            samples=500,
-            max_new_tokens=BUDGET,
-            files=(words.ESSAYS,) if _form.haystack == "essay" else (),
-        )
+TASKS: Final = tuple(
+    Task(
+        name,
+        "ruler",
+        "RULER",
+        "string_match_all",
+        partial(samples, form=form),
+        _score,
+        samples=500,
+        max_new_tokens=BUDGET,
+        files=(words.ESSAYS,) if form.haystack == "essay" else (),
     )
+    for name, form in FORMS.items()
+)

@@ -16,7 +16,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.scores import string_match_part
 from nextlong.evaluate.shapes import HotpotQA, Squad
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short, upper_bound
 
 BUDGET: Final = 32
@@ -131,17 +131,17 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_part": string_match_part(answer, sample.references)}
 
 
-for _name, _file, _read in (("qa_1", SQUAD, read_squad), ("qa_2", HOTPOTQA, read_hotpotqa)):
-    register(
-        Task(
-            name=_name,
-            suite="ruler",
-            category="RULER",
-            metric="string_match_part",
-            make=partial(samples, read=_read),
-            score=_score,
-            samples=500,
-            max_new_tokens=BUDGET,
-            files=(_file,),
-        )
+TASKS: Final = tuple(
+    Task(
+        name,
+        "ruler",
+        "RULER",
+        "string_match_part",
+        partial(samples, read=read),
+        _score,
+        samples=500,
+        max_new_tokens=BUDGET,
+        files=(file,),
     )
+    for name, file, read in (("qa_1", SQUAD, read_squad), ("qa_2", HOTPOTQA, read_hotpotqa))
+)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from nextlong.evaluate.scores import string_match_all
-from nextlong.evaluate.task import Request, Sample, Task, register
+from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks.ruler.fit import Built, fitting, largest, refuse_short, upper_bound
 from nextlong.evaluate.tasks.ruler.niah import NOISE
 
@@ -114,4 +114,4 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-register(Task("vt", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET))
+TASKS: Final = (Task("vt", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET),)

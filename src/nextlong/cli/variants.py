@@ -1,4 +1,4 @@
-"""The commands `nextlong list` and `nextlong prune`: what a run directory holds, and what of it can go."""
+"""The commands `nextlong list` and `nextlong gc`: what a run directory holds, and what of it can go."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Literal
 from rich.console import Console
 
 from nextlong.artefacts.names import word
-from nextlong.artefacts.record import State
+from nextlong.artefacts.record import Variant
 from nextlong.engine import shared, store
 from nextlong.errors import NextlongError
 from nextlong.plain_data import Json
 from nextlong.plural import counted
 from nextlong.report import tables
 from nextlong.report.tables import PipeConsole
-from nextlong.runs import prune
-from nextlong.runs.listed import Listed, bytes_of, list_states
+from nextlong.runs import gc
+from nextlong.runs.listed import Listed, bytes_of, list_variants
 
 _MB = 1_000_000
 _SHOWN_NAMES = 5
@@ -32,18 +32,18 @@ _SHOWN_NAMES = 5
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both commands to the parser."""
     listing = commands.add_parser(
-        "list", help="the states of a run directory: what tells them apart, and what they hold"
+        "list", help="the variants of a run directory: what tells them apart, and what they hold"
     )
     listing.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a store that several share")
     listing.add_argument("--json", action="store_true", help="everything, for tools")
     listing.set_defaults(command=_list)
 
-    pruning = commands.add_parser("prune", help="remove what no state of a run directory needs, after showing it")
-    pruning.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a store that several share")
-    which = pruning.add_mutually_exclusive_group()
-    which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all states but these")
-    which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these states")
-    pruning.add_argument(
+    cleaning = commands.add_parser("gc", help="remove what no variant of a run directory needs, after showing it")
+    cleaning.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a store that several share")
+    which = cleaning.add_mutually_exclusive_group()
+    which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="drop all variants but these")
+    which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="drop these variants")
+    cleaning.add_argument(
         "--forget",
         type=Path,
         action="append",
@@ -51,18 +51,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="RUN",
         help="of a store: a run directory that used it and is gone for good; again: another",
     )
-    pruning.add_argument("--yes", action="store_true", help="remove without asking")
-    pruning.add_argument("--json", action="store_true", help="print JSON; without --yes nothing is removed")
-    pruning.set_defaults(command=_prune)
+    cleaning.add_argument("--yes", action="store_true", help="remove without asking")
+    cleaning.add_argument("--json", action="store_true", help="print JSON; without --yes nothing is removed")
+    cleaning.set_defaults(command=_gc)
 
 
 def _run_dir(named: Path) -> Path:
-    """Return the run directory. Raises NextlongError for RUN@NAME: both commands are about all states."""
+    """Return the run directory. Raises NextlongError for RUN@NAME: both commands are about all variants."""
     run_dir = named.expanduser()
-    head, at, state = str(run_dir).rpartition("@")
+    head, at, variant = str(run_dir).rpartition("@")
     if at and not run_dir.exists() and Path(head).is_dir():
         raise NextlongError(
-            f"{run_dir} is one state; name the run directory: {head} (its state {state} is one of those there)"
+            f"{run_dir} is one variant; name the run directory: {head} (its variant {variant} is one of those there)"
         )
     return run_dir
 
@@ -72,24 +72,34 @@ def _list(asked: argparse.Namespace) -> None:
     if shared.is_store(run_dir):
         _list_store(run_dir, form="json" if asked.json else "table")
         return
-    listed = list_states(run_dir)
+    listed = list_variants(run_dir)
     if asked.json:
         print(json.dumps([asdict(one) for one in listed], indent=1, ensure_ascii=False))
         return
     console = PipeConsole()
     _show(listed, console)
-    current = next((one.name for one in listed if one.is_current), None)
-    lines = [f"{run_dir} without a name is {current}; the others are {run_dir}@NAME"] if len(listed) > 1 else []
+    lines = [_opened_by(run_dir, listed)]
     lines += _shared_with(run_dir)
-    if waste := prune.find_waste(run_dir, prune.choose(run_dir)[0]):
+    if waste := gc.find_waste(run_dir, gc.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
-        lines.append(f"{size} beside them belong to no state; nextlong prune {run_dir} removes that, after showing it")
+        lines.append(f"{size} beside them belong to no variant; nextlong gc {run_dir} removes that, after showing it")
     for line in lines:
         tables.say(line, console)
 
 
+def _opened_by(run_dir: Path, listed: Sequence[Listed]) -> str:
+    """Say which variant `RUN` opens, and how the others are opened."""
+    own = next((one.name for one in listed if one.is_current), None)
+    if own is None:
+        return (
+            f"open a variant as {run_dir}@NAME; {run_dir} alone opens none, because the recipe never ran without --set"
+        )
+    others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+    return f"{run_dir} opens {own}, the recipe's own settings{others}"
+
+
 def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
-    steps = prune.list_store(path)
+    steps = gc.list_store(path)
     if form == "json":
         print(json.dumps([asdict(one) for one in steps], indent=1, ensure_ascii=False))
         return
@@ -103,7 +113,7 @@ def _list_store(path: Path, *, form: Literal["json", "table"]) -> None:
     unused = [one for one in steps if not one.run_dirs]
     if unused:
         size = _size(sum(one.bytes for one in unused))
-        removable = f"{size} belong to no run directory; nextlong prune {path} removes that, after showing it"
+        removable = f"{size} belong to no run directory; nextlong gc {path} removes that, after showing it"
         tables.say(removable, console)
 
 
@@ -136,7 +146,7 @@ def _show(listed: Sequence[Listed], console: Console) -> None:
     ]
     table = tables.table()
     for place, heading in enumerate(
-        ("state", "differs in", "sequences", "of tokens", "exports", "size", "only its own", "age")
+        ("variant", "differs in", "sequences", "of tokens", "exports", "size", "only its own", "age")
     ):
         table.add_column(heading, justify="left" if place in (0, 1, 4) else "right", overflow="fold")
     for row in rows:
@@ -157,22 +167,22 @@ def _age(since: timedelta) -> str:
     return f"{seconds} s"
 
 
-def _prune_store(path: Path, asked: argparse.Namespace) -> None:
+def _gc_store(path: Path, asked: argparse.Namespace) -> None:
     if asked.keep or asked.drop:
         raise NextlongError(
-            f"{path} is a store, which has no states; name a run directory, or leave out --keep and --drop"
+            f"{path} is a store, which has no variants; name a run directory, or leave out --keep and --drop"
         )
     console = PipeConsole()
     with store.locked(path):
-        prune.check_users(path, forget=asked.forget)
-        waste = prune.find_unshared(path)
+        gc.check_users(path, forget=asked.forget)
+        waste = gc.find_unshared(path)
         if asked.json:
             if asked.yes:
-                prune.remove_unshared(path, waste, forget=asked.forget)
+                gc.remove_unshared(path, waste, forget=asked.forget)
             print(json.dumps(_as_json([], [], waste, removed=asked.yes), indent=1, ensure_ascii=False))
             return
         if not waste:
-            prune.remove_unshared(path, (), forget=asked.forget)
+            gc.remove_unshared(path, (), forget=asked.forget)
             line = f"{path}: there is nothing that no run directory needs"
             tables.say(line, console)
             return
@@ -180,44 +190,46 @@ def _prune_store(path: Path, asked: argparse.Namespace) -> None:
         if not (asked.yes or _agrees(path, *_options(asked))):
             console.print("nothing was removed")
             return
-        prune.remove_unshared(path, waste, forget=asked.forget)
+        gc.remove_unshared(path, waste, forget=asked.forget)
     console.print("removed")
 
 
-def _prune(asked: argparse.Namespace) -> None:
+def _gc(asked: argparse.Namespace) -> None:
     run_dir = _run_dir(asked.run)
     if shared.is_store(run_dir):
-        _prune_store(run_dir, asked)
+        _gc_store(run_dir, asked)
         return
     if asked.forget:
         raise NextlongError(f"--forget is for a store that several share, which {run_dir} is not; leave it out")
-    prune.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
+    gc.choose(run_dir, keep=asked.keep, drop=asked.drop)  # before the lock, which would make the folder
     console = PipeConsole()
     with store.locked(run_dir):
-        kept, dropped = prune.choose(run_dir, keep=asked.keep, drop=asked.drop)
-        waste, pages = prune.find_waste(run_dir, kept, dropped), prune.find_pages(run_dir, kept, dropped)
+        kept, dropped = gc.choose(run_dir, keep=asked.keep, drop=asked.drop)
+        waste, pages = gc.find_waste(run_dir, kept, dropped), gc.find_pages(run_dir, dropped)
         if asked.json:
             if asked.yes:
-                prune.remove(run_dir, kept, dropped, waste)
+                gc.remove(run_dir, dropped, waste)
             print(
                 json.dumps(_as_json(kept, dropped, [*waste, *pages], removed=asked.yes), indent=1, ensure_ascii=False)
             )
             return
         if not waste and not dropped:
-            tables.say(f"{run_dir}: there is nothing that no state needs", console)
+            tables.say(f"{run_dir}: there is nothing that no variant needs", console)
             return
         _show_waste([*waste, *pages], console)
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if pages:
             line += f", {counted(len(pages), 'page')}"
         if dropped:
-            line += f", and the state{'s' if len(dropped) > 1 else ''} {_first([state.name for state in dropped])}"
-        line += f"; what stays: {_first([state.name for state in kept])}"
+            line += (
+                f", and the variant{'s' if len(dropped) > 1 else ''} {_first([variant.name for variant in dropped])}"
+            )
+        line += f"; what stays: {_first([variant.name for variant in kept])}"
         tables.say(line, console)
         if not (asked.yes or _agrees(run_dir, *_options(asked))):
             console.print("nothing was removed")
             return
-        prune.remove(run_dir, kept, dropped, waste)
+        gc.remove(run_dir, dropped, waste)
     console.print("removed")
 
 
@@ -226,16 +238,16 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names) if more < 2 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
 
 
-def _as_json(kept: Sequence[State], dropped: Sequence[State], waste: Sequence[prune.Waste], *, removed: bool) -> Json:
+def _as_json(kept: Sequence[Variant], dropped: Sequence[Variant], waste: Sequence[gc.Waste], *, removed: bool) -> Json:
     return {
-        "kept": [state.name for state in kept],
-        "dropped": [state.name for state in dropped],
+        "kept": [variant.name for variant in kept],
+        "dropped": [variant.name for variant in dropped],
         "folders": [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in waste],
         "removed": removed,
     }
 
 
-def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:
+def _show_waste(waste: Sequence[gc.Waste], console: Console) -> None:
     table = tables.table()
     table.add_column(
         "folder or page" if any(one.path.suffix == ".html" for one in waste) else "folder", overflow="fold"
@@ -249,14 +261,14 @@ def _show_waste(waste: Sequence[prune.Waste], console: Console) -> None:
 
 def _options(asked: argparse.Namespace) -> list[str]:
     """Return what was asked to go or to stay, as it was asked."""
-    states = [("--keep", asked.keep), ("--drop", asked.drop)]
+    variants = [("--keep", asked.keep), ("--drop", asked.drop)]
     forgotten = [option for run in asked.forget for option in ("--forget", str(run))]
-    return [*forgotten, *(option for name, names in states if names for option in (name, *names))]
+    return [*forgotten, *(option for name, names in variants if names for option in (name, *names))]
 
 
 def _agrees(run_dir: Path, *options: str) -> bool:
     if not sys.stdin.isatty():
-        command = shlex.join(["nextlong", "prune", str(run_dir), *options, "--yes"])
+        command = shlex.join(["nextlong", "gc", str(run_dir), *options, "--yes"])
         raise NextlongError(f"nothing was removed: there is no terminal to ask; say {command}")
     try:
         return input("remove this? [y/N] ").strip().lower() in ("y", "yes")

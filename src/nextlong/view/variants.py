@@ -1,6 +1,6 @@
-"""States: the states of a run directory, opened when they are first asked for, and what is held of each.
+"""Variants: the variants of a run directory, opened when they are first asked for, and what is held of each.
 
-In:  a run directory. Out: its states by name, with the few sequences that were looked at last.
+In:  a run directory. Out: its variants by name, with the few sequences that were looked at last.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MOST_SHARDS = 40  # whose sources a form offers
 _COMMON_SAMPLE = 12  # texts of a sequence that say which words are common
 
 
-class State:
-    """One state, opened."""
+class OpenVariant:
+    """One variant, opened."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -79,21 +79,21 @@ def _held(held: OrderedDict[int, T], number: int, make: Callable[[], T]) -> T:
     return held[number]
 
 
-class States:
-    """The states of a run directory by name."""
+class Variants:
+    """The variants of a run directory by name."""
 
     def __init__(self, run: Run) -> None:
-        self.first = run.state.name
+        self.first = run.variant.name
         self.run_dir = run.path
-        self._open = {run.state.name: State(run)}
+        self._open = {run.variant.name: OpenVariant(run)}
 
     @property
     def names(self) -> list[str]:
         """All of them, the oldest first."""
-        return record.state_names(self.run_dir)
+        return record.variant_names(self.run_dir)
 
-    def get(self, name: str) -> State:
-        """Return a state, opened if it was not. Raises RunError if there is none of that name."""
+    def get(self, name: str) -> OpenVariant:
+        """Return a variant, opened if it was not. Raises RunError if there is none of that name."""
         if name not in self._open:
-            self._open[name] = State(Run(f"{self.run_dir}@{name}"))
+            self._open[name] = OpenVariant(Run(f"{self.run_dir}@{name}"))
         return self._open[name]

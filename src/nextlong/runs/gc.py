@@ -1,22 +1,21 @@
-"""Prune: what no state of a run directory needs, and how it is removed.
+"""Clean up: what no variant of a run directory needs, and how it is removed.
 
-In:  a run directory, and the states that are to stay. Out: `Waste`, a folder each; then they are gone.
-A kept state needs the folders that its record names, and every export of its sequences, mixes in which they come first among
-them, unless that is a dropped state's. Records go before folders, and a folder is renamed before its files go: killed
-anywhere, every state that is still listed is whole, and what was left half removed goes at the next run.
+In:  a run directory, and the variants that are to stay. Out: `Waste`, a folder each; then they are gone.
+A kept variant needs the folders that its record names, and every export of its sequences, mixes in which they come first among
+them, unless that is a dropped variant's. Records go before folders, and a folder is renamed before its files go: killed
+anywhere, every variant that is still listed is whole, and what was left half removed goes at the next run.
 """
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.artefacts import record
-from nextlong.artefacts.pages import CURRENT, page_name, pages_of
-from nextlong.artefacts.record import State
+from nextlong.artefacts.pages import CURRENT, pages_of
+from nextlong.artefacts.record import Variant
 from nextlong.engine import shared, store
 from nextlong.errors import RunError
 from nextlong.runs.listed import bytes_of, inputs_of, manifest_of
@@ -26,28 +25,27 @@ _LEFTOVERS = (".work-*", ".*.tmp")
 
 @dataclass(frozen=True)
 class Waste:
-    """A folder or file that no kept state needs, and what it is."""
+    """A folder or file that no kept variant needs, and what it is."""
 
     path: Path
     bytes: int
     why: str
 
 
-def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[State], list[State]]:
-    """Return the states that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
-    record.find(run_dir)
-    there = record.states(run_dir)
-    known = [state.name for state in there]
+def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[Variant], list[Variant]]:
+    """Return the variants that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
+    there = record.existing(run_dir)
+    known = [variant.name for variant in there]
     for name in (*keep, *drop):
         if name not in known:
-            raise RunError(f"{run_dir} has no state {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
-    kept = [state for state in there if (not keep or state.name in keep) and state.name not in drop]
+            raise RunError(f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
+    kept = [variant for variant in there if (not keep or variant.name in keep) and variant.name not in drop]
     if not kept:
-        raise RunError(f"this leaves {run_dir} without a state; delete the folder itself if nothing of it is needed")
-    return kept, [state for state in there if state not in kept]
+        raise RunError(f"this leaves {run_dir} without a variant; delete the folder itself if nothing of it is needed")
+    return kept, [variant for variant in there if variant not in kept]
 
 
-def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = ()) -> list[Waste]:
+def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
     needed = _needed(run_dir, kept, dropped)
     waste = []
@@ -64,10 +62,10 @@ def find_waste(run_dir: Path, kept: Sequence[State], dropped: Sequence[State] = 
     return waste
 
 
-def _needed(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> set[str]:
-    named = {folder for state in kept for folder in state.steps.values()}
-    given_up = {folder for state in dropped for folder in state.steps.values()} - named
-    composed = {_fingerprint(state.steps["compose"]) for state in kept}
+def _needed(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) -> set[str]:
+    named = {folder for variant in kept for folder in variant.steps.values()}
+    given_up = {folder for variant in dropped for folder in variant.steps.values()} - named
+    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
     for folder in run_dir.glob("[0-9][0-9]-*"):
         if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
             named.add(folder.name)
@@ -79,33 +77,30 @@ def _fingerprint(folder: str) -> str:
     return folder.rpartition("-")[2]
 
 
-def _why(folder: Path, dropped: Sequence[State]) -> str:
-    owners = [state.name for state in dropped if folder.name in state.steps.values()]
+def _why(folder: Path, dropped: Sequence[Variant]) -> str:
+    owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
     if owners:
         return f"of {', '.join(owners)}"
-    return "of no state" if manifest_of(folder) else "not finished"
+    return "of no variant" if manifest_of(folder) else "not finished"
 
 
-def find_pages(run_dir: Path, kept: Sequence[State], dropped: Sequence[State]) -> list[Waste]:
-    """Return the pages of reports that go with the states that are dropped."""
-    gone = {state.name for state in dropped}
-    pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a state that goes")
+def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
+    """Return the pages of reports that go with the variants that are dropped."""
+    gone = {variant.name for variant in dropped}
+    pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a variant that goes")
     if record.current(run_dir) in gone:
-        stays = kept[-1].name  # for which the directory will stand
-        again = f"nextlong report {shlex.quote(f'{run_dir}@{stays}')} makes it again, of {stays}"
-        pages |= dict.fromkeys([run_dir / CURRENT, run_dir / page_name([stays])], again)
+        pages[run_dir / CURRENT] = "shows a variant that goes"
     return [Waste(page, page.stat().st_size, why) for page, why in pages.items() if page.exists()]
 
 
-def remove(run_dir: Path, kept: Sequence[State], dropped: Sequence[State], waste: Sequence[Waste]) -> None:
-    """Remove states with their pages, then folders; the caller holds the run directory's lock."""
+def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
+    """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
-        gone = {state.name for state in dropped}
-        pages = find_pages(run_dir, kept, dropped)
-        if record.current(run_dir) in gone:
-            record.stand_for(kept[-1])
-        for path in (*(state.record for state in dropped), *(page.path for page in pages)):
-            store.remove_file(path)
+        pages = find_pages(run_dir, dropped)
+        for variant in dropped:
+            record.remove(variant)
+        for page in pages:
+            store.remove_file(page.path)
         for path in _set_aside(run_dir, waste):
             shutil.rmtree(path)
 
@@ -146,7 +141,7 @@ def check_users(path: Path, *, forget: Sequence[Path] = ()) -> None:
     if missing:
         raise RunError(
             f"{_listed(missing)} used {path} and cannot be found, so nothing was removed: one that was moved needs its steps; "
-            f"move it back or mount it, or, once it is of no use, say nextlong prune {path} "
+            f"move it back or mount it, or, once it is of no use, say nextlong gc {path} "
             + " ".join(f"--forget {run_dir}" for run_dir in missing)
         )
 
@@ -180,6 +175,6 @@ def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
         if one.path.is_symlink() or not one.path.is_dir():
             one.path.unlink(missing_ok=True)
             continue
-        aside = run_dir / f".work-pruned-{one.path.name}"
+        aside = run_dir / f".work-removed-{one.path.name}"
         one.path.rename(aside)
         yield aside

@@ -23,20 +23,20 @@ def call(capfd, *arguments):
     return code, *capfd.readouterr()
 
 
-def test_prune_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(first, recipe_for, tmp_path, capfd):
+def test_gc_of_a_run_takes_links_and_prune_of_the_store_what_no_run_links_to(first, recipe_for, tmp_path, capfd):
     store, run = tmp_path / "store", tmp_path / "a"
     pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, "chunk.max_chars=200", "name=other"))
     before = {path.name for path in store.glob("[0-9][0-9]-*")}
-    assert call(capfd, "prune", store, "--yes")[1].endswith("there is nothing that no run directory needs\n")
-    code, out, _ = call(capfd, "prune", run, "--drop", "other", "--yes")
+    assert call(capfd, "gc", store, "--yes")[1].endswith("there is nothing that no run directory needs\n")
+    code, out, _ = call(capfd, "gc", run, "--drop", "other", "--yes")
     assert code == 0
     assert f"a link; its files stay in {store}" in out
     assert {path.name for path in store.glob("[0-9][0-9]-*")} == before
-    code, out, _ = call(capfd, "prune", store, "--yes")
+    code, out, _ = call(capfd, "gc", store, "--yes")
     assert (code, out.splitlines()[-1]) == (0, "removed")
     left = {path.name for path in store.glob("[0-9][0-9]-*")}
     assert left == {path.name for path in shared.links(run)} < before
-    assert call(capfd, "verify", run)[0] == 0
+    assert call(capfd, "verify", f"{run}@base")[0] == 0
     pipeline.run(stored(recipe_for, tmp_path, "a", CHEAP, "chunk.max_chars=200"))
     assert {path.name.partition("-")[2] for path in store.glob("[0-9][0-9]-*")} == {
         name.partition("-")[2] for name in before
@@ -48,13 +48,13 @@ def test_nothing_is_pruned_while_a_run_directory_cannot_be_found(first, tmp_path
     before = sorted(path.name for path in store.iterdir())
     (tmp_path / "a").rename(moved)
     for form in ((), ("--json",), ("--yes",), ("--yes", "--json")):
-        code, _, err = call(capfd, "prune", store, *form)
+        code, _, err = call(capfd, "gc", store, *form)
         assert code == 2
         assert f"{tmp_path / 'a'} used {store} and cannot be found, so nothing was removed" in " ".join(err.split())
     assert sorted(path.name for path in store.iterdir()) == before
     assert call(capfd, "verify", moved)[0] == 0
     moved.rename(tmp_path / "a")
-    assert call(capfd, "prune", store, "--yes")[0] == 0
+    assert call(capfd, "gc", store, "--yes")[0] == 0
 
 
 def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_path, capfd):
@@ -62,16 +62,16 @@ def test_a_run_directory_that_is_forgotten_needs_nothing(first, recipe_for, tmp_
     pipeline.run(stored(recipe_for, tmp_path, "b", CHEAP))
     shutil.rmtree(tmp_path / "a")
     for named, message in ((tmp_path / "b", "it is still there"), (tmp_path / "c", "knows no such run directory")):
-        code, _, err = call(capfd, "prune", store, "--yes", "--forget", named)
+        code, _, err = call(capfd, "gc", store, "--yes", "--forget", named)
         assert code == 2
         assert message in err
-    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "a")[0] == 0
+    assert call(capfd, "gc", store, "--yes", "--forget", tmp_path / "a")[0] == 0
     shutil.rmtree(tmp_path / "b")
-    code, out, _ = call(capfd, "prune", store, "--json", "--forget", tmp_path / "b")
+    code, out, _ = call(capfd, "gc", store, "--json", "--forget", tmp_path / "b")
     told = json.loads(out)
     folders = {str(path) for path in store.glob("[0-9][0-9]-*")}
     assert (code, told["removed"], {one["path"] for one in told["folders"]}) == (0, False, folders)
-    assert call(capfd, "prune", store, "--yes", "--forget", tmp_path / "b")[0] == 0
+    assert call(capfd, "gc", store, "--yes", "--forget", tmp_path / "b")[0] == 0
     assert list(store.glob("[0-9][0-9]-*")) == []
     assert shared.users(store) == {}
 
@@ -90,6 +90,6 @@ def test_a_run_that_drops_its_store_leaves_the_unfinished_steps_there_alone(firs
 
 def test_a_store_is_not_pruned_while_a_run_uses_it(first, tmp_path, capfd):
     with locked(tmp_path / "store", mode="together"):
-        code, _, err = call(capfd, "prune", tmp_path / "store", "--yes")
+        code, _, err = call(capfd, "gc", tmp_path / "store", "--yes")
     assert code == 2
     assert "is in use by process" in err

@@ -1,0 +1,189 @@
+"""BABILong: facts of a small world hidden in a long text, and a question about them (Kuratov et al. 2024, arXiv 2406.10149).
+
+In:  a haystack, any text. Out: tasks qa1 to qa5 of bAbI (Weston et al. 2015), whose worlds are made anew here with bAbI's words, so
+that no model has seen them; the facts stand in their order between sentences of the haystack. Prompts, the 20 tokens of an
+answer and the grader are those of booydar/babilong at 7a6efee. What differs: docs/evaluate/generated.md.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise, zip_longest
+from typing import Final
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.tasks.needle import HAYSTACK, Haystacks, haystack_text
+
+BUDGET: Final = 20
+_LEAST: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
+PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
+GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
+PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+ITEMS: Final = ("apple", "football", "milk")
+_MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled to the", "went back to the")
+_TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
+_DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
+_GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
+Story = tuple[list[str], str, str]  # facts in their order, question, answer
+
+
+def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
+    """Return facts of people who walk about with things, where each person is, and where each thing has been."""
+    facts: list[str] = []
+    at: dict[str, str] = {}
+    held: dict[str, str] = {}
+    been: dict[str, list[str]] = {}
+    for _ in range(steps):
+        who = draw.choice(PEOPLE)
+        mine, free = [one for one in held if held[one] == who], [one for one in ITEMS if one not in held]
+        here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
+        act = draw.random()
+        if here and act < 0.3:
+            thing = draw.choice(here)
+            held[thing] = who
+            been.setdefault(thing, [at[who]])
+            facts.append(f"{who} {draw.choice(_TAKES).format(thing)}.")
+        elif mine and act < 0.4:
+            held.pop(thing := draw.choice(mine))
+            facts.append(f"{who} {draw.choice(_DROPS).format(thing)}.")
+        else:
+            at[who] = draw.choice([place for place in PLACES if place != at.get(who)])
+            for thing in mine:
+                been[thing].append(at[who])
+            facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
+    return facts, at, been
+
+
+def qa1(draw: random.Random) -> Story:
+    """Where a person is."""
+    facts: list[str] = []
+    at: dict[str, str] = {}
+    for _ in range(2 * draw.randint(1, 5)):
+        who = draw.choice(PEOPLE)
+        at[who] = draw.choice(PLACES)
+        facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
+    who = draw.choice(sorted(at))
+    return facts, f"Where is {who}?", at[who]
+
+
+def qa2(draw: random.Random) -> Story:
+    """Where a thing is that somebody carried."""
+    while True:
+        facts, _, been = _moves(draw, draw.randint(6, 20))
+        if been:
+            thing = draw.choice(sorted(been))
+            return facts, f"Where is the {thing}?", been[thing][-1]
+
+
+def qa3(draw: random.Random) -> Story:
+    """Where a thing was before it was somewhere."""
+    while True:
+        facts, _, been = _moves(draw, draw.randint(10, 40))
+        # A place where the thing came once only, so that there is one answer.
+        asked = [
+            (thing, n)
+            for thing in sorted(been)
+            for n in range(1, len(been[thing]))
+            if been[thing].count(been[thing][n]) == 1
+        ]
+        if asked:
+            thing, number = draw.choice(asked)
+            return facts, f"Where was the {thing} before the {been[thing][number]}?", been[thing][number - 1]
+
+
+def qa4(draw: random.Random) -> Story:
+    """What lies on which side of a place."""
+    first, middle, last = draw.sample(PLACES, 3)
+    side, other = draw.choice([("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")])
+    facts = [f"The {first} is {side} of the {middle}.", f"The {last} is {other} of the {middle}."]
+    draw.shuffle(facts)
+    if draw.random() < 0.5:
+        return facts, f"What is {side} of the {middle}?", first
+    return facts, f"What is the {middle} {side} of?", last
+
+
+def qa5(draw: random.Random) -> Story:
+    """Who gave what to whom."""
+    facts: list[str] = []
+    gifts: list[tuple[str, str, str]] = []
+    for _ in range(draw.randint(3, 12)):
+        who = draw.choice(GIVERS)
+        facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(PLACES)}.")
+        if draw.random() < 0.5:
+            thing, to = draw.choice(ITEMS), draw.choice([name for name in GIVERS if name != who])
+            gifts.append((who, thing, to))
+            facts += [f"{who} {draw.choice(_TAKES).format(thing)}.", f"{who} {draw.choice(_GIVES).format(thing)} {to}."]
+    if not gifts:
+        return qa5(draw)
+    # The last gift of its thing, and between its two people: the question then has one answer.
+    who, thing, to = gifts[-1]
+    asked = [
+        (f"Who gave the {thing} to {to}?", who),
+        (f"Who did {who} give the {thing} to?", to),
+        (f"Who gave the {thing}?", who),
+    ]
+    asked += [(f"What did {who} give to {to}?", thing), (f"Who received the {thing}?", to)]
+    return facts, *draw.choice(asked)
+
+
+_WORLDS: Final[dict[str, tuple[Callable[[random.Random], Story], frozenset[str]]]] = {
+    "qa1": (qa1, frozenset(PLACES)),
+    "qa2": (qa2, frozenset(PLACES)),
+    "qa3": (qa3, frozenset(PLACES)),
+    "qa4": (qa4, frozenset(PLACES)),
+    "qa5": (qa5, frozenset(one.lower() for one in (*GIVERS, *ITEMS))),
+}
+
+
+def samples(request: Request, name: str) -> Iterator[Sample | None]:
+    """Yield questions whose facts stand at random places, in their order, between the sentences of the haystack."""
+    make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
+    draw = random.Random(f"{request.seed} {name}")
+    room = request.room - BUDGET - request.tokenizer.count(template)
+    if room < _LEAST:
+        raise EvaluateError(f"--lengths: babilong_{name} needs more than {request.length} tokens; leave the length out")
+    haystack = Haystacks(request, haystack_text(request.data), room, rounds=1).of_round(0)
+    sentences = re.split(r"(?<=[.!?])\s+", haystack)
+    while True:
+        facts, question, answer = make(draw)
+        first = draw.randrange(len(sentences))
+        around = [*sentences[first:], *sentences[:first]]
+        sample = None
+        while around and (sample is None or not request.fits(sample)):
+            # As much is taken away as the facts take, then a little more where that was not enough.
+            del around[len(around) - max(1, 2 * len(facts) if sample is None else len(around) // 50) :]
+            places = sorted(draw.randrange(len(around) + 1) for _ in facts)
+            parts = [around[start:end] for start, end in pairwise([0, *places, len(around)])]
+            lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
+            prompt = template.format(context=" ".join(lines).strip(), question=question)
+            sample = Sample(prompt, (answer,), BUDGET, details={"question": question, "facts": len(facts)})
+        yield sample if sample is not None and request.fits(sample) else None
+
+
+def score(answer: str, sample: Sample, labels: frozenset[str]) -> dict[str, float]:
+    """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
+    question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
+    for end in ("<context>", "<example>"):
+        said = said.split(end)[0]
+    named = {label for label in labels if label in said and label not in question}
+    return {"accuracy": float(named == {sample.references[0].lower()})}
+
+
+TASKS: Final = tuple(
+    Task(
+        f"babilong_{name}",
+        "babilong",
+        "BABILong",
+        "accuracy",
+        partial(samples, name=name),
+        partial(score, labels=labels),
+        samples=100,
+        max_new_tokens=BUDGET,
+        files=(HAYSTACK,),
+    )
+    for name, (_, labels) in _WORLDS.items()
+)

@@ -1,0 +1,177 @@
+"""MRCR: a conversation in which the same is asked for 2, 4 or 8 times; the model must give back one of the answers.
+
+Vodrahalli et al. 2024 (arXiv 2409.12640); the form is that of OpenAI (April 2025, MIT).
+
+Suite `mrcr` reads OpenAI's conversations from the user's folder: those whose tokens lie in (length / 2, length]. Suite `mrcr-mined`
+makes conversations of the same form from a run of nextlong (`--run`): the needles are passages of one document, and what stands
+between them are their mined hard negatives, so that it is known how alike they are. Grader: the published one; 0 unless the
+answer begins with the random string, else the ratio of `difflib.SequenceMatcher`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.shapes import Mrcr
+from nextlong.evaluate.task import Request, Sample, Task
+
+if TYPE_CHECKING:
+    from nextlong.runs.opened import Sequence as RunSequence
+
+NEEDLES: Final = (2, 4, 8)
+BUDGET: Final = 1024
+_SUBJECT_WORDS: Final = 12
+_MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
+_ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
+Turn = tuple[str, str]  # role, content
+
+
+def files_of(needles: int) -> tuple[str, ...]:
+    """Return the names of OpenAI's files for so many needles."""
+    return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
+
+
+def published(request: Request, needles: int) -> Iterator[Sample | None]:
+    """Yield OpenAI's conversations, in the order of the files."""
+    for row in (row for file in files_of(needles) for row in request.data.json_lines(file, Mrcr)):
+        # A token is hardly ever over eight characters, nor under one: most rows need not be tokenized.
+        if request.length / 2 < len(row["prompt"]) <= 8 * request.length:
+            turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
+            sample = _asked(request, turns, row["answer"], row["random_string_to_prepend"])
+            if request.length / 2 < request.tokenizer.count(sample.prompt) + sample.max_new_tokens <= request.length:
+                yield sample if request.fits(sample) else None
+
+
+def _asked(request: Request, turns: Sequence[Turn], answer: str, mark: str) -> Sample:
+    prompt = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in turns)
+    budget = request.tokenizer.count(answer) + 16
+    return Sample(prompt + "\n\nAssistant:", (answer,), budget, details={"mark": mark}, turns=tuple(turns))
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A chunk of a run's sequence: its text, what it is about, and the number of the meta-chunk that it belongs to."""
+
+    role: str
+    group: int
+    text: str
+    subject: str
+
+
+def mined(request: Request, needles: int) -> Iterator[Sample | None]:
+    """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
+    from nextlong.runs import opened
+
+    assert request.run is not None, "it is asked for before a model is loaded"
+    run = opened.Run(request.run)
+    draw = random.Random(f"{request.seed} {needles}")
+    numbers = list(range(len(run)))
+    draw.shuffle(numbers)
+    found = False
+    for place, number in enumerate(numbers):
+        own = list(_passages(run.sequence(number)))
+        metas = [one for one in own if one.role == "meta"][:needles]
+        if len(metas) == needles:
+            found = True
+            others = (one for rest in numbers[place + 1 :] + numbers[:place] for one in _passages(run.sequence(rest)))
+            yield _conversation(request, metas, chain((one for one in own if one.role == "negative"), others), draw)
+    if not found:
+        raise EvaluateError(
+            f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks; leave the task out"
+        )
+
+
+def _passages(sequence: RunSequence) -> Iterator[Passage]:
+    """Yield the chunks of a sequence; those of its document are all about the document's first line."""
+    title = ""
+    for span, text in zip(sequence.spans, sequence.texts, strict=True):
+        if span.role in ("meta", "negative") and text.strip():
+            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS])
+            title = title or (subject if span.role == "meta" else "")
+            yield Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
+
+
+def _conversation(
+    request: Request, metas: Sequence[Passage], distractors: Iterable[Passage], draw: random.Random
+) -> Sample | None:
+    mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
+    number = draw.randrange(len(metas))
+    subject, groups = metas[0].subject, [one.group for one in metas]
+    question = (
+        f"Prepend {mark} to the {_ORDINALS.get(number + 1, f'{number + 1}th')} (1 indexed) passage about {subject}. "
+        "Do not include any other text in your response."
+    )
+    count = request.tokenizer.count
+    budget = count(mark + metas[number].text) + 16
+    left = request.room - budget - count(question) - 64 - sum(_tokens(request, one) for one in metas)
+    behind: list[list[Passage]] = [[one] for one in metas]
+    taken, misses = {one.text for one in metas}, 0
+    for one in distractors:
+        if one.text in taken or one.subject.lower() == subject.lower() or one.role != "negative":
+            continue
+        taken.add(one.text)
+        if (tokens := _tokens(request, one)) > left:
+            misses += 1
+            if misses > _MISSES:
+                break
+            continue
+        left -= tokens
+        # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
+        behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
+    passages = [one for part in behind for one in part]
+    asked = [(("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for one in passages]
+    sample = _asked(request, (*chain.from_iterable(asked), ("user", question)), mark + metas[number].text, mark)
+    return sample if request.fits(sample) else None
+
+
+def _tokens(request: Request, one: Passage) -> int:
+    return request.tokenizer.count(f"User: Write a passage about {one.subject}.\n\nAssistant: {one.text}\n\n")
+
+
+def score(answer: str, sample: Sample) -> dict[str, float]:
+    """Return the likeness to the right answer; 0 where the answer does not begin with the random string."""
+    mark, (right,) = str(sample.details["mark"]), sample.references
+    if not answer.startswith(mark):
+        return {"sequence_match": 0.0}
+    return {"sequence_match": SequenceMatcher(None, answer.removeprefix(mark), right.removeprefix(mark)).ratio()}
+
+
+TASKS: Final = (
+    *(
+        Task(
+            f"mrcr_{needles}",
+            "mrcr",
+            "MRCR",
+            "sequence_match",
+            partial(published, needles=needles),
+            score,
+            samples=100,
+            max_new_tokens=BUDGET,
+            files=files_of(needles),
+        )
+        for needles in NEEDLES
+    ),
+    *(
+        Task(
+            f"mrcr_mined_{needles}",
+            "mrcr-mined",
+            "MRCR, mined",
+            "sequence_match",
+            partial(mined, needles=needles),
+            score,
+            samples=100,
+            max_new_tokens=BUDGET,
+            reads="run",
+        )
+        for needles in NEEDLES
+    ),
+)

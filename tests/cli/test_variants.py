@@ -1,0 +1,380 @@
+"""Several variants in one run directory: listed, named, not taken for one another, cleaned up."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nextlong
+from killed import kill_at
+from nextlong import pipeline
+from nextlong.artefacts import record
+from nextlong.cli import variants
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+from nextlong.runs import export as runs_export
+from nextlong.verify.checks import verify
+
+NAMES = ["base", "formats=torchtitan", "short"]
+
+
+@pytest.fixture(scope="module")
+def three(recipe_for, shared_run, tmp_path_factory):
+    """A run directory with three variants; read-only."""
+    run_dir = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("three") / "run"))
+    recipe = run_dir.parent / "my.yaml"
+    recipe.write_text(recipe_for(run_dir).dump())
+    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=1024", "name=short"]):
+        nextlong.run(nextlong.Recipe.load(recipe, overrides=overrides))
+    return run_dir
+
+
+@pytest.fixture
+def own(three, tmp_path):
+    """A copy to alter."""
+    return Path(shutil.copytree(three, tmp_path / "run"))
+
+
+@pytest.fixture
+def call(capsys):
+    def called(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return called
+
+
+def folders(run_dir):
+    return {path.name for path in run_dir.glob("[0-9]*")}
+
+
+@pytest.mark.parametrize("command", ["list", "gc"])
+def test_commands_on_all_variants_want_the_run_directory(three, call, command):
+    code, out, err = call(command, f"{three}@short")
+    assert (code, out) == (2, "")
+    assert f"{three}@short is one variant; name the run directory: {three}" in " ".join(err.split())
+
+
+# list
+
+
+def test_list_says_what_tells_variants_apart(three, call):
+    code, out, _ = call("list", three)
+    assert code == 0
+    heading, *rows, told = out.splitlines()
+    assert heading.split("  ")[0] == "variant"
+    assert " ".join(heading.split()) == "variant differs in sequences of tokens exports size only its own age"
+    assert [row.split()[0] for row in rows] == NAMES
+    assert "export.formats=torchtitan" in rows[1]
+    assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
+    assert rows[2].split()[1:4] == ["compose.target_tokens=1024", "12", "1,024"]
+    assert told == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
+
+
+def test_list_as_json(three, call):
+    listed = json.loads(call("list", three, "--json")[1])
+    assert [one["name"] for one in listed] == NAMES
+    assert [one["is_current"] for one in listed] == [True, False, False]
+    assert listed[2]["differs"] == {"compose.target_tokens": 1024}
+    assert all((three / folder).is_dir() for one in listed for folder in one["exports"].values())
+    assert all(0 < one["alone_bytes"] < one["bytes"] for one in listed)
+
+
+def test_list_of_nothing(tmp_path, call):
+    code, out, err = call("list", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path} holds no finished run" in err
+
+
+# named, everywhere a run goes
+
+
+def test_a_variant_goes_wherever_a_run_goes(three, call):
+    for name, tokens in zip(NAMES, ("2,048", "2,049", "1,024"), strict=True):
+        assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
+        measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
+        assert (measured["run"], f"{measured['target_tokens']:,}") == (f"{three}@{name}", tokens)
+    assert call("verify", f"{three}@base", "--sample", "2")[0] == 0
+    assert call("compare", f"{three}@base", f"{three}@short")[0] == 0
+    assert call("compare", f"{three}@*", "--csv")[1].count("\n") == 1 + len(NAMES)
+    assert f"{three}@x*: no variant matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
+
+
+def test_export_takes_the_variant_that_is_named(own):
+    written = runs_export.export([f"{own}@short"], formats=["arrow"])
+    assert written.recipe.compose.target_tokens == 1024
+    assert "arrow" in nextlong.open(f"{own}@short").steps
+    assert "arrow" not in nextlong.open(own).steps
+
+
+@pytest.fixture
+def recipe(own, recipe_for, tmp_path):
+    """The recipe file of `own`."""
+    path = tmp_path / "r.yaml"
+    path.write_text(recipe_for(own).dump())
+    return path
+
+
+def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_variant(own, recipe, call):
+    before = record.find(own)
+    told = call("run", recipe, "--set", "compose.sequences=3")[1]
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    assert facts["variant"].strip() == (
+        f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
+    )
+    assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
+    assert facts["report"].strip() == f"{own}/report-sequences=3.html"
+    assert record.find(own) == before
+    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
+        assert shown in call(command, own)[1]
+    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
+
+
+def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
+    told = call("run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=2048")[1]
+    assert "because of --set" not in told
+    assert record.variant_names(own) == NAMES
+    assert record.current(own) == "base"
+
+
+def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
+    recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
+    told = " ".join(call("run", recipe)[1].split())
+    assert (
+        f"variant: target_tokens=1536, which {own} opens from now on, because the recipe has changed; {own}@base opens "
+        "what it was before" in told
+    )
+    assert nextlong.open(own).recipe.compose.target_tokens == 1536
+
+
+def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):
+    run, path = tmp_path / "run", tmp_path / "r.yaml"
+    path.write_text(recipe_for(run).dump())
+    told = call("run", path, "--set", "compose.target_tokens=1024", "--set", "seed=1")[1]
+    name = "target_tokens=1024,seed=1"
+    assert f"{name}, opened as {run}@{name}, because of --set; {run} opens nothing until the recipe runs" in told
+    for command in ("peek", "stats", "export", "report", "verify"):
+        code, out, err = call(command, run)
+        assert (code, out) == (2, "")
+        assert f"name a variant: {run}@{name}" in " ".join(err.split())
+    assert f"{run} alone opens none" in call("list", run)[1]
+    assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
+    assert call("run", path)[0] == 0
+    assert nextlong.open(run).recipe.compose.target_tokens == 2048
+
+
+@pytest.mark.heavy
+def test_a_data_set_takes_the_variant_that_is_named(three):
+    from nextlong.torch import SequenceDataset
+
+    assert len(SequenceDataset(three)[0]["input_ids"]) == 2048
+    assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 1024
+    with pytest.raises(RunError, match="do not mix"):
+        SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
+
+
+def test_the_run_says_which_variant_it_made(own, recipe_for, tmp_path, call):
+    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+    last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
+    assert last.split(maxsplit=1) == ["variant:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
+    assert nextlong.open(own).variant.name == "base"
+    code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
+    assert code == 2
+    assert "name=short:" in err
+    assert "has a variant of this name with other settings (now compose.target_tokens=2048)" in err
+
+
+def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
+    code, _, err = call("export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1")
+    assert code == 2
+    assert f"2,048 tokens of {three}@base" in err
+    assert f"2,049 tokens of {three}@formats=torchtitan" in err
+
+
+def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, recipe_for):
+    runs_export.export([f"{own}@base"], formats=["arrow"])
+    nextlong.run(recipe_for(own))
+    assert {"arrow", "parquet", "jsonl"} <= nextlong.open(f"{own}@base").steps.keys()
+
+
+# prune
+
+
+def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
+    before = folders(own)
+    shutil.copytree(next(own.glob("*-draft-*")), own / "09-draft-0123456789ab")
+    (own / "77-embed-ba9876543210").mkdir()
+    (own / "77-embed-ba9876543210" / "part-00000.vectors.npy").write_bytes(b"x" * 1_500_000)
+    (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
+    code, out, err = call("gc", own)
+    assert code == 2
+    assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong gc {own} --yes\n"
+    assert call("gc", own, "--keep", "base")[2].endswith(f"say nextlong gc {own} --keep base --yes\n")
+    sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
+    assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
+    assert sizes[2] == ["1.5", "MB"]
+    assert out.splitlines()[3].split()[1:] == ["1.5", "MB", "not", "finished"]
+    assert call("gc", own, "--yes")[0] == 0
+    assert folders(own) == before
+    assert not list(own.rglob(".work-*"))
+    assert call("gc", own, "--yes")[1] == f"{own}: there is nothing that no variant needs\n"
+    for name in NAMES:
+        assert all(outcome.result != "breach" for outcome in verify(Path(f"{own}@{name}"), sample=1))
+
+
+def test_gc_drops_variants_and_what_they_alone_need(own, call):
+    alone = set(nextlong.open(f"{own}@short").variant.steps.values()) - {
+        folder for name in NAMES[:2] for folder in nextlong.open(f"{own}@{name}").variant.steps.values()
+    }
+    code, out, _ = call("gc", own, "--drop", "short", "--yes")
+    assert code == 0
+    assert {Path(line.split()[0]).name for line in out.splitlines() if "of short" in line} == alone
+    assert not alone & folders(own)
+    assert nextlong.open(own).variant.name == "base"
+    assert call("gc", own, "--keep", "base", "--yes")[0] == 0
+    run = nextlong.open(own)
+    assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
+    assert folders(own) == set(run.variant.steps.values())
+    assert nextlong.Recipe.load(own / "recipe.yaml") == run.recipe
+
+
+def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
+    recipe = ["export.pack=8192"]
+    packed = runs_export.export([f"{own}@base"], formats=["parquet"], overrides=recipe).done["parquet"].folder
+    runs_export.export([f"{own}@base"], formats=["parquet"])  # which the record names from now on
+    mixed = runs_export.export([f"{own}@base", f"{own}@short"], formats=["parquet"], overrides=recipe).done
+    assert call("gc", own, "--drop", "short", "--yes")[0] == 0
+    assert packed.is_dir()
+    assert mixed["parquet"].folder.is_dir()
+    assert mixed["rows"].folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--drop", "shrot"], "has no variant 'shrot'; it has: base, formats=torchtitan, short"),
+        (["--keep", "no"], "has no variant 'no'"),
+        (["--drop", *NAMES], "without a variant; delete the folder itself"),
+    ],
+)
+def test_gc_refuses(three, call, options, message):
+    before = folders(three)
+    code, _, err = call("gc", three, *options, "--yes")
+    assert code == 2
+    assert message in err
+    assert folders(three) == before
+
+
+def test_gc_of_no_run_makes_no_folder(tmp_path, call):
+    assert call("gc", tmp_path / "none", "--yes")[0] == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_gc_asks_on_a_terminal(own, call, monkeypatch):
+    before = folders(own)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert call("gc", own, "--drop", "short")[:2][0] == 0
+    assert folders(own) == before
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert call("gc", own, "--drop", "short")[0] == 0
+    assert folders(own) < before
+
+
+def test_gc_waits_for_no_run_that_is_under_way(own, call):
+    from nextlong.engine import store
+
+    with store.locked(own):
+        code, _, err = call("gc", own, "--drop", "short", "--yes")
+    assert code == 2
+    assert "is in use by" in err
+
+
+def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
+    """SIGKILL at each removal in turn: what is listed opens and verifies, and the next one finishes."""
+    script = (
+        "import os, shutil, sys\n"
+        "left = int(sys.argv[1])\n"
+        "real = shutil.rmtree\n"
+        "def rmtree(path, *a, **k):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left < 0:\n"
+        "        next(p for p in __import__('pathlib').Path(path).rglob('*') if p.is_file()).unlink()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    real(path, *a, **k)\n"
+        "shutil.rmtree = rmtree\n"
+        "from nextlong.cli.main import main\n"
+        "main(sys.argv[2:])\n"
+    )
+    for kills in range(3):
+        command = [sys.executable, "-c", script, str(kills), "gc", str(own), "--keep", "base", "--yes"]
+        assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
+        for name in [one["name"] for one in json.loads(call("list", own, "--json")[1])]:
+            assert len(nextlong.open(f"{own}@{name}")) == 12
+    assert call("gc", own, "--keep", "base", "--yes")[0] == 0
+    assert folders(own) == set(nextlong.open(own).variant.steps.values())
+    assert not list(own.glob(".work-*"))
+
+
+# a sweep
+
+
+def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
+    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+    before = nextlong.open(own).variant
+    over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
+    kill_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
+    assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
+    assert nextlong.open(own).variant == before
+    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+
+
+def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
+    assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
+
+
+def test_the_pages_of_a_variant_go_with_it(own, call):
+    names = [variant.name for variant in record.variants(own)]
+    current = record.current(own)
+    other = next(name for name in names if name != current)
+    for page in (
+        "report.html",
+        f"report-{other}.html",
+        f"report-{other}@{current}.html",
+        "report-2@variants@0123abcd.html",
+        "sweep.html",
+    ):
+        (own / page).write_text(page)
+    assert call("gc", own, "--drop", other, "--yes")[0] == 0
+    assert [path.name for path in own.glob("*.html")] == ["report.html"]
+
+
+def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
+    current = record.current(own)
+    stays = next(variant.name for variant in record.variants(own) if variant.name != current)
+    for page in ("report.html", f"report-{stays}.html"):
+        (own / page).write_text(page)
+    told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
+    assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
+    code, out, _ = call("gc", own, "--keep", stays, "--yes")
+    assert code == 0
+    assert "report.html" in out
+    assert ", 1 page, and the variants" in out
+    assert record.current(own) is None
+    assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
+    assert f"name a variant: {own}@{stays}" in " ".join(call("peek", own)[2].split())
+
+
+def test_of_many_variants_the_first_are_named():
+    assert variants._first([f"s{n}" for n in range(6)]) == "s0, s1, s2, s3, s4, s5"
+    assert variants._first([f"s{n}" for n in range(20)]) == "s0, s1, s2, s3, s4 and 15 more"

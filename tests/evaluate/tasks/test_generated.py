@@ -1,0 +1,187 @@
+"""MRCR, GraphWalks, NoLiMa and BABILong: an oracle that reads the context scores all and a blind model nothing, at every length
+and for any tokenizer; scores and prompts are those of the pinned references in tests/evaluate/reference."""
+
+import hashlib
+import json
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from answering_models import Blind, Oracle
+from evaluation_data import TOKENIZERS, word_tokenizer
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.models.base import TextTokenizer
+from nextlong.evaluate.task import Request, Sample, all_tasks, prompt_of
+from nextlong.evaluate.tasks import graphwalks, mrcr, nolima
+
+TASKS = all_tasks()
+MADE = [name for name, task in TASKS.items() if task.suite in ("graphwalks", "babilong", "nolima-own")]
+MINED = [name for name, task in TASKS.items() if task.suite == "mrcr-mined"]
+
+
+def recorded(name):
+    return json.loads((Path(__file__).parents[1] / f"reference/{name}.json").read_text(encoding="utf-8"))
+
+
+def made(name, folder, backend, *, length, samples=3, run=None):
+    request = Request(length, TextTokenizer(backend), DataFiles(folder), samples, run=run)
+    return [sample for sample in islice(TASKS[name].make(request), samples) if sample is not None]
+
+
+def judged(name, sample, backend):
+    task = TASKS[name]
+    return [task.score(model(backend).read(sample.text), sample)[task.metric] for model in (Oracle, Blind)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "length"),
+    [("bytes", 24_576), ("bpe", 8192), ("unigram", 16_384), pytest.param("bpe", 1_048_576, marks=pytest.mark.thorough)],
+)
+@pytest.mark.parametrize("name", MADE)
+def test_an_oracle_scores_all_and_a_blind_model_nothing(name, kind, length, data_folder):
+    backend = TOKENIZERS[kind]()
+    samples = made(name, data_folder, backend, length=length, samples=1 if length > 100_000 else 4)
+    assert len(samples) in (1, 4)
+    for sample in samples:
+        tokens = TextTokenizer(backend).count(sample.text) + sample.max_new_tokens
+        assert 0.85 * length < tokens <= length
+        assert judged(name, sample, backend) == [1.0, 0.0]
+    assert len({sample.prompt for sample in samples}) == len(samples)
+
+
+@pytest.mark.parametrize("name", [*MADE])
+def test_the_same_request_gives_the_same_samples_and_another_seed_others(name, data_folder):
+    tokenizer = TextTokenizer(word_tokenizer())
+    requests = [Request(4096, tokenizer, DataFiles(data_folder), 2, seed) for seed in (42, 42, 43)]
+    first, again, other = ([one.prompt for one in islice(TASKS[name].make(request), 2)] for request in requests)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_length_without_room_is_refused(name, data_folder):
+    with pytest.raises(EvaluateError, match=r"needs more than 128 tokens; leave the length out"):
+        made(name, data_folder, word_tokenizer(), length=128)
+
+
+@pytest.mark.parametrize("name", MINED[:2])
+def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
+    backend = word_tokenizer()
+    samples = made(name, None, backend, length=3072, run=shared_run)
+    assert samples
+    for sample in samples:
+        assert 1500 < TextTokenizer(backend).count(sample.text) + sample.max_new_tokens <= 3072
+        assert judged(name, sample, backend) == [1.0, 0.0]
+        asked = [content for role, content in sample.turns[:-1] if role == "user"]
+        needles = [one for one in asked if one in sample.turns[-1][1].replace("passage", "Write a passage")]
+        subject = sample.turns[-1][1].split("(1 indexed) ")[1].split(". Do not")[0]
+        assert len([one for one in asked if one == f"Write a {subject}."]) == int(name.rsplit("_", 1)[1]), needles
+        passages = [content for role, content in sample.turns if role == "assistant"]
+        assert len(set(passages)) == len(passages)
+
+
+def test_a_run_without_so_many_meta_chunks_is_told(shared_run):
+    with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks"):
+        list(mrcr.mined(Request(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99))
+
+
+def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
+    def row(words):
+        turns = [
+            ("user", "Write a poem about tapirs."),
+            ("assistant", "one " * words),
+            ("user", "Write a poem about tapirs."),
+        ]
+        turns += [
+            ("assistant", "two"),
+            ("user", "Prepend aYooSG8CQg to the 2nd (1 indexed) poem about tapirs. Do not include it."),
+        ]
+        return {
+            "prompt": json.dumps([{"role": role, "content": content} for role, content in turns]),
+            "answer": "aYooSG8CQgtwo",
+            "random_string_to_prepend": "aYooSG8CQg",
+        }
+
+    for part, words in enumerate((300, 700)):
+        file = tmp_path / mrcr.files_of(2)[part]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.Table.from_pylist([row(words), row(2 * words)]), file)
+    (sample,) = made("mrcr_2", tmp_path, word_tokenizer(), length=512)
+    assert [role for role, _ in sample.turns] == ["user", "assistant", "user", "assistant", "user"]
+    assert sample.text.endswith("Do not include it.\n\nAssistant:")
+    assert sample.text.count("one") == 300
+    assert judged("mrcr_2", sample, word_tokenizer()) == [1.0, 0.0]
+    (tmp_path / mrcr.files_of(2)[1]).write_bytes(b"no parquet")
+    with pytest.raises(EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"):
+        made("mrcr_2", tmp_path, word_tokenizer(), length=512)
+
+
+def test_openais_graphs_are_read_by_kind_and_length(tmp_path):
+    edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(80))
+    for file, kind in zip(graphwalks.FILES, ("bfs", "parents"), strict=True):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        row = {"prompt": f"a list of directed edges{edges}", "answer_nodes": ["a1"], "problem_type": kind}
+        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / file)
+    for kind in ("bfs", "parents"):
+        (sample,) = made(f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=512)
+        assert sample.references == ("a1",)
+        assert not made(f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=2048)
+
+
+def test_babilongs_scores_and_prompts_are_the_references():
+    reference = recorded("babilong")
+    for one in reference["scores"]:
+        sample = Sample("", (one["target"],), 1, details={"question": one["question"]})
+        assert TASKS[f"babilong_{one['task']}"].score(one["answer"], sample)["accuracy"] == one["score"], one
+    for name, digest in reference["prompt_sha256"].items():
+        prompt = prompt_of(f"babilong_{name}").format(context=reference["context"], question=reference["question"])
+        assert hashlib.sha256(prompt.encode()).hexdigest() == digest
+
+
+def test_mrcrs_scores_are_the_references():
+    reference = recorded("mrcr")
+    sample = Sample("", (reference["right"],), 1, details={"mark": reference["mark"]})
+    for one in reference["scores"]:
+        assert mrcr.score(one["answer"], sample)["sequence_match"] == one["score"], one
+
+
+def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
+    """As printed the card's grader keeps "Final Answer: [" in the first node, and gives 1 to an answer without any right node."""
+    for one in recorded("graphwalks")["scores"]:
+        ours = graphwalks.score(one["answer"], Sample("", tuple(one["truth"]), 1))["f1"]
+        if one["overlap"]:
+            assert ours == pytest.approx(one["inside_brackets"]), one
+        else:
+            both_empty = not one["truth"] and "[]" in one["answer"]
+            assert (ours, one["inside_brackets"]) == (float(both_empty), 1.0), one
+
+
+def test_nolimas_needles_and_scores_are_the_references(tmp_path):
+    reference = recorded("nolima")
+    (tmp_path / nolima.NEEDLES).parent.mkdir()
+    (tmp_path / nolima.NEEDLES).write_text(json.dumps(reference["needle_set"]))
+    needles = list(nolima._published(json.loads((tmp_path / nolima.NEEDLES).read_text())))
+    keys = ("needle", "question", "answers", "names")
+    found = [dict(zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)) for n in needles]
+    assert found == reference["tests"]
+    for one in reference["scores"]:
+        assert nolima.score(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
+    for book in nolima.BOOKS:
+        (tmp_path / book).parent.mkdir(exist_ok=True)
+        (tmp_path / book).write_text("\n".join(f"Line {n} of {{a}} book." for n in range(400)))
+    for sample in made("nolima", tmp_path, word_tokenizer(), length=1024, samples=20):
+        assert sample.text.count("\n") > 20
+        assert "{CHAR}" not in sample.text
+        assert sample.text.startswith(("Read this.", "Below is a part"))
+
+
+def test_a_needle_stands_at_its_depth_behind_a_line():
+    text = "\n".join(f"line {number}" for number in range(100)) + "\n"
+    for depth in (0.0, 0.5, 1.0):
+        placed = nolima._placed(text, "NEEDLE.", depth)
+        assert placed.count("NEEDLE.\n") == 1
+        assert abs(placed.index("NEEDLE.") / len(text) - depth) < 0.02
+        assert placed.replace("NEEDLE.\n", "").split() == text.split()

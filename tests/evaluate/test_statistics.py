@@ -1,0 +1,72 @@
+"""Intervals against scipy's bootstrap, and the test of differences against all sign patterns."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.evaluate.statistics import Sampled, Score, is_better, p_value
+
+
+def score(outcomes, *, task="vt", groups=None, **protocol):
+    outcomes = np.array(outcomes, float)
+    groups = np.arange(len(outcomes)) if groups is None else np.array(groups)
+    return Score.of(Sampled((task, 8192), outcomes.mean(), outcomes, groups, len(outcomes), protocol=protocol))
+
+
+def drawn(share, n, seed=0):
+    return 100.0 * (np.random.default_rng(seed).random(n) < share)
+
+
+def test_the_interval_is_the_percentile_bootstraps():
+    from scipy.stats import bootstrap
+
+    outcomes = drawn(0.7, 300)
+    expected = bootstrap((outcomes,), np.mean, method="percentile", rng=1).confidence_interval
+    assert score(outcomes).interval == pytest.approx((expected.low, expected.high), abs=0.7)
+
+
+def test_the_interval_of_a_mean_is_narrower_than_those_of_its_parts():
+    parts = [score(drawn(0.5, 100, seed), task=str(seed)) for seed in range(4)]
+    mean = Score.mean(parts)
+    widths = [high - low for low, high in (one.interval for one in (*parts, mean))]
+    assert mean.value == pytest.approx(np.mean([part.value for part in parts]))
+    assert mean.n == 400
+    assert widths[-1] == pytest.approx(np.mean(widths[:-1]) / 2, rel=0.15)
+
+
+def test_questions_of_one_group_are_resampled_together():
+    repeated = np.repeat(drawn(0.5, 100), 6)
+    low, high = score(repeated, groups=np.repeat(np.arange(100), 6)).interval
+    assert (low, high) == pytest.approx(score(drawn(0.5, 100)).interval, abs=2)
+    narrow = score(repeated).interval
+    assert narrow[1] - narrow[0] < 0.5 * (high - low)
+
+
+@given(st.lists(st.sampled_from([-100.0, 0.0, 100.0]), min_size=1, max_size=9))
+def test_the_p_value_is_the_share_of_sign_patterns_that_are_as_extreme(differences):
+    exact = np.mean(
+        [
+            abs(np.dot(signs, differences)) >= abs(sum(differences))
+            for signs in product((-1, 1), repeat=len(differences))
+        ]
+    )
+    ours = p_value(score([max(one, 0) for one in differences]), score([max(-one, 0) for one in differences]))
+    assert ours == pytest.approx(exact, abs=0.05)
+
+
+def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fifty_are():
+    assert not is_better(score([100.0] * 5), [score([0.0] * 5)])
+    assert is_better(score([100.0] * 50), [score([0.0] * 50)])
+    assert not is_better(score([0.0] * 50), [score([100.0] * 50)])
+    assert not is_better(score([100.0] * 50), [])
+
+
+@pytest.mark.parametrize(
+    "other", [score([0.0] * 40), score([0.0] * 50, task="cwe"), score([0.0] * 50, seed=1), Score(0.0)]
+)
+def test_other_numbers_tasks_and_protocols_are_not_compared(other):
+    assert p_value(score([100.0] * 50, seed=2), other) is None
+    assert not is_better(score([100.0] * 50, seed=2), [other])

@@ -1,0 +1,142 @@
+"""What the trainer is given: batches, the model's sizes, and refusals of what torchtitan would compute otherwise."""
+
+import importlib.util
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from nextlong.errors import RecipeError
+
+pytestmark = [pytest.mark.titan, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def newer_torch():
+    """Torch 2.13 lacks what torchtitan calls after the first step; nothing here takes one."""
+    import torch
+
+    if not hasattr(torch.distributed, "set_timeout"):
+        torch.distributed.set_timeout = None
+
+
+def row(ids, bounds):
+    import torch
+
+    positions = torch.cat([torch.arange(length) for length in torch.tensor(bounds).diff().tolist()])
+    labels = torch.tensor(ids)
+    labels[bounds[:-1]] = -100
+    return SimpleNamespace(input_ids=torch.tensor(ids), position_ids=positions, labels=labels)
+
+
+@pytest.mark.parametrize("extra", [0, 1], ids=["T tokens", "T+1 tokens"])
+def test_the_last_token_of_a_document_has_no_target(extra):
+    from nextlong.train.titan.parts import batch_of
+
+    made = row([1, 2, 3, 4, 5, 6, 7][: 6 + extra], [0, 2, 6 + extra])
+    inputs, labels = batch_of([made], row_tokens=6, targets=[made.labels])
+    assert inputs["input"].tolist() == [[1, 2, 3, 4, 5, 6]]
+    assert inputs["positions"].tolist() == [[0, 1, 0, 1, 2, 3]]
+    assert labels.tolist() == [[2, -100, 4, 5, 6, 7 if extra else -100]]
+
+
+def test_a_short_row_is_padded_by_a_document_of_its_own():
+    from nextlong.train.titan.parts import batch_of
+
+    made = row([1, 2, 3], [0, 3])
+    inputs, labels = batch_of([made], row_tokens=5, targets=[made.labels])
+    assert inputs["positions"].tolist() == [[0, 1, 2, 0, 1]]
+    assert labels.tolist() == [[2, 3, -100, -100, -100]]
+
+
+@pytest.mark.parametrize(
+    ("row_tokens", "shared_by", "read"),
+    [
+        (131_072, 8, 131_072),
+        (131_073, 8, 131_072),
+        (131_073, 1, 131_072),
+        (1000, 1, 1024),
+        (1000, 4, 1024),
+        (1100, 4, 2048),
+    ],
+)
+def test_rows_are_whole_blocks(row_tokens, shared_by, read):
+    from nextlong.train.titan.config import input_tokens
+
+    assert input_tokens(row_tokens, shared_by=shared_by) == read
+
+
+def llama_config(**changes):
+    from transformers import LlamaConfig
+
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+    return LlamaConfig(**{**sizes, "intermediate_size": 96, "vocab_size": 300, "rms_norm_eps": 1e-3, **changes})
+
+
+def test_every_size_is_the_configs():
+    from torchtitan.models.common import RMSNorm
+
+    from nextlong.train.titan import llama, versions
+
+    spec = llama.spec(llama_config(), interface=versions.interface(), row_tokens=256, float8=False)
+    model = spec.model.build()
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert len({name.split(".")[1] for name in shapes if name.startswith("layers")}) == 3
+    assert (300, 64) in shapes.values()
+    assert {norm.eps for norm in model.modules() if isinstance(norm, RMSNorm)} == {1e-3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"head_dim": 32}, "head_dim=32"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            "set model.rope_scaling=replace",
+        ),
+    ],
+)
+def test_what_torchtitans_llama_cannot_express(changes, told):
+    from nextlong.train.titan import llama
+
+    llama.check(llama_config(), path="here")
+    with pytest.raises(RecipeError, match=told):
+        llama.check(llama_config(**changes), path="here")
+
+
+def test_another_architecture_is_refused():
+    from transformers import Qwen3Config
+
+    from nextlong.train.titan import llama
+
+    with pytest.raises(RecipeError, match="is a qwen3; the engine torchtitan trains llama and mistral"):
+        llama.check(Qwen3Config(), path="here")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="of an installed torchtitan")
+def test_an_old_torch_is_named():
+    code = "from nextlong.train.titan import versions; versions.interface()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    import torch
+
+    if torch.distributed.set_timeout is None:  # the fixture's
+        assert (
+            f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout" in ran.stderr
+        )
+
+
+def test_another_version_is_named(monkeypatch):
+    import torchtitan.config
+
+    from nextlong.train.titan import versions
+
+    monkeypatch.setattr(versions, "_version", lambda: "0.2.2")
+    with pytest.raises(RecipeError, match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, and main"):
+        versions.interface()
+    fields = {"max_context_length": None, "num_tokens_per_train_step": None}
+    monkeypatch.setattr(torchtitan.config, "TrainingConfig", SimpleNamespace(__dataclass_fields__=fields))
+    with pytest.raises(RecipeError, match="is not supported"):  # main's fields without main's loaders
+        versions.interface()

@@ -1,0 +1,56 @@
+"""What is refused before torchtitan starts."""
+
+import sys
+
+import pytest
+
+from nextlong.errors import RecipeError
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("model.lora_rank", 4, r"--engine torchtitan cannot express .*model\.lora_rank=4 \(only null\)"),
+        ("memory.optimizer", "adamw-8bit", "memory.optimizer=adamw-8bit"),
+        ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
+        ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
+        ("loss_kernel", "liger", "loss_kernel=liger"),
+    ],
+)
+def test_a_key_that_it_cannot_express(train_recipe, quiet, key, value, told):
+    from nextlong.train.titan.launch import train
+
+    with pytest.raises(RecipeError, match=told):
+        train(train_recipe({key: value}), quiet)
+
+
+def test_a_missing_torchtitan(train_recipe, quiet, monkeypatch, llama):
+    from nextlong.train.titan.launch import train
+
+    monkeypatch.setitem(sys.modules, "torchtitan", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"needs torchtitan; pip install torchtitan==0\.3\.0"):
+        train(train_recipe({"model.scratch": None, "model.path": llama}), quiet)
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "environment", "engine"),
+    [
+        (None, 1, {}, "nextlong"),
+        (None, 8, {}, "torchtitan"),
+        (None, 1, {"WORLD_SIZE": "2"}, "torchtitan"),
+        ("nextlong", 8, {}, "nextlong"),
+        ("torchtitan", 1, {}, "torchtitan"),
+    ],
+)
+def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, environment, engine):
+    from types import SimpleNamespace
+
+    from nextlong.cli.train import _engine
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _engine(SimpleNamespace(engine=asked), train_recipe({"hardware.count": count})) == engine
