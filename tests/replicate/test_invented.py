@@ -17,36 +17,39 @@ def documents():
 
 
 def statements(words):
-    """Return the facts that a paragraph states: three words before each full stop."""
-    return [tuple(words[place - 3 : place]) for place, word in enumerate(words) if word == invented.STOP]
+    """Return the facts that a paragraph states: two words before each full stop."""
+    return [tuple(words[place - 2 : place]) for place, word in enumerate(words) if word == invented.STOP]
 
 
 def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(documents):
     for made in documents:
-        facts = {(fact.entity, fact.key, fact.value) for fact in made.facts}
+        facts = {(fact.name, fact.value) for fact in made.facts}
         first, *later = (statements(words) for words in made.paragraphs)
         assert Counter(first) == Counter(facts)
         assert all(len(stated) == 4 and set(stated) <= facts for stated in later)
         assert 3 <= len(later) <= 7
 
 
-def test_an_entity_and_a_key_have_one_value_and_keys_alone_do_not(documents):
+def test_a_name_has_one_value_and_a_topic_few(documents):
     for made in documents:
-        assert len({(fact.entity, fact.key) for fact in made.facts}) == len(made.facts) == 8
-        assert len({fact.value for fact in made.facts}) == 8
-        assert {fact.key for fact in made.facts} <= set(WORDS.keys(made.topic))
-    shared = [len({fact.key for fact in made.facts}) < 8 for made in documents]
-    assert all(shared), "two entities share keys, so a key alone does not tell the value"
+        assert len({fact.name for fact in made.facts}) == len({fact.value for fact in made.facts}) == 4
+        assert {fact.value for fact in made.facts} <= set(WORDS.values(made.topic))
 
 
-def test_values_cannot_be_known_from_entity_key_or_topic(documents):
-    by_key = Counter((fact.key, fact.value) for made in documents for fact in made.facts)
-    assert max(by_key.values()) <= 10  # of some 22 facts with each key
+def test_values_cannot_be_known_from_a_name_or_its_place(documents):
+    by_name, by_place = {}, Counter()
+    for made in documents:
+        for place, fact in enumerate(made.facts):
+            by_name.setdefault((fact.name, made.topic), set()).add(fact.value)
+            by_place[made.topic, place, fact.value] += 1
+    twice = [values for values in by_name.values() if len(values) > 1]
+    assert twice, "a name has other values in other documents"
+    assert max(by_place.values()) <= 9  # of some 17 documents of a topic, 12 values
 
 
 def test_no_word_has_two_meanings():
     assert len(set(WORDS.all)) == len(WORDS.all)
-    parts = [WORDS.entities, WORDS.values, *(WORDS.keys(t) + WORDS.fillers(t) for t in range(invented.TOPICS))]
+    parts = [WORDS.names, *(WORDS.values(t) + WORDS.fillers(t) for t in range(invented.TOPICS))]
     assert sorted(word for part in parts for word in part) == sorted(WORDS.all)
 
 
@@ -78,7 +81,7 @@ def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(t
         assert len(set(lines)) == 1
 
 
-def test_entities_to_avoid_are_avoided():
-    taken = frozenset(WORDS.entities[:-2])
+def test_names_to_avoid_are_avoided():
+    taken = frozenset(WORDS.names[:-4])
     made = document(np.random.default_rng(0), avoid=taken)
-    assert {fact.entity for fact in made.facts} == set(WORDS.entities[-2:])
+    assert {fact.name for fact in made.facts} == set(WORDS.names[-4:])

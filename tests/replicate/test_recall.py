@@ -25,10 +25,11 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer)
     for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
         text = words(tokenizer, ids[:length])
         for place in places:
-            question = text[place - 2 : place]
-            before = [text[at + 2] for at in range(int(places[0]) - 2) if text[at : at + 2] == question]
-            assert before == [text[place]]
-            assert text[place] in invented.WORDS.values
+            assert [text[at + 1] for at in range(int(place) - 1) if text[at] == text[place - 1]] == [text[place]]
+            assert any(text[place] in invented.WORDS.values(topic) for topic in range(invented.TOPICS))
+            assert text[place - 1] in invented.WORDS.names
+        assert len(set(places)) == invented.FACTS
+        assert places[-1] < length
         assert not ids[length:].any()
 
 
@@ -37,8 +38,12 @@ def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
         asked = recall.probes(kind, negatives=8, count=4, seed=0, tokenizer=tokenizer)
         for ids, length in zip(asked.ids, asked.lengths, strict=True):
             text = words(tokenizer, ids[:length])
-            keys = set(text[1:32:4])
-            assert bool(keys & set(text[32 : length - 32])) == is_shared
+            answers = {text[place] for place in asked.places[0]} if ids is asked.ids[0] else set()
+            first = text.index(".") + 1
+            fillers = set(text[: first - 3])
+            middle = set(text[120:-30])
+            assert bool(fillers & middle) == is_shared
+            assert is_shared or not answers & middle
 
 
 class Reader:
@@ -62,24 +67,26 @@ class Reader:
 
 
 def first_match(ids, place):
-    """Recall what stood behind the same two tokens before."""
-    found = [at for at in range(1, place) if ids[at - 1 : at + 1] == ids[place - 1 : place + 1]]
-    return ids[found[0] + 1] if found else 0
+    """Recall what stood behind the same token first."""
+    return [*ids, 0][ids.index(ids[place]) + 1]
 
 
-def latest_key(ids, place):
-    """Recall what stood behind the same token last: right only where no other document has the key."""
-    found = [at for at in range(place) if ids[at] == ids[place]]
-    return ids[found[-1] + 1] if found else 0
+def latest_value(ids, place):
+    """Recall the value that was stated last: right by chance only."""
+    stops = [at for at in range(2, place) if ids[at] in STOPS]
+    return ids[stops[-1] - 1] if stops else 0
 
 
-def test_recall_is_whole_for_a_reader_of_facts_and_not_for_one_of_keys(tokenizer):
-    asked = {k: recall.probes(k, negatives=6, count=4, seed=0, tokenizer=tokenizer) for k in recall.KINDS}
+STOPS = {invented.tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
+
+
+def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
+    asked = {k: recall.probes(k, negatives=6, count=6, seed=0, tokenizer=tokenizer) for k in recall.KINDS}
     size = tokenizer.get_vocab_size()
     for probes in asked.values():
         assert recall.recalled(Reader(first_match, size), probes).all()
-        assert recall.recalled(Reader(first_match, size), probes).shape == (4, 8)
-    assert recall.recalled(Reader(latest_key, size), asked["hard"]).mean() < 0.5
+        assert recall.recalled(Reader(first_match, size), probes).shape == (6, invented.FACTS)
+    assert recall.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
 
 
 def test_thirds_of_attention_are_those_of_what_stands_before(tokenizer):

@@ -14,9 +14,11 @@ from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
+    from nextlong.replicate.mechanism import Mechanism
     from nextlong.replicate.recipe import Replication
 
 _NEEDED = ("torch", "transformers", "matplotlib")
+_MECHANISM = "mechanism"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,7 +75,7 @@ def _replicate(asked: argparse.Namespace) -> None:
         )
     if asked.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
-    if asked.preset == "mechanism":
+    if _is_mechanism(asked):
         _mechanism(asked)
         return
     from nextlong.replicate.presets import is_only_planned
@@ -100,23 +102,44 @@ def _replicate(asked: argparse.Namespace) -> None:
         print_json(report.as_json(done))
 
 
-def _mechanism(asked: argparse.Namespace) -> None:
-    """Run or resume the mechanism experiment, then draw its results."""
-    from nextlong.replicate.mechanism import RESULTS, Mechanism, mechanism, plan
+def _is_mechanism(asked: argparse.Namespace) -> bool:
+    """Say whether the preset, or the recipe file, is the mechanism experiment."""
+    from nextlong.recipe.read import read_file
+    from nextlong.replicate.recipe import Replication
+
+    if asked.preset is not None or asked.corpus:
+        return bool(asked.preset == _MECHANISM)
+    return read_file(Path(asked.words[0]), init=Replication.INIT).get("preset") == _MECHANISM
+
+
+def _mechanism_recipe(asked: argparse.Namespace) -> Mechanism:
+    from nextlong.replicate.mechanism import Mechanism
 
     if asked.corpus or asked.ablate:
         raise NextlongError(
             "--preset mechanism invents its corpus and compares its own arms; leave out --corpus and --ablate"
         )
-    out = asked.out or "nextlong-replicate-mechanism"
-    recipe = Mechanism.from_dict({"out": out}, overrides=asked.overrides, origin="--preset mechanism")
+    if asked.preset is None:
+        elsewhere = [f"out={asked.out}"] if asked.out else []
+        return Mechanism.load(asked.words[0], overrides=[*asked.overrides, *elsewhere])
+    out = asked.out or f"nextlong-replicate-{_MECHANISM}"
+    return Mechanism.from_dict({"out": out}, overrides=asked.overrides, origin=f"--preset {_MECHANISM}")
+
+
+def _mechanism(asked: argparse.Namespace) -> None:
+    """Run or resume the mechanism experiment, then write its results."""
+    from nextlong.replicate.mechanism import RESULTS, mechanism, plan
+
+    recipe = _mechanism_recipe(asked)
     console = Console(stderr=asked.json)
     if asked.dry_run:
-        tables.show_facts(list(plan(recipe)), console)
+        if asked.json:
+            print_json({"preset": _MECHANISM, "facts": dict(plan(recipe))})
+        else:
+            tables.show_facts([*plan(recipe)], console)
         return
     _check_installed(_NEEDED)
     mechanism(recipe, report=lambda line: tables.say(line, console))
-    asked.to = None
     _report(asked, Path(recipe.out).expanduser() / RESULTS)
 
 
@@ -177,6 +200,7 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.replicate import presets
     from nextlong.train import template
 
+    recipe: Replication | Mechanism
     if asked.dry_run:
         raise NextlongError(
             f"init only writes the recipe; leave out --dry-run, then say nextlong replicate {path} --dry-run"
@@ -185,10 +209,13 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     name = asked.preset or "smoke"
     out = asked.out or f"nextlong-replicate-{name}"
-    recipe = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
+    if name == _MECHANISM:
+        recipe = _mechanism_recipe(asked)
+    else:
+        made = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
+        recipe = _with_ablations(made, asked.ablate)
     heading = f"A replication recipe of nextlong, preset {name}.\n"
     heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
-    recipe = _with_ablations(recipe, asked.ablate)
     write(path, template.commented(recipe, sources={}, heading=heading))
     if asked.json:
         print_json({"recipe": str(path), "out": recipe.out})

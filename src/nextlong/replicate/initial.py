@@ -1,9 +1,9 @@
-"""Initial: a small Llama whose first layer looks one and two tokens back, from which retrieval forms in under a million tokens.
+"""Initial: a small Llama whose first layer looks one token back, from which retrieval forms in under a million tokens.
 
 A Llama with random weights of this size needs several million tokens before retrieval forms, nearly all of them to find a head
 that attends to the previous token: queries and keys have no bias, so a head that ignores contents is hard to find. Here they
-have biases (as Qwen 2's do), and those of two heads of the first layer start at values that make the heads look one and two
-tokens back. Everything else is random, and everything is trained.
+have biases (as Qwen 2's do), and those of one head of the first layer start at values that make it look one token back.
+Everything else is random, and everything is trained.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 ROPE_BASE: Final = 10_000.0
-_SHARPNESS: Final = 8.0  # of the two heads: they give over 0.99 of their attention to the token that they look at
+_SHARPNESS: Final = 8.0  # of that head: it gives over 0.9 of its attention to the token before
 
 
 def save(
@@ -38,18 +38,15 @@ def save(
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE},
     )
     model = LlamaForCausalLM(config)
-    attention = model.model.layers[0].self_attn
-    for head, distance in enumerate((1, 2)):
-        _look_back(attention, head=head, distance=distance, size=hidden_size // heads)
+    _look_back(model.model.layers[0].self_attn, size=hidden_size // heads)
     model.save_pretrained(folder)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _look_back(attention: Any, *, head: int, distance: int, size: int) -> None:
-    """Give a head biases whose product, once RoPE has turned them, is greatest `distance` tokens back."""
-    angles = distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
-    rows = slice(head * size, (head + 1) * size)
-    attention.k_proj.bias[rows] = _SHARPNESS * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
-    attention.q_proj.bias[rows] = _SHARPNESS * torch.cat([torch.cos(angles), -torch.sin(angles)])
+def _look_back(attention: Any, *, size: int) -> None:
+    """Give the first head biases whose product, once RoPE has turned them, is greatest one token back."""
+    angles = ROPE_BASE ** (-torch.arange(0, size, 2) / size)
+    attention.k_proj.bias[:size] = _SHARPNESS * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
+    attention.q_proj.bias[:size] = _SHARPNESS * torch.cat([torch.cos(angles), -torch.sin(angles)])
     for projection in (attention.q_proj, attention.k_proj):
-        projection.weight[rows] *= 0.1  # contents weigh little at first
+        projection.weight[:size] *= 0.1  # contents weigh little at first

@@ -3,10 +3,10 @@
 In:  the sizes below and a seed. Out: `train.jsonl` and `held-out.jsonl` (documents), `echoes.jsonl` (random words, repeated
 verbatim), `tokenizer.json` (a token a word).
 
-A document has a topic, two entities, and four facts about each entity. A fact is `entity key value .`; the keys are the topic's,
-entities and values are drawn from all names. The first paragraph states every fact once; each later paragraph restates facts
-drawn with replacement, among words of the topic. So documents of one topic are hard negatives of each other: they state other
-values for the same keys, and only the entity tells them apart. In text of another topic the key alone tells a fact apart.
+A document has a topic and four facts. A fact is `name value .`; its name is drawn from all names, its value from those of the
+topic. The first paragraph states every fact once; each later paragraph restates facts drawn with replacement, among words of
+the topic. Documents of one topic are hard negatives of each other: their facts have the same possible values, and only the
+name tells which one is meant. In text of other topics the possible values alone tell a document's own facts apart.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from nextlong.recipe.keys import Positive, Section
 from nextlong.rng import rng_for
 
 TOPICS: Final = 12
-KEYS: Final = 6  # of a topic
-FILLERS: Final = 4  # further words of a topic
-ENTITIES: Final = 512
-VALUES: Final = 48
-_ENTITIES_OF_DOCUMENT: Final = 2
-_FACTS_OF_ENTITY: Final = 4
-_RESTATED: Final = 4  # facts of a later paragraph
+NAMES: Final = 640
+VALUES: Final = 12  # of a topic
+FILLERS: Final = 6  # further words of a topic
+FACTS: Final = 4  # of a document, and statements of a paragraph
+PARAGRAPH_TOKENS: Final = 24  # on average
+STOP: Final = "."
 _PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
+_FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
 _ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
-STOP: Final = "."
 
 
 class Invented(Section):
@@ -50,15 +49,14 @@ class Invented(Section):
 
 @dataclass(frozen=True)
 class Fact:
-    """What a document states: the value of a key of an entity, as words."""
+    """What a document states: the value of a name, as words."""
 
-    entity: str
-    key: str
+    name: str
     value: str
 
     def words(self) -> list[str]:
         """Return the sentence."""
-        return [self.entity, self.key, self.value, STOP]
+        return [self.name, self.value, STOP]
 
 
 @dataclass(frozen=True)
@@ -89,56 +87,47 @@ class Words:
         consonants, vowels = "bdfgklmnprstvz", "aeiou"
         syllables = [one + two for one in consonants for two in vowels]
         order = rng_for(0, "invented-words", 0).permutation(len(syllables) ** 2)
-        count = ENTITIES + VALUES + TOPICS * (KEYS + FILLERS)
+        count = NAMES + TOPICS * (VALUES + FILLERS)
         pairs = (divmod(int(place), len(syllables)) for place in order[:count])
         return [syllables[one] + syllables[two] for one, two in pairs]
 
     @property
-    def entities(self) -> list[str]:
-        """Names of entities."""
-        return self.all[:ENTITIES]
+    def names(self) -> list[str]:
+        """What facts are about."""
+        return self.all[:NAMES]
 
-    @property
-    def values(self) -> list[str]:
-        """Names of values."""
-        return self.all[ENTITIES : ENTITIES + VALUES]
-
-    def keys(self, topic: int) -> list[str]:
-        """Return the keys of a topic."""
-        return self._of_topic(topic)[:KEYS]
+    def values(self, topic: int) -> list[str]:
+        """Return the possible values of a topic's facts."""
+        return self._of_topic(topic)[:VALUES]
 
     def fillers(self, topic: int) -> list[str]:
         """Return the further words of a topic."""
-        return self._of_topic(topic)[KEYS:]
+        return self._of_topic(topic)[VALUES:]
 
     def _of_topic(self, topic: int) -> list[str]:
-        first = ENTITIES + VALUES + topic * (KEYS + FILLERS)
-        return self.all[first : first + KEYS + FILLERS]
+        first = NAMES + topic * (VALUES + FILLERS)
+        return self.all[first : first + VALUES + FILLERS]
 
 
 WORDS: Final = Words()
 
 
 def document(rng: np.random.Generator, *, topic: int | None = None, avoid: frozenset[str] = frozenset()) -> Document:
-    """Return a new document, of a random topic if none is given, without the entities in `avoid`."""
+    """Return a new document, of a random topic if none is given, without the names in `avoid`."""
     topic = int(rng.integers(TOPICS)) if topic is None else topic
-    allowed = [name for name in WORDS.entities if name not in avoid] if avoid else WORDS.entities
-    entities = rng.choice(allowed, _ENTITIES_OF_DOCUMENT, replace=False)
-    values = iter(rng.choice(WORDS.values, _ENTITIES_OF_DOCUMENT * _FACTS_OF_ENTITY, replace=False))
-    facts = [
-        Fact(str(entity), str(key), str(next(values)))
-        for entity in entities
-        for key in rng.choice(WORDS.keys(topic), _FACTS_OF_ENTITY, replace=False)
-    ]
-    first = [word for place in rng.permutation(len(facts)) for word in facts[place].words()]
-    later = [_later(rng, facts, WORDS.fillers(topic)) for _ in range(int(rng.integers(*_PARAGRAPHS)) - 1)]
-    return Document(topic, tuple(facts), (tuple(first), *later))
+    allowed = [name for name in WORDS.names if name not in avoid]
+    names, values = (rng.choice(words, FACTS, replace=False) for words in (allowed, WORDS.values(topic)))
+    facts = tuple(Fact(str(name), str(value)) for name, value in zip(names, values, strict=True))
+    again = (rng.integers(FACTS, size=FACTS) for _ in range(int(rng.integers(*_PARAGRAPHS)) - 1))
+    stated = [rng.permutation(FACTS), *again]
+    return Document(topic, facts, tuple(paragraph(rng, topic, [facts[one] for one in places]) for places in stated))
 
 
-def _later(rng: np.random.Generator, facts: Sequence[Fact], fillers: Sequence[str]) -> tuple[str, ...]:
+def paragraph(rng: np.random.Generator, topic: int, facts: Sequence[Fact]) -> tuple[str, ...]:
+    """Return the words that state facts in this order, among further words of the topic."""
     words: list[str] = []
-    for place in rng.integers(len(facts), size=_RESTATED):
-        words += [*map(str, rng.choice(fillers, int(rng.integers(2, 5)))), *facts[place].words()]
+    for fact in facts:
+        words += [*map(str, rng.choice(WORDS.fillers(topic), int(rng.integers(*_FILLERS_BETWEEN)))), *fact.words()]
     return tuple(words)
 
 

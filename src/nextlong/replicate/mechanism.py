@@ -79,15 +79,17 @@ class Model(Section):
     heads: Positive = 2
 
 
-class Base(Section):
+class Pretrain(Section):
     """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
 
     echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
     tokens: PositiveLength = Field(256, description="of a row")
     tokens_per_step: PositiveLength = 1024
+    models: Literal["one", "seed"] = Field("seed", description="seed: one a seed; one: that of the first seed for all")
     steps: Positive = Field(600, description="of a leg")
+    constant_legs: Annotated[int, Field(ge=0)] = Field(2, description="of constant lr; those after them end at a tenth")
     most_legs: Positive = 12
-    recall: Annotated[float, Field(gt=0, le=1)] = Field(
+    recall: Annotated[float, Field(ge=0, le=1)] = Field(
         0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
     )
     lr: Annotated[float, Field(gt=0)] = 5e-3
@@ -117,7 +119,7 @@ class Measure(Section):
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(24, description="of each kind and number of negatives; each asks for eight values")
+    probes: Positive = Field(40, description="of each kind and number of negatives; each asks for four values")
     rows: Positive = Field(16, description="held-out rows whose loss is measured")
 
 
@@ -132,7 +134,7 @@ class Mechanism(RecipeFile):
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
     corpus: Invented = Invented()
     model: Model = Model()
-    base: Base = Base()
+    pretrain: Pretrain = Pretrain()
     extend: Extend = Extend()
     measure: Measure = Measure()
     workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
@@ -144,9 +146,9 @@ class Mechanism(RecipeFile):
                 raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
         if unknown := [name for name in self.arms if name not in ARMS]:
             raise ValueError(f"arms: {unknown[0]!r} is not known; choose from {', '.join(ARMS)}")
-        if self.extend.row_tokens < max(*self.extend.lengths, self.base.tokens):
+        if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
-        for phase, row in ((self.base, self.base.tokens), (self.extend, self.extend.row_tokens)):
+        for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
             if phase.tokens_per_step % row:
                 raise ValueError(
                     f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
@@ -215,12 +217,12 @@ class Experiment:
 
     def short_runs(self) -> list[str]:
         """Return the runs of short rows: documents, and echoes."""
-        compose = {"method": "standard", "target_tokens": self.recipe.base.tokens, "sequences": "all"}
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.tokens, "sequences": "all"}
         return [self.run(source, compose=compose) for source in ("train", "echoes")]
 
     def first_run(self) -> str:
         """Return the run of the first leg: echoes alone."""
-        compose = {"method": "standard", "target_tokens": self.recipe.base.echo_tokens, "sequences": "all"}
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.echo_tokens, "sequences": "all"}
         return self.run("echoes", compose=compose)
 
     def make_runs(self) -> None:
@@ -248,15 +250,19 @@ class Experiment:
             runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
+    def base_seed(self, seed: int) -> int:
+        """Return the seed of the base model that a seed's models are extended from."""
+        return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
+
     def base(self, seed: int) -> Trained:
         """Return the base model of a seed, trained leg by leg until retrieval has formed. Raises RunError if it does not."""
         legs: list[Trained] = []
-        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.base.recall):
-            if len(legs) == self.recipe.base.most_legs:
+        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall):
+            if len(legs) == self.recipe.pretrain.most_legs:
                 raise RunError(
-                    f"seed {seed}: after {len(legs)} legs of {self.recipe.base.steps} steps the base model recalls "
-                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.base.recall:.0f} %; "
-                    "raise base.most_legs"
+                    f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
+                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
+                    "raise pretrain.most_legs"
                 )
             legs.append(self._leg(seed, legs))
             self.train(legs[-1], criterion=True)
@@ -264,25 +270,26 @@ class Experiment:
 
     def _leg(self, seed: int, before: Sequence[Trained]) -> Trained:
         """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
-        asked, runs, row = self.recipe.base, self.short_runs(), self.recipe.base.tokens
+        asked, runs, row = self.recipe.pretrain, self.short_runs(), self.recipe.pretrain.tokens
         if not before:
             runs, row = [self.first_run()], asked.echo_tokens
         keys: Json = {
             "seed": 1000 * seed + len(before),  # a leg reads the rows in another order
             "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
             "model": {"path": str(before[-1].final if before else self.initial(seed))},
-            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr, schedule="constant"),
+            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr)
+            | {"schedule": "constant" if len(before) < asked.constant_legs else "cosine"},
         }
         return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
 
     def finished_base(self, seed: int) -> tuple[Trained, int] | None:
         """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
         legs: list[Trained] = []
-        while len(legs) < self.recipe.base.most_legs:
+        while len(legs) < self.recipe.pretrain.most_legs:
             legs.append(self._leg(seed, legs))
             if not legs[-1].stage.is_finished:
                 return None
-            if legs[-1].stage.record["recall"] >= self.recipe.base.recall:
+            if legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall:
                 return legs[-1], len(legs)
         return None
 
@@ -302,9 +309,7 @@ class Experiment:
             "seed": seed,
             "data": self.data_of(ARMS[name]),
             "model": {"path": str(base.final)},
-            "training": _training(
-                extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr, schedule="cosine"
-            ),
+            "training": _training(extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr),
         }
         return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
 
@@ -426,14 +431,14 @@ def _train(model: Trained) -> Json:
     }
 
 
-def _training(steps: int, tokens: int, row: int, lr: float, *, schedule: str) -> Json:
+def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
     return {
         "steps": steps,
         "tokens_per_step": tokens,
         "micro_batch_rows": tokens // row,
         "lr": lr,
         "min_lr_ratio": 0.1,
-        "schedule": schedule,
+        "schedule": "cosine",
         "warmup_steps": max(1, steps // 20),
         "precision": "fp32",
     }
@@ -459,11 +464,12 @@ def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
         experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
-            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
+            of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
+            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
             experiment.make_runs()  # beside the training of the base models
-            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
             for base in bases:
                 base.result()
+            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
             for done in as_completed(seeds):
                 done.result()
                 results = collect(experiment)
@@ -479,8 +485,9 @@ def _base(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
 def _seed(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
     """Train and measure the other models of a seed, in a process of its own."""
     experiment = Experiment(recipe, partial(print, flush=True), composed)
-    base = experiment.base(seed)
-    experiment.measure(base)
+    base = experiment.base(experiment.base_seed(seed))
+    if seed == experiment.base_seed(seed):
+        experiment.measure(base)
     for name in recipe.arms:
         model = experiment.extended(seed, name, base)
         experiment.train(model)
@@ -491,7 +498,7 @@ def collect(experiment: Experiment) -> Json:
     """Return the finished models, and what they were made from; trains nothing."""
     models: list[Json] = []
     for seed in experiment.recipe.seeds:
-        if (base := experiment.finished_base(seed)) is None:
+        if (base := experiment.finished_base(experiment.base_seed(seed))) is None:
             continue
         arms = {name: experiment.extended(seed, name, base[0]) for name in experiment.recipe.arms}
         for name, model in {"base": base[0], **arms}.items():
@@ -512,11 +519,11 @@ def collect(experiment: Experiment) -> Json:
 def plan(recipe: Mechanism) -> Iterator[tuple[str, str]]:
     """Yield what the experiment will take, as facts."""
     seeds, arms = len(recipe.seeds), len(recipe.arms)
-    leg = recipe.base.steps * recipe.base.tokens_per_step
+    leg = recipe.pretrain.steps * recipe.pretrain.tokens_per_step
     yield "models", f"{seeds} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
     yield (
         "training",
-        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.base.recall:.0f} % of the values, "
+        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.pretrain.recall:.0f} % of the values, "
         f"then {recipe.extend.trained_tokens:,} tokens an arm",
     )
     lengths = ", ".join(map(str, recipe.extend.lengths))

@@ -1,9 +1,9 @@
 """Recall: how often a model knows the value of a fact across negatives, in a form that no method trains on.
 
-A probe is one row: the first paragraph of a held-out document, which states eight facts; `negatives` paragraphs of other
-documents, of the same topic (hard) or of other topics (random); then the eight facts again in another order. Each value
-there is a question: it is recalled if it is the likeliest of all tokens. No other document of a probe has its entities, so
-every question has one answer, which stands only once, before the negatives.
+A probe is one row: the first paragraph of a new document, which states its facts; `negatives` paragraphs of other documents,
+of the same topic (hard) or of other topics (random); then a paragraph that states each fact again. Each value there is a
+question: it is recalled if it is the likeliest of all tokens. No other document of a probe has its names, so every question
+has one answer, which stands only once, before the negatives. (Sequences of NExtLong put negatives between all paragraphs.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from nextlong.replicate import invented
-from nextlong.replicate.invented import Document, document
+from nextlong.replicate.invented import Document, document, paragraph
 from nextlong.rng import rng_for
 
 Negatives = Literal["hard", "random"]
@@ -29,7 +29,7 @@ _BATCH_TOKENS: Final = 16_384
 class Probes:
     """Probes with the same number of negatives.
 
-    `ids`: (probes, T), padded on the right with 0. `places`: (probes, 8), the tokens that are values to be recalled.
+    `ids`: (probes, T), padded on the right with 0. `places`: (probes, facts), the tokens that are values to be recalled.
     `lengths`: (probes,), tokens of a probe before the padding.
     """
 
@@ -58,13 +58,12 @@ def _probe(
     kind: Negatives, negatives: int, rng: np.random.Generator, tokenizer: Tokenizer
 ) -> tuple[list[int], list[int]]:
     asked = document(rng)
-    avoid = frozenset(fact.entity for fact in asked.facts)
-    paragraphs = [asked.paragraphs[0], *(_negative(kind, asked, avoid, rng) for _ in range(negatives))]
-    again = [asked.facts[place] for place in rng.permutation(len(asked.facts))]
-    paragraphs.append(tuple(word for fact in again for word in fact.words()))
+    avoid = frozenset(fact.name for fact in asked.facts)
+    again = paragraph(rng, asked.topic, [asked.facts[place] for place in rng.permutation(len(asked.facts))])
+    paragraphs = [asked.paragraphs[0], *(_negative(kind, asked, avoid, rng) for _ in range(negatives)), again]
     ids = tokenizer.encode("".join(map(invented.line, paragraphs))).ids
-    first = len(ids) - len(paragraphs[-1])
-    return ids, [first + 4 * place + 2 for place in range(len(again))]
+    first = len(ids) - len(again)
+    return ids, [first + place + 1 for place, word in enumerate(again) if word in avoid]
 
 
 def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.random.Generator) -> tuple[str, ...]:
@@ -75,7 +74,7 @@ def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.r
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def recalled(model: Any, asked: Probes) -> NDArray[np.bool_]:
-    """Return which values the model recalls, (probes, 8). `model` is a causal model of transformers."""
+    """Return which values the model recalls, (probes, facts). `model` is a causal model of transformers."""
     rows = max(1, _BATCH_TOKENS // asked.ids.shape[1])
     parts = []
     for first in range(0, len(asked.ids), rows):

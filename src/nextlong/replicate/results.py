@@ -19,7 +19,7 @@ from nextlong.evaluate.report.draw import drawn, style
 from nextlong.evaluate.report.tables import Spread, Table, as_markdown
 from nextlong.plain_data import Json
 from nextlong.replicate.collect import difference, is_decided
-from nextlong.replicate.invented import TOPICS
+from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"
@@ -111,7 +111,7 @@ class Results:
     @property
     def many(self) -> list[int]:
         """The numbers of negatives that a short row cannot hold: those that the hypotheses are about."""
-        return [count for count in self.negatives if count >= self.recipe["base"]["tokens"] // 32]
+        return [count for count in self.negatives if count * PARAGRAPH_TOKENS > self.recipe["pretrain"]["tokens"]]
 
     def far(self, arm: str, kind: str) -> list[float]:
         """Return the mean recall across many negatives, by seed."""
@@ -171,32 +171,35 @@ def _setup(results: Results) -> Iterator[str]:
         "`nextlong replicate --preset mechanism`. Small models, synthetic text: it shows the mechanism, not a benchmark score, "
         "and says nothing about models of other sizes."
     )
-    leg = recipe["base"]["tokens_per_step"] * recipe["base"]["steps"] / 1e6
+    leg = recipe["pretrain"]["tokens_per_step"] * recipe["pretrain"]["steps"] / 1e6
     seeds = (
         f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are finished and shown ({_listed(results.seeds)})"
     )
     yield "\n".join(
         [
-            f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states eight facts "
-            "(`entity key value .`); each of 3 to 7 later paragraphs restates four, drawn with replacement, among words of the "
-            "topic. Documents of one topic share keys, so they are hard negatives of each other.",
+            f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states {FACTS} facts "
+            f"(`name value .`); each of 3 to 7 later paragraphs restates {FACTS}, drawn with replacement, among words of the "
+            f"topic. Names are drawn from all {NAMES}, values from the {VALUES} of the topic, so documents of one topic are hard "
+            "negatives of each other: only the name tells which value is meant.",
             f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
             "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
-            "first layer these start at values that make the heads look one and two tokens back (in trials without biases, "
+            "first layer those of one head start at values that make it look one token back (in trials without biases, "
             "retrieval had not formed after 1.5 million tokens).",
-            f"- **Base model**: one a seed, on rows of {recipe['base']['echo_tokens']} tokens of random words repeated verbatim, "
-            f"then on rows of {recipe['base']['tokens']}, half of them documents and half such repetitions, until it recalls "
-            f"{100 * recipe['base']['recall']:.0f} % of the values across two hard negatives: "
+            f"- **Base model**: one {'a seed' if recipe['pretrain']['models'] == 'seed' else 'for all seeds'}, on rows of "
+            f"{recipe['pretrain']['echo_tokens']} tokens of random words repeated verbatim, then on rows of "
+            f"{recipe['pretrain']['tokens']}, half of them documents and half such repetitions, until it recalls "
+            f"{100 * recipe['pretrain']['recall']:.0f} % of the values across two hard negatives: "
             f"{min(legs) * leg:.1f} to {max(legs) * leg:.1f} million tokens.",
             f"- **Arms**: each extends the base model by {extend['steps'] * extend['tokens_per_step']:,} tokens in packed rows of "
             f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
             f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
-            "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about 32 tokens "
-            "each), then its eight facts again; a value is recalled if it is the likeliest of all tokens. "
-            f"{measure['probes']} probes of 8 values for each *n*. No arm trains on this form.",
+            "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
+            f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again; a value is recalled if it is the likeliest of all "
+            f"tokens. {measure['probes']} probes of {FACTS} values for each *n*. No arm trains on this form.",
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
-            f"- **Seeds**: {seeds}: of initial weights and of the order of rows. Corpus and sequences were sampled once. "
+            f"- **Seeds**: {seeds}: of {'weights and ' if recipe['pretrain']['models'] == 'seed' else ''}the order of rows. "
+            "Corpus and sequences were sampled once. "
             "± is half of a 95 % interval over seeds.",
         ]
     )
