@@ -28,7 +28,7 @@ from nextlong.plain_data import Json
 from nextlong.report import tables
 
 TASK: Final = "narrativeqa"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUDGET: Final = 1024
 _MOST: Final = 3  # fluency × correctness
 _AT_A_TIME: Final = 4  # rounds of requests between two writes to the disk
@@ -93,7 +93,7 @@ def _judge(result: Result, server: Server) -> str:
 
 
 def _question(sample: Json) -> Sample:
-    answer = parsed_answer(sample["answer"].replace("\n", " ")) or ""
+    answer = parsed_answer((sample["answer_prefix"] + sample["answer"]).replace("\n", " ")) or ""
     question, references = str(sample["details"]["question"]), json.dumps(sample["references"], ensure_ascii=False)
     # One pass over the template, so that braces in a text stay as they are.
     return Sample(_PROMPT.format(question=question, references=references, answer=answer), (), _BUDGET)

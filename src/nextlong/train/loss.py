@@ -18,6 +18,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from nextlong.errors import RecipeError
+
 BLOCK_TOKENS: Final = 2048
 IGNORED: Final = -100
 
@@ -27,12 +29,16 @@ def install(
 ) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
-    `summed_by` takes the place of `sum_of_losses`.
+    `summed_by` takes the place of `sum_of_losses`; `model.own_forward` is the forward pass as it was.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
     all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
-    Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
+    Works under autocast and PEFT, because it is the model's own forward pass.
     """
+    if model.get_decoder() is model:
+        raise RecipeError(
+            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
+        )
     stock, summed = model.forward, summed_by or sum_of_losses
 
     def forward(
@@ -48,6 +54,7 @@ def install(
         if labels is None:
             return stock(*arguments, **given)
         given.pop("return_dict", None)
+        given["use_cache"] = False  # not in the config, which is saved
         hidden = self.get_decoder()(*arguments, **given).last_hidden_state
         how = {"head": self.get_output_embeddings(), "scale": logit_scale(self), "block_tokens": block_tokens}
         if per_token:
@@ -55,7 +62,12 @@ def install(
         items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
         return CausalLMOutputWithPast(loss=summed(hidden, labels, **how) / items)
 
-    model.forward = MethodType(forward, model)
+    model.own_forward, model.forward = stock, MethodType(forward, model)
+
+
+def layers_of(model: Any) -> torch.nn.ModuleList:
+    """Return the layers of a model's decoder, whatever their name is."""
+    return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
 
 
 def count_labels(labels: torch.Tensor) -> int:
@@ -64,10 +76,12 @@ def count_labels(labels: torch.Tensor) -> int:
 
 
 def logit_scale(model: Any) -> float:
-    """Return what the model multiplies its logits by (Granite, Cohere); raise ValueError where it bends them (Gemma 2)."""
+    """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError if it bends them (Gemma 2)."""
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
         raise ValueError(f"{type(model).__name__} bends its logits (final_logit_softcapping), which this loss does not")
+    if getattr(config, "lm_head_multiplier", None):
+        return float(config.lm_head_multiplier)
     if getattr(config, "logits_scaling", None):
         return 1.0 / float(config.logits_scaling)
     return float(getattr(config, "logit_scale", None) or 1.0)
