@@ -2,18 +2,14 @@
 
 import copy
 import re
-from pathlib import Path
-from statistics import fmean
 
 import pytest
 
-from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
 from nextlong.replicate.mechanism import Mechanism
 from nextlong.replicate.results import Results, interval
 
-DOCS = Path(__file__).parents[2] / "docs"
 ARMS = ["nextlong", "random negatives", "standard"]
 
 
@@ -81,20 +77,3 @@ def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
     shown = Results(made, origin="x")
     assert shown.many == [16]
     assert shown.far("nextlong", "hard") == [80.0, 81.0, 82.0]
-
-
-def test_the_page_in_the_documentation_is_what_its_json_says(tmp_path):
-    source = DOCS / "results" / "mechanism.json"
-    written = results.write(source, tmp_path)
-    assert (tmp_path / "results.md").read_bytes() == (DOCS / "results.md").read_bytes()
-    for path in written:
-        assert path.read_bytes() == (DOCS / path.relative_to(tmp_path)).read_bytes()
-    plain = store.read_json(source)
-    shown = Results(plain, origin="x")
-    values = [
-        one["measured"]["recall"]["hard"]["8"]
-        for one in plain["models"]
-        if one["arm"] == "nextlong" and one["seed"] in shown.seeds
-    ]
-    row = re.search(r"\| nextlong \|(.*)", (DOCS / "results.md").read_text().split("## Recall across hard")[1]).group(1)
-    assert row.split("|")[shown.negatives.index(8)].strip().startswith(f"{fmean(values):.2f}")
