@@ -99,6 +99,8 @@ def run(
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
+            if recipe.export.push is not None:
+                export_steps.check_read(done, run_dir, trust="hash")
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
             when_done(done, record.write(recipe, done, run_dir, name=name), carry_out)
     return done

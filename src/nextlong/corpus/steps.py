@@ -165,7 +165,7 @@ def ingest_step(
         tasks=per_shard,
     )
     inputs, bytes_of = tuple(line_counts), task_bytes(splits)
-    return Step("ingest", 4, config, inputs, tasks, IngestResult, check=check, sizes=bytes_of, estimate=estimate)
+    return Step("ingest", 5, config, inputs, tasks, IngestResult, check=check, sizes=bytes_of, estimate=estimate)
 
 
 def _ingest_and_hash(out: Path, *, parts: tuple[Part, ...], **options: Any) -> IngestResult:
