@@ -82,6 +82,16 @@ def test_less_similar_documents_all_stay(tmp_path):
     assert counts == NearDuplicatesResult(near_duplicates=0, clusters=0, largest_cluster=0)
 
 
+@pytest.mark.parametrize(("equal", "stay"), [(PERMUTATIONS // 2, 1), (PERMUTATIONS // 2 - 1, 2)])
+def test_a_pair_exactly_at_the_threshold_is_nearly_equal(tmp_path, equal, stay):
+    draw = np.random.default_rng(2)
+    one = fresh(draw)
+    other = one.copy()
+    other[equal:] ^= 1
+    _, stays = deduplicate(tmp_path, [[(1, 10, one, True), (2, 20, other, True)]], threshold=0.5)
+    assert len(stays) == stay
+
+
 def test_the_threshold_is_a_choice(tmp_path):
     draw = np.random.default_rng(0)
     first = fresh(draw)
