@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import splice
-from nextlong.methods.base import Documents, Draft, Neighbours, Request
+from nextlong.methods.base import Documents, Draft, Neighbours, Request, Vectors
+from nextlong.rng import shuffled
 
 #       0      1      2      3      4      5      6
 NEAR = [(1, 2, 3), (0, 2, 4), (5, 1, 0), (6, 0, 1), (1, 5, 6), (2, 4, 6), (3, 5, 4)]
@@ -14,8 +15,14 @@ COSINES = np.tile(np.array([0.75, 0.5, 0.25], np.float32), (7, 1))
 TENS = np.full(7, 10)
 
 
+def search(document, k, among):
+    """Find the documents of least number."""
+    found = np.flatnonzero(among)[:k]
+    return found, np.full(len(found), 0.125, np.float32)
+
+
 def trees(k, enough, *, roots=range(7), near=NEAR, tokens=TENS):
-    found = splice.trees(np.array(roots), np.array(near), COSINES, np.array(tokens), k=k, enough=enough)
+    found = splice.trees(np.array(roots), np.array(near), COSINES, np.array(tokens), search=search, k=k, enough=enough)
     return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]
 
 
@@ -27,10 +34,10 @@ def test_k_of_1_makes_a_path_of_the_nearest_that_is_free():
 
 
 def test_k_of_2_goes_breadth_first():
-    # 0; its 1 and 2; then of 1 only 4 is free; then of 2 only 5.
-    (found,) = trees(2, 50)
-    assert found[0] == [0, 1, 2, 4, 5]
-    np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25, 0.75])
+    # 0; its 1 and 2; then of 1 only 4 is free.
+    (found,) = trees(2, 40)
+    assert found[0] == [0, 1, 2, 4]
+    np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25])
 
 
 def test_a_tree_stops_where_it_is_full_and_leaves_the_rest_to_others():
@@ -38,11 +45,13 @@ def test_a_tree_stops_where_it_is_full_and_leaves_the_rest_to_others():
     assert [documents for documents, _ in trees(2, 20, roots=[0, 2, 3, 1, 4, 5, 6])] == [[0, 1], [2, 5], [3, 6]]
 
 
-def test_where_a_tree_ends_another_root_goes_on():
+def test_where_neighbours_are_used_up_all_free_documents_are_searched_again():
+    # Of 0 all neighbours are known to be free; of 1 only 4 is, so that another is searched, 3, the first that is free.
+    (found,) = trees(2, 60)[:1]
+    assert found[0] == [0, 1, 2, 4, 3, 5]
+    np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25, 0.125, 0.75])
     alone = [(-1, -1, -1)] * 7
-    found = trees(1, 25, near=alone)
-    assert [documents for documents, _ in found] == [[0, 1, 2], [3, 4, 5]]
-    assert np.isnan([scores for _, scores in found]).all()
+    assert [documents for documents, _ in trees(1, 30, near=alone)] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_tokens_say_when_it_is_enough():
@@ -91,6 +100,7 @@ def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_
                 documents=near.ravel(),
                 cosines=own.ravel(),
             ),
+            vectors=Vectors([]),  # every document is a neighbour of each
         )
         options = splice.Splice(neighbours=k, order=order)
         drafts = splice.METHOD.draft(documents, options, Request(target_tokens=enough, sequences=None, seed=5)).drafts
@@ -100,3 +110,59 @@ def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_
         assert tokens.sum() - documents.tokens[used].sum() < enough
         sequences.append([hashes[places][draft.documents].tolist() for draft in drafts])
     assert sequences[0] == sequences[1]
+
+
+def naive(roots, similarity, tokens, *, k, enough):
+    """The paper's Algorithm 1, word by word: retrieval knows every document, and gives those that are not used."""
+    unused, examples = list(range(len(tokens))), []
+    while unused:
+        root = next(root for root in roots if root in unused)
+        unused.remove(root)
+        example, queue = [root], [root]
+        while queue and sum(tokens[document] for document in example) < enough:
+            document = queue.pop(0)
+            retrieved = sorted(unused, key=lambda other: -similarity[document][other])[:k]
+            for one in retrieved:
+                if sum(tokens[document] for document in example) < enough:
+                    example.append(one)
+                    queue.append(one)
+                    unused.remove(one)
+        if sum(tokens[document] for document in example) >= enough:
+            examples.append(example)
+    return examples
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_short_lists_of_neighbours_give_the_sequences_of_the_papers_algorithm(tmp_path, k):
+    """Two clusters of documents, of each of which two or three neighbours are known."""
+    rng = np.random.default_rng(7)
+    count = 120
+    vectors = rng.normal(size=(count, 16)) + 2 * rng.normal(size=(2, 16))[np.arange(count) % 2]
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    paths = [tmp_path / f"{shard}.npy" for shard in range(4)]
+    for path, rows in zip(paths, np.split(vectors, [50, 50, 90]), strict=True):
+        np.save(path, rows)
+    wide = vectors.astype(np.float32)
+    similarity = wide @ wide.T
+    listed = np.argsort(-np.where(np.eye(count, dtype=bool), -2, similarity), axis=1, kind="stable")[:, :3]
+    tokens = rng.integers(1, 30, count)
+    documents = Documents(
+        content_hashes=rng.integers(0, 2**63, count).astype(np.uint64),
+        tokens=tokens,
+        chunk_offsets=np.arange(count + 1),
+        chunk_tokens=tokens,
+        neighbours=Neighbours(
+            queries=np.arange(count),
+            offsets=np.arange(count + 1) * 3,
+            documents=listed.ravel(),
+            cosines=np.take_along_axis(similarity, listed, axis=1).ravel(),
+        ),
+        vectors=Vectors(paths),
+    )
+    drafts = splice.METHOD.draft(
+        documents, splice.Splice(neighbours=k), Request(target_tokens=100, sequences=None, seed=3)
+    ).drafts
+    roots = shuffled(documents.content_hashes, seed=3, stage="splice").tolist()
+    assert [draft.documents.tolist() for draft in drafts] == naive(roots, similarity, tokens, k=k, enough=100)
+    cosines = np.concatenate([draft.scores[1:] for draft in drafts])
+    assert np.isfinite(cosines).all()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.schemas import NO_CHUNK
+from nextlong.schemas import DOCUMENT, NO_CHUNK
 
 TextOf = Callable[[NDArray[np.int64]], NDArray[np.object_]]
 
@@ -101,6 +101,25 @@ def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
         span_offsets=block.span_offsets[row_offsets],
         token_starts=block.token_starts + moved_spans,
         token_ends=block.token_ends + moved_spans,
+    )
+
+
+def of_documents(block: Resolved) -> Resolved:
+    """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one.
+
+    What stands between two documents, such as a separator, belongs to the one before.
+    """
+    first_of_row = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
+    is_whole = block.roles == DOCUMENT
+    starts, groups = (first_of_row + block.token_starts)[is_whole], block.groups[is_whole]
+    sequence_starts = np.cumsum(block.document_lengths, dtype=np.int64) - block.document_lengths
+    sequences = np.searchsorted(sequence_starts, starts, side="right")
+    begins = (np.diff(groups) != 0) & (np.diff(sequences) == 0)
+    document_starts = np.union1d(sequence_starts, starts[1:][begins])
+    return replace(
+        block,
+        document_offsets=np.searchsorted(document_starts, block.token_offsets),
+        document_lengths=np.diff(document_starts, append=block.token_offsets[-1]).astype(np.int32),
     )
 
 

@@ -175,6 +175,8 @@ def _keys(recipe: Recipe, name: str) -> Config:
     accepted = format_of(name)
     asked = recipe.export.compression
     keys = {key: getattr(recipe.export, key) for key in sorted(accepted.keys - {"compression"})}
+    if keys.get("boundaries") == "sequence":
+        del keys["boundaries"]  # what exports were before there was a choice
     return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.artefacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
-from nextlong.artefacts.resolved import Resolved, joined, joined_names, packed, sliced
+from nextlong.artefacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced
 from nextlong.artefacts.resolved import span_texts as texts_of_spans
 from nextlong.artefacts.tokens import TokenStore
 from nextlong.export.formats.base import Options, RowSizes, format_of
@@ -99,9 +99,12 @@ def export_shard(
     """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
     made = format_of(name)
     asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
-    rows: Iterable[Any] = (
-        read_rows_and_texts(*asked) if made.wanted == "texts" else read_rows(*asked, wanted=made.wanted)
-    )
+    bounded = of_documents if options.keys.get("boundaries") == "document" else None
+    rows: Iterable[Any]
+    if made.wanted == "texts":
+        rows = ((bounded(block) if bounded else block, texts) for block, texts in read_rows_and_texts(*asked))
+    else:
+        rows = map(bounded, read_rows(*asked)) if bounded else read_rows(*asked, wanted=made.wanted)
     written = made.write(out, rows, replace(options, shard=shard.number, shards=shard.total))
     if not isinstance(written, made.result):
         raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
@@ -28,11 +29,15 @@ OptionsT = TypeVar("OptionsT", bound=Section)
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Section, contravariant=True)
 
 
+_SEARCHED_AT_ONCE = 65_536  # vectors, held as float32
+
+
 class Need(StrEnum):
     """What a method is given beside the documents."""
 
     CHUNK_NEIGHBOURS = "the chunks nearest to each chunk of the drawn documents"
     DOCUMENT_NEIGHBOURS = "the documents nearest to each document"
+    DOCUMENT_VECTORS = "the vectors of all documents, to search again where neighbours are used up"
     KEYWORDS = "keywords of each document"
 
 
@@ -114,6 +119,37 @@ class Neighbours:
         return documents, cosines
 
 
+class Vectors:
+    """The unit vectors of all n documents, in float16 files of one shard each, read block by block."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Map the .npy files, whose rows one after the other are the documents."""
+        self._shards = [np.load(path, mmap_mode="r") for path in paths]
+        self._starts = np.cumsum([0, *map(len, self._shards)])
+
+    def nearest(self, document: int, k: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return at most `k` documents of `among`, shape (n,), and their cosines, nearest first, by exact search."""
+        query = self._rows(np.array([document]))[0]
+        searched = np.flatnonzero(among)
+        found, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
+        for first in range(0, len(searched), _SEARCHED_AT_ONCE):
+            block = searched[first : first + _SEARCHED_AT_ONCE]
+            found, cosines = np.append(found, block), np.append(cosines, self._rows(block) @ query)
+            best = np.argsort(-cosines, kind="stable")[:k]
+            found, cosines = found[best], cosines[best]
+        return found, cosines
+
+    def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return vectors of ascending documents."""
+        bounds = np.searchsorted(documents, self._starts)
+        pieces = [
+            shard[documents[low:high] - start]
+            for shard, start, low, high in zip(self._shards, self._starts, bounds[:-1], bounds[1:], strict=False)
+            if low < high
+        ]
+        return np.concatenate(pieces).astype(np.float32)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Documents:
     """All n documents of the corpus that have chunks, and what the method needs of them."""
@@ -123,6 +159,7 @@ class Documents:
     chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
+    vectors: Vectors | None = None
     keywords: pa.ListArray | None = None  # list<string> (n,)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request, Vectors
 from nextlong.methods.quest.keywords import read_keywords
 from nextlong.recipe import METHODS, Section
 from nextlong.results import DraftResult, LengthsResult
@@ -62,6 +62,7 @@ def draft_documents(
     docs: Path,
     lengths: Sequence[Path],
     neighbours: Sequence[Path] | None,
+    vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
     request: Request,
 ) -> DraftResult:
@@ -72,7 +73,7 @@ def draft_documents(
     """
     rows = np.load(docs)
     document_method: DocumentMethod[Section] = METHODS.load(method)
-    documents = _documents(rows, lengths, neighbours, keywords)
+    documents = _documents(rows, lengths, neighbours, vectors, keywords)
     drafted = document_method.draft(documents, options, request)
     _write(out, document_method, rows, drafted.drafts)
     near = documents.neighbours
@@ -88,7 +89,11 @@ def draft_documents(
 
 
 def _documents(
-    rows: NDArray[Any], lengths: Sequence[Path], neighbours: Sequence[Path] | None, keywords: Sequence[Path] | None
+    rows: NDArray[Any],
+    lengths: Sequence[Path],
+    neighbours: Sequence[Path] | None,
+    vectors: Sequence[Path] | None,
+    keywords: Sequence[Path] | None,
 ) -> Documents:
     chunk_tokens = np.concatenate([np.empty(0, np.int32), *(np.load(path) for path in lengths)])
     offsets = np.concatenate([[0], np.cumsum(rows["chunks"])])
@@ -99,6 +104,7 @@ def _documents(
         chunk_offsets=offsets,
         chunk_tokens=chunk_tokens,
         neighbours=None if neighbours is None else _read_neighbours(neighbours, rows),
+        vectors=None if vectors is None else Vectors(vectors),
         keywords=None if keywords is None else read_keywords(keywords),
     )
 

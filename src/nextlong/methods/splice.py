@@ -8,15 +8,13 @@ append the k documents most similar to it that are not used yet, and queue them;
 makes a path of similar documents, a larger one a shallow and wide tree; the paper's default is k = 1 in the order in
 which documents were found (`identity`), beside which it tries the reverse and a random order.
 
-Ours: documents are found by this run's vectors instead of BM25 or Contriever; where a tree ends before T because all that
-it could reach is used, another root is drawn into the same sequence; and each document is asked for the k nearest that
-are *free* among its `_SEARCHED` nearest, so that a used one does not end a branch.
+Ours: documents are found by this run's vectors instead of BM25 or Contriever. They are searched once, `_SEARCHED` for each;
+where fewer than k of these are still free, all free documents are searched again, so that a tree ends only when it is full.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -47,7 +45,8 @@ class SpliceMethod(DocumentMethod[Splice]):
     name = "splice"
     Options = Splice
     layout = Layout.CONCATENATED
-    needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
+    version = 2  # searches again
+    needs = frozenset({Need.DOCUMENT_NEIGHBOURS, Need.DOCUMENT_VECTORS})
     scores = "the document that they were found for"
 
     def search(self, recipe: Recipe, options: Splice, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
@@ -57,10 +56,12 @@ class SpliceMethod(DocumentMethod[Splice]):
     def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
         """Return trees until nothing is left that fills a sequence."""
         assert documents.neighbours is not None
+        assert documents.vectors is not None
         roots = shuffled(documents.content_hashes, seed=request.seed, stage="splice")
         near, cosines = documents.neighbours.table()
         drafts: list[Draft] = []
-        for tree in trees(roots, near, cosines, documents.tokens, k=options.neighbours, enough=request.target_tokens):
+        k, enough, search = options.neighbours, request.target_tokens, documents.vectors.nearest
+        for tree in trees(roots, near, cosines, documents.tokens, search=search, k=k, enough=enough):
             key = int(documents.content_hashes[tree.documents[0]])
             drafts.append(ordered(tree, order=options.order, rng=rng_for(request.seed, "splice.order", key)))
             if len(drafts) == request.sequences:
@@ -74,42 +75,44 @@ def trees(
     cosines: NDArray[np.float32],
     tokens: NDArray[np.int64],
     *,
+    search: Callable[[int, int, NDArray[np.bool_]], tuple[NDArray[np.int64], NDArray[np.float32]]],
     k: int,
     enough: int,
 ) -> Iterator[Draft]:
     """Yield lists of positions of at least `enough` tokens each, in the order in which documents were found.
 
     `roots`, shape (n,), says in which order documents start trees; `neighbours` and `cosines`, shape (n, K), descending,
-    -1 where there are fewer; `tokens` (n,). What is left and does not reach `enough` is left out.
+    -1 where there are fewer; `tokens` (n,); `search`, as `Vectors.nearest`, is asked where these are used up. What is left at the
+    end is left out.
     """
-    free = np.ones(len(tokens), np.bool_)
-    waiting = iter(roots.tolist())
-    while True:
-        documents: list[int] = []
-        scores: list[float] = []
-        filled = 0
-        queue: deque[int] = deque()
-        while filled < enough:
-            if queue:
-                here = queue.popleft()
-                children = neighbours[here][neighbours[here] >= 0]
-                places = np.flatnonzero(free[children])[:k]
-                added: Sequence[tuple[int, float]] = list(
-                    zip(children[places].tolist(), cosines[here][places].tolist(), strict=True)
-                )
-            else:
-                root = next((root for root in waiting if free[root]), None)
-                if root is None:
-                    return
-                added = [(root, np.nan)]
-            for document, cosine in added:
+    free, left = np.ones(len(tokens), np.bool_), len(tokens)
+    for root in roots.tolist():
+        if not free[root]:
+            continue
+        free[root] = False
+        left -= 1
+        documents, scores, filled = [root], [np.nan], int(tokens[root])
+        parents = iter(documents)  # breadth first: a list is read while it grows
+        while filled < enough and left:
+            parent = next(parents)
+            listed = neighbours[parent][neighbours[parent] >= 0]
+            places = np.flatnonzero(free[listed])[:k]
+            children, child_cosines = listed[places], cosines[parent][places]
+            if len(children) < k and len(listed) < len(tokens) - 1:
+                others = free.copy()
+                others[children] = False
+                more, more_cosines = search(parent, k - len(children), others)
+                children, child_cosines = np.append(children, more), np.append(child_cosines, more_cosines)
+            for child, cosine in zip(children.tolist(), child_cosines.tolist(), strict=True):
                 if filled >= enough:
                     break
-                free[document] = False
-                documents.append(document)
+                free[child] = False
+                left -= 1
+                documents.append(child)
                 scores.append(cosine)
-                queue.append(document)
-                filled += int(tokens[document])
+                filled += int(tokens[child])
+        if filled < enough:
+            return
         yield Draft(np.array(documents, np.int64), np.array(scores, np.float32))
 
 

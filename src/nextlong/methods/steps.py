@@ -164,10 +164,12 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
         index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted), wanted=wanted)
         on_the_way = [encoder, embed, vectors, *index]
         needed.append(neighbours_step(recipe, documents, vectors, index, wanted=wanted))
+        if Need.DOCUMENT_VECTORS in method.needs:
+            needed.append(vectors)
     if Need.KEYWORDS in method.needs:
         needed.append(keywords_step(recipe, ingest, chunk))
     draft = draft_documents_step(method, recipe, needed, tokenizer, attempt=attempt)
-    return [documents, *on_the_way, *needed[1:], draft]
+    return [documents, *on_the_way, *(step for step in needed[1:] if step not in on_the_way), draft]
 
 
 def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
@@ -263,6 +265,7 @@ def draft_documents_step(
                 docs=done["documents"].file(".docs.npy"),
                 lengths=done["lengths"].files(".lengths.npy"),
                 neighbours=files(done, "neighbours", ".candidates.arrow"),
+                vectors=files(done, "document_vectors", ".document_vectors.npy"),
                 keywords=files(done, "keywords", ".keywords.arrow"),
                 request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
             )

@@ -24,7 +24,7 @@ FORMATS: Final = Plugins(
 )
 
 # The keys that only some formats take; what is not here suits all.
-_KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "compression")
+_KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "boundaries", "compression")
 _OF_A_SPLIT: Final = ("shared_chunks", "split_seed")
 _ALL_TAKE: Final = ("auto", "none")
 
@@ -78,6 +78,11 @@ class Export(Section):
     megatron_eod: str | None = Field(
         None,
         description="megatron: this token after each document that does not end in it; not counted in target_tokens",
+    )
+    boundaries: Literal["sequence", "document"] = Field(
+        "sequence",
+        description="what seq_lengths count and labels begin anew at: sequences, or the original documents of standard, knn, iclm, "
+        "quest and splice; an extended sequence is one document",
     )
     push: Annotated[Named | None, Operational()] = Field(
         None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"

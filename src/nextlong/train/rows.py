@@ -194,6 +194,8 @@ def _bounds(lengths: NDArray[np.int64], spans: NDArray[Any] | None, *, attention
                 "attention: document needs to know the documents of each row; use runs or Parquet with spans"
             )
         whole = spans[spans["role"] == DOCUMENT]
-        is_new = (np.diff(whole["group"]) != 0) | (np.diff(whole["sequence"]) != 0)
+        is_new = (np.diff(whole["group"]) != 0) & (
+            np.diff(whole["sequence"]) == 0
+        )  # a sequence may begin with a special token
         starts = np.unique(np.concatenate([starts, whole["first"][1:][is_new]]))
     return np.concatenate([starts, ends[-1:]])

@@ -46,12 +46,19 @@ class Expected:
             firsts = offsets[np.searchsorted(named, rows)]
             self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
 
-    def row(self, sequences: Sequence[Composed]) -> Row:
+    def row(self, sequences: Sequence[Composed], *, boundaries: str) -> Row:
         """Return the row that holds these sequences, with everything that any format says."""
         ids = [self.input_ids(sequence) for sequence in sequences]
-        lengths = [len(document_ids) for document_ids in ids]
-        bounds = [0, *accumulate(lengths)]
+        firsts = [0, *accumulate(len(sequence_ids) for sequence_ids in ids)]
         joined = np.concatenate(ids)
+        bounds = firsts
+        if boundaries == "document":
+            bounds = [
+                first + start
+                for sequence, first in zip(sequences, firsts, strict=False)
+                for start in (0, *_later_documents(sequence))
+            ] + firsts[-1:]
+        lengths = [last - first for first, last in pairwise(bounds)]
         labels = joined.copy()
         labels[bounds[:-1]] = IGNORED
         names = {
@@ -62,7 +69,7 @@ class Expected:
             "seq_lengths": lengths,
             "indices": [list(pair) for pair in pairwise(bounds)],
         }
-        spans = [self.spans(sequence, first) for sequence, first in zip(sequences, bounds, strict=False)]
+        spans = [self.spans(sequence, first) for sequence, first in zip(sequences, firsts, strict=False)]
         return Row(
             names,
             joined,
@@ -126,3 +133,16 @@ class Expected:
         for chunk, role, size in zip(sequence.chunk.tolist(), sequence.role.tolist(), sizes.tolist(), strict=True):
             pieces.append(self._special_texts[role] if chunk == NO_CHUNK else self._texts[chunk][:size])
         return "".join(pieces)
+
+
+def _later_documents(sequence: Composed) -> list[int]:
+    """Return the token at which each document of a concatenation begins, but the first."""
+    begun, starts = None, []
+    for role, group, start in zip(
+        sequence.role.tolist(), sequence.group.tolist(), sequence.start.tolist(), strict=True
+    ):
+        if role == DOCUMENT:
+            if begun is not None and group != begun:
+                starts.append(start)
+            begun = group
+    return starts

@@ -99,14 +99,14 @@ def _check_same_rows(run: Artefacts, outcomes: dict[str, Outcome]) -> None:
 
 
 def check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[Walk]) -> None:
-    parts = {part for walk in walks for part in walk.reader.parts}
+    parts, kinds = {part for walk in walks for part in walk.reader.parts}, {walk.boundaries for walk in walks}
     try:
         for block in blocks_of_rows(run, read_split(rows, split)):
             expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
             for sequences in block:
-                true = expected.row(sequences)
+                true = {bounded: expected.row(sequences, boundaries=bounded) for bounded in kinds}
                 for walk in walks:
-                    walk.take(true)
+                    walk.take(true[walk.boundaries])
     except BROKEN as error:
         for walk in walks:
             walk.outcome.breach(
@@ -129,6 +129,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.rows: Iterator[Row] | None = self.reader.rows(self.step)
         self.number = 0
+        self.boundaries: str = self.step.manifest["config"].get("boundaries", "sequence")
 
     def take(self, true: Row) -> None:
         """Compare the next row, or of a format of documents the next ones, one a sequence."""

@@ -96,6 +96,7 @@ FORMAT = Format(
     result=ArrowShard,
     close=close,
     wanted="spans",
+    keys=frozenset({"boundaries"}),
     columns=tuple(SCHEMA.names),
     snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
 )

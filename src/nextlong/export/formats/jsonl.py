@@ -79,6 +79,7 @@ FORMAT = Format(
     suffixes=(".jsonl",),
     write=_write_shard,
     wanted="texts",
+    keys=frozenset({"boundaries"}),
     columns=KEYS,
     reader_takes="*.jsonl",
     hub="loads",
