@@ -156,6 +156,15 @@ class Alce(TypedDict):
     answers: NotRequired[list[Texts] | None]
 
 
+# Keys with a stroke need the other form.
+Lawsuit = TypedDict(
+    "Lawsuit", {"id": Name, "sources": Texts, "summary/short": str | None, "summary/long": NotRequired[str | None]}
+)
+KeyPoints = TypedDict(
+    "KeyPoints", {"id": Name, "keypoints": NotRequired[Texts], "summary/short_keypoints": NotRequired[Texts | None]}
+)
+
+
 class Mrcr(TypedDict):
     """OpenAI's MRCR: `prompt` is a conversation, as JSON."""
 

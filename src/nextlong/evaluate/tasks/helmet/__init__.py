@@ -4,6 +4,6 @@ Prompts, shots, output budgets and scores are those of its `data.py` and configs
 docs/evaluate/helmet.md.
 """
 
-from nextlong.evaluate.tasks.helmet import cite, icl, longqa, rag, recall, rerank
+from nextlong.evaluate.tasks.helmet import cite, icl, longqa, rag, recall, rerank, summ
 
-TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS, *cite.TASKS)
+TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS, *cite.TASKS, *summ.TASKS)
