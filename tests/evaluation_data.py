@@ -56,8 +56,12 @@ def write_data(folder):
     for name in ("qa", "choice"):
         lines = [json.dumps(infinite(draw, number, name)) for number in range(8)]
         write(folder / f"infinitebench/longbook_{name}_eng.jsonl", "\n".join(lines) + "\n")
-    for name in ("train", "test"):
-        write(folder / f"narrativeqa/{name}.jsonl", "\n".join(json.dumps(narrative(draw)) for _ in range(6)) + "\n")
+    # Llama 2's tokenizer stands here as one of bytes, so that 131,072 tokens are a short book.
+    write(folder / "helmet/llama2/tokenizer.json", byte_tokenizer().to_str())
+    for name, count in (("train", 20), ("test", 1900)):
+        story = sentences(draw, count)
+        rows = [json.dumps(narrative(draw, story)) for _ in range(6)]
+        write(folder / f"narrativeqa/{name}.jsonl", "\n".join(rows) + "\n")
     return folder
 
 
@@ -136,11 +140,10 @@ def infinite(draw, number, name):
     return row | ({"options": [answer, "Rome", "Oslo", "Kyiv"]} if name == "choice" else {"options": []})
 
 
-def narrative(draw):
+def narrative(draw, story):
     text, question, answer = fact(draw, draw.randint(0, 99))
-    story = "\n".join([text, *sentences(draw, 300)])
     return {
-        "document": {"text": story},
+        "document": {"text": "\n".join([text, *story])},
         "question": {"text": question},
         "answers": [{"text": answer}, {"text": f"in {answer}"}],
     }

@@ -59,7 +59,7 @@ def test_run_and_export(printed, recipe_file, ran, own_run):
     assert list(told) == documented("run")
     assert (told["run"], told["sequences"], told["target_tokens"]) == (str(ran), 12, 2048)
     assert told["rows"]["train"]["tokens"] == 12 * 2048
-    assert told["exports"]["parquet"] == str(run.exported("parquet")[0].parent)
+    assert told["exports"]["parquet"] == str(run.data / "parquet")
     exported = printed("export", own_run, "--to", "jsonl", "--set", "export.pack=3000")
     assert list(exported) == documented("export")
     assert "empty-rows" in [warned["name"] for warned in exported["warnings"]]

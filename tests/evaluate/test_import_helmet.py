@@ -32,7 +32,7 @@ def test_helmet_results_are_read_by_their_content(tmp_path):
         ("narrativeqa", 131_072): 50.0,
         ("nlu", 8192): 70.0,
         ("ruler_mk_needle", 8192): 99.0,
-        ("niah_multikey_2", 8192): 99.0,  # HELMET's averages count it under RULER too
+        ("helmet_niah_multikey_2", 8192): 99.0,  # HELMET's averages count it under its RULER too
     }
 
 
@@ -54,7 +54,7 @@ def test_every_helmet_name_is_a_task_of_ours():
     tasks = all_tasks()
     for _, name, metric, _ in import_helmet._NAMES:
         assert name in tasks
-        assert tasks[name].category in paper.CATEGORIES
+        assert tasks[name].category in {*paper.CATEGORIES, "HELMET-RULER"} - {"RULER"}
         assert metric
 
 

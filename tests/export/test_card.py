@@ -126,14 +126,14 @@ def test_a_recipe_with_fences_stays_in_its_block():
 @pytest.mark.parametrize(
     ("form", "files", "needle"),
     [
-        ("parquet", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
-        ("jsonl", "*.jsonl", "load_dataset(folder, split='train', streaming=True)"),
+        ("parquet", "*.parquet", "load_dataset(folder, split='train')"),
+        ("jsonl", "*.jsonl", "load_dataset(folder, split='train')"),
         ("arrow", "train/", "load_from_disk(f'{folder}/train')"),
         ("arrow", ".", "load_from_disk(folder)"),
         ("mds", "train/", "StreamingDataset(local=f'{folder}/train'"),
         ("mds", ".", "StreamingDataset(local=folder, "),
         ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
-        ("torchtitan", "*.parquet", "load_dataset(folder, split='train', streaming=True)"),
+        ("torchtitan", "*.parquet", "load_dataset(folder, split='train')"),
         (
             "olmo",
             "train/",

@@ -1,6 +1,7 @@
 """The summary tells what was left out as nearly equal, and the run is sound."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     near = [row | {"id": f"{row['id']}-copy", "text": row["text"] + " other"} for row in rows]
     recipe = recipe_for(tmp_path / "run", write(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
     done = pipeline.run(recipe)
-    told = dict(summary.lines(recipe, done))["documents"]
+    told = dict(summary.lines(recipe, done, folder=Path("data")))["documents"]
     assert total(done["near_duplicates"], "near_duplicates") >= len(rows)
     assert "near-duplicates" in told
     kept = total(done["chunk"], "documents")

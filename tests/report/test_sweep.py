@@ -183,8 +183,7 @@ def test_every_variant_is_a_variant_that_opens(swept):
         assert run.path == swept / "run"
         assert (run.recipe.compose.position, run.recipe.compose.target_tokens) == settings
         assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
-        (exported,) = run.exported("parquet")
-        card = (exported.parent / "README.md").read_text("utf-8")
+        card = (run.data / "README.md").read_text("utf-8")
         assert f"{len(run)} sequences of {run.recipe.compose.target_tokens:,} tokens" in card
         assert f"position: {run.recipe.compose.position}" in card
 

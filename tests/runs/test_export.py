@@ -56,8 +56,8 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
     assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
     assert counts["left_out"] > 0
     told = f"{counts['left_out']} of 12 sequences"
-    for name in ("parquet", "parquet-validation"):
-        page = (done[name].folder / "README.md").read_text("utf-8")
+    for name in (".", "parquet"):
+        page = (own_run / "data" / name / "README.md").read_text("utf-8")
         assert f"{told} stand in neither split, because they share a chunk with validation" in page
 
 
@@ -157,13 +157,12 @@ def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
 def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
     written = runs_export.export([own_run], overrides=["export.validation=0.4", "workers=1"])
     (counts,) = counts_of(written.done["rows"])
-    for name, split in (("parquet", "train"), ("jsonl-validation", "validation")):
-        text = (written.done[name].folder / "README.md").read_text("utf-8")
-        own = counts[split]
-        assert f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |" in text
-        assert f"{own['sequences']} sequences of 2,048 tokens" in text
+    for name in (".", "parquet", "jsonl"):
+        text = (written.folder / name / "README.md").read_text("utf-8")
+        for own in (counts["train"], counts["validation"]):
+            assert f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |" in text
         matter = yaml.safe_load(text.split("---\n")[1])
-        assert [own["split"] for own in matter["configs"][0]["data_files"]] == [split]
+        assert [own["split"] for own in matter["configs"][0]["data_files"]] == ["train", "validation"]
         assert "2,048 tokens" in text
         assert "| small | `corpus` |" in text
         assert str(own_run.parent) not in text
@@ -237,12 +236,12 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
 def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
     assert main(["export", str(own_run), "--to", "jsonl"]) == 0
     told = capsys.readouterr().out
-    assert "train: 12 rows of 12 sequences; 100.0 % of 2,048 tokens a row are filled" in told
+    assert "12 rows of 12 sequences; 100.0 % of 2,048 tokens a row are filled" in told
     assert "warning" not in told
     assert main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"]) == 0
     told = capsys.readouterr().out
     assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens a row are filled" in told
     assert "warning:" in told
     assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
-    card = (nextlong.open(own_run).exported("jsonl")[0].parent / "README.md").read_text("utf-8")
+    card = (nextlong.open(own_run).data / "jsonl" / "README.md").read_text("utf-8")
     assert "| 68.2 % |" in card

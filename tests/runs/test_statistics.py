@@ -25,8 +25,8 @@ def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_
     assert told["sequences"] == "12 of 2,048 tokens"
     again = export([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder
-    for step in (done["parquet"], again["mds"]):
-        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (step.folder / "README.md").read_text("utf-8")
+    for name in (".", "parquet", "mds"):
+        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (own_run / "data" / name / "README.md").read_text()
     assert nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
 
 
@@ -34,7 +34,7 @@ def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
     done = export([own_run], formats=["parquet"])
     manifests, hashes = check_files(Artefacts(own_run))
     assert (manifests.examples, hashes.examples) == ([], [])
-    card = done["parquet"].folder / "README.md"
+    card = own_run / "data" / "parquet" / "README.md"
     card.write_bytes(card.read_bytes().replace(b"12 sequences", b"13 sequences", 1))
     (path,) = done["statistics"].files(".statistics.json")
     path.write_bytes(path.read_bytes()[:-9])

@@ -337,7 +337,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
 
 def _summary(found):
     run = nextlong.open(found.run)
-    return summary.lines(run.recipe, run.steps)
+    return summary.lines(run.recipe, run.steps, folder=run.data)
 
 
 def test_documents_of_one_chunk_that_cannot_be_cut(measured):

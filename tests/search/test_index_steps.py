@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -42,7 +43,7 @@ def test_the_manifest_says_what_was_measured(approximate):
 
 def test_pages_say_which_index_and_what_it_finds(approximate):
     recipe, done = approximate
-    told = dict(summary.lines(recipe, done))["search"]
+    told = dict(summary.lines(recipe, done, folder=Path("data")))["search"]
     assert "IVF16,SQ8" in told
     assert "the recipe names it" in told
     stats = measure(Run(recipe.run_dir))
@@ -108,7 +109,7 @@ def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, s
     recipe = recipe_for(shared_run)
     done = Run(shared_run).steps
     assert counts_of(done["index"])[0]["index"] == "exact"
-    assert "vectors are few" in dict(summary.lines(recipe, done))["search"]
+    assert "vectors are few" in dict(summary.lines(recipe, done, folder=Path("data")))["search"]
     assert measure(Run(shared_run)).search is None
 
 

@@ -141,7 +141,7 @@ def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_r
     recipe = train_recipe({"training.steps": 30, "training.warmup_steps": 0, **changes})
     with pytest.raises(RunError, match=told):
         train(recipe, quiet)
-    last = checkpoint.latest(Path(recipe.out))
+    last = checkpoint.finished(Path(recipe.out))[0]
     record = json.loads((last / "trainer.json").read_text())["progress"]
     assert record["stopped_because"]
     assert record["step"] == logged(Path(recipe.out))[-1]["step"]

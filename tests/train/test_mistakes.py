@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,16 +122,26 @@ def test_a_disk_that_fills_while_saving_leaves_the_checkpoint_before(train_recip
     assert not list((Path(recipe.out) / "checkpoints").glob("step-*"))
 
 
-def test_a_damaged_checkpoint(train_recipe, quiet):
-    recipe = train_recipe()
-    train(recipe, quiet)
-    damaged = Path(recipe.out) / "checkpoints" / "step-000006" / "model.safetensors"
+def test_training_resumes_before_a_damaged_checkpoint_and_ends_as_if_it_had_not_been_damaged(train_recipe):
+    from io import StringIO
+
+    from rich.console import Console
+
+    recipe, told = train_recipe(), StringIO()
+    final = train(recipe, Console(file=told))
+    checkpoints = Path(recipe.out) / "checkpoints"
+    damaged, weights = checkpoints / "step-000006" / "model.safetensors", (final / "model.safetensors").read_bytes()
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(errors.RunError, match="was altered since it was saved; delete .*step-000006"):
-        train(recipe, quiet)
-    shutil.rmtree(damaged.parent)
-    train(recipe, quiet)
+    train(recipe, Console(file=told, width=10_000))
+    assert "was altered since it was saved; it is now damaged-step-000006" in told.getvalue()
+    assert "going on after step 4 of 6" in told.getvalue()
+    assert (final / "model.safetensors").read_bytes() == weights
+    assert sorted(path.name for path in checkpoints.glob("step-*")) == ["step-000004", "step-000006"]
+    for path in checkpoints.glob("step-*"):
+        (path / "trainer.json").write_text("{")
+    with pytest.raises(errors.RunError, match="trainer.json is damaged .* there is no other checkpoint; delete"):
+        train(recipe, Console(file=told))
 
 
 def test_a_second_trainer_in_one_folder(train_recipe, quiet):

@@ -177,6 +177,7 @@ def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
 def test_a_run_that_has_not_finished_is_no_delivered_export(delivered, tmp_path, capsys):
     run = Path(shutil.copytree(delivered[0], tmp_path / "run"))
     (run / "run.json").unlink()
+    shutil.rmtree(run / "variants")
     assert main(["verify", str(run)]) == 2
     assert "holds no finished run" in " ".join(capsys.readouterr().err.split())
 

@@ -18,8 +18,10 @@ from nextlong.artefacts.record import Variant, current, variants
 from nextlong.errors import RecipeError
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
+from nextlong.recipe.export import FORMATS
 from nextlong.recipe.keys import Section, operational_keys
 
+DATA: Final = "data"  # the folder of the finished rows, in a run directory
 _FIRST_NAME: Final = "base"
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
 LONG_NAME: Final = 32  # where somebody would rather give one
@@ -103,6 +105,8 @@ def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[s
 
 
 def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
+    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+        raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
     for variant in others:
         if variant.name == name:
             changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())

@@ -66,7 +66,9 @@ def _export(asked: argparse.Namespace) -> None:
     if asked.json:
         print(json.dumps(as_json.export_of(written), indent=1, ensure_ascii=False))
         return
-    tables.show_facts(summary.exported(written.recipe, written.done, longest=written.longest), console)
+    tables.show_facts(
+        summary.exported(written.recipe, written.done, folder=written.folder, longest=written.longest), console
+    )
 
 
 def _proportion(word: str) -> float:

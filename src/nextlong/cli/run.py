@@ -34,7 +34,10 @@ def run_and_tell(
         at_end.leave([made])
         print(json.dumps(as_json.run_of(written), indent=1, ensure_ascii=False))
         return
-    facts = [*summary.lines(recipe, written.done), ("look", f"nextlong peek {shlex.quote(str(made))}")]
+    facts = [
+        *summary.lines(recipe, written.done, folder=written.folder),
+        ("look", f"nextlong peek {shlex.quote(str(made))}"),
+    ]
     tables.show_facts(facts, console)
     tables.show_facts([("report", at_end.leave([made]))], console, beside=facts)
     if variant := _variant(recipe, made, before):

@@ -88,6 +88,8 @@ HUB: Final = {
             **{f"rand_shuffle/rand_book_{n}.txt": f"haystack/rand_shuffle/rand_book_{n}.txt" for n in range(1, 6)},
         }.items()
     },
+    # Llama 1's and 2's, with which HELMET counts the tokens of a story for every model; Meta's own copy is gated.
+    "helmet/llama2/tokenizer.json": HubFile("hf-internal-testing/llama-tokenizer", "tokenizer.json"),
     "longbench-v2/data.json": HubFile("THUDM/LongBench-v2", "data.json"),
     **{
         f"infinitebench/longbook_{name}_eng.jsonl": HubFile(

@@ -37,23 +37,23 @@ _NAMES: Final = (
     ("narrativeqa", "narrativeqa", "gpt-4-score", 100 / 3),
     ("infbench_qa", "infbench_qa", "rougeL_f1", 1.0),
     ("infbench_choice", "infbench_mc", "exact_match", 1.0),
-    ("ruler_niah_s_1", "niah_single_1", "ruler_recall", 1.0),
-    ("ruler_niah_s_2", "niah_single_2", "ruler_recall", 1.0),
-    ("ruler_niah_s_3", "niah_single_3", "ruler_recall", 1.0),
-    ("ruler_niah_mk_1", "niah_multikey_1", "ruler_recall", 1.0),
-    ("ruler_niah_mq", "niah_multiquery", "ruler_recall", 1.0),
-    ("ruler_fwe", "fwe", "ruler_recall", 1.0),
-    ("ruler_cwe", "cwe", "ruler_recall", 1.0),
-    ("ruler_vt", "vt", "ruler_recall", 1.0),
-    ("ruler_qa_1", "qa_1", "substring_exact_match", 1.0),
-    ("ruler_qa_2", "qa_2", "substring_exact_match", 1.0),
+    ("ruler_niah_s_1", "helmet_niah_single_1", "ruler_recall", 1.0),
+    ("ruler_niah_s_2", "helmet_niah_single_2", "ruler_recall", 1.0),
+    ("ruler_niah_s_3", "helmet_niah_single_3", "ruler_recall", 1.0),
+    ("ruler_niah_mk_1", "helmet_niah_multikey_1", "ruler_recall", 1.0),
+    ("ruler_niah_mq", "helmet_niah_multiquery", "ruler_recall", 1.0),
+    ("ruler_fwe", "helmet_fwe", "ruler_recall", 1.0),
+    ("ruler_cwe", "helmet_cwe", "ruler_recall", 1.0),
+    ("ruler_vt", "helmet_vt", "ruler_recall", 1.0),
+    ("ruler_qa_1", "helmet_qa_1", "substring_exact_match", 1.0),
+    ("ruler_qa_2", "helmet_qa_2", "substring_exact_match", 1.0),
 )
 _ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
-# HELMET scores these three once, and its averages count them under Recall and under RULER.
+# HELMET scores these three once, and its averages count them under Recall and under its RULER.
 _ALSO_RULER: Final = {
-    "ruler_mk_needle": "niah_multikey_2",
-    "ruler_mk_uuid": "niah_multikey_3",
-    "ruler_mv": "niah_multivalue",
+    "ruler_mk_needle": "helmet_niah_multikey_2",
+    "ruler_mk_uuid": "helmet_niah_multikey_3",
+    "ruler_mv": "helmet_niah_multivalue",
 }
 
 

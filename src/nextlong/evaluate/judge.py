@@ -2,9 +2,9 @@
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
-    narrativeqa                    a model behind a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
-    infbench_sum, multi_lexsum     a model behind a server, with HELMET's prompts: fluency × F1 of key points and supported sentences
-    alce_asqa, alce_qampari        an entailment model: mean of the answers found, citation recall and citation precision
+    narrativeqa                  a model behind a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
+    infbench_sum, multi_lexsum   the same, with HELMET's prompts: fluency × F1 of key points and supported sentences
+    alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
 NarrativeQA's rubric, scale and form are those of HELMET's scripts/eval_gpt4_longqa.py, which asks gpt-4o-2024-05-13; the words are
 ours, so scores compare with one another and with HELMET's only as far as judges do. The results name the judge, and tables do.
@@ -51,7 +51,7 @@ class Rubric:
     read: Callable[[Json, Sequence[str]], Json]
 
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUDGET: Final = 4096
 _MOST: Final = 3  # fluency × correctness
 _AT_A_TIME: Final = 4  # rounds of requests between two writes to the disk
@@ -190,7 +190,7 @@ def _judge(result: Result, judge_of: Json, needs: str, rate: Callable[[Sequence[
 
 
 def _question(sample: Json) -> tuple[str, ...]:
-    answer = parsed_answer(sample["answer"].replace("\n", " ")) or ""
+    answer = parsed_answer((sample["answer_prefix"] + sample["answer"]).replace("\n", " ")) or ""
     question, references = str(sample["details"]["question"]), json.dumps(sample["references"], ensure_ascii=False)
     # One pass over the template, so that braces in a text stay as they are.
     return (_PROMPT.format(question=question, references=references, answer=answer),)

@@ -230,8 +230,11 @@ def fits(model: Model, sample: Sample, request: Request) -> bool:
 
 
 def _line(model: Model, task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
+    if model.prompts.thinking:  # its answer follows its reasoning, not the beginning that other models continue
+        sample = replace(sample, answer_prefix="")
     return {
         "prompt_sha256": results.prompt_hash(model.prompts.sent(sample)),
+        "answer_prefix": sample.answer_prefix,
         "answer": answer,
         "references": list(sample.references),
         "scores": dict(task.score(answer, sample)),

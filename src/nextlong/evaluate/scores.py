@@ -62,7 +62,7 @@ def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
 def best_of_raw_and_parsed(
     metric: Callable[[str, Sequence[str]], float], answer: str, references: Sequence[str], *, prefix: str = "Answer:"
 ) -> float:
-    """Return the better score of the answer as it is and as parsed."""
+    """Return the better score of the answer as it is and as parsed, `default_post_process` of HELMET."""
     parsed = parsed_answer(answer, prefix)
     return max(metric(answer, references), 0.0 if parsed is None else metric(parsed, references))
 

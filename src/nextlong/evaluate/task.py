@@ -60,6 +60,10 @@ class Sample:
         """The whole text that the model continues."""
         return self.prompt + self.answer_prefix
 
+    def completed(self, answer: str) -> str:
+        """Return an answer behind the words that it continues, which HELMET scores and shows to its judge."""
+        return self.answer_prefix.lstrip("\n") + answer
+
 
 def _untold(_: int) -> None:
     return

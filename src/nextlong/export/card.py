@@ -14,12 +14,11 @@ from typing import Final
 
 import yaml
 
+from nextlong.citation import NEXTLONG, Citation
 from nextlong.export.formats.base import Format
 from nextlong.export.rows import fill, percent
 from nextlong.plain_data import Json
 from nextlong.schemas import Layout
-
-PAPER: Final = "NExtLong: Toward Effective Long-Context Training without Long Documents (arXiv 2501.12766)"
 
 _SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
@@ -87,6 +86,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Laid:
+    """One format: what its splits hold, how many tokens a row can hold, and its folder below the card, "" for the card's."""
+
+    format: Format
+    splits: Sequence[Split]
+    room: int
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
 
@@ -111,6 +120,14 @@ class Facts:
     statistics: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()  # what looks poor
     runs: Sequence[tuple[str, int, int]] = ()
+    citations: Sequence[Citation] = (NEXTLONG,)  # what to cite
+    folder: str = ""  # of the format, below the card
+    beside: Sequence[Laid] = ()  # other formats, in folders beside it
+
+    @property
+    def laid(self) -> Sequence[Laid]:
+        """Every format, the one that the card is about first."""
+        return [Laid(self.format, self.splits, self.room, self.folder), *self.beside]
 
 
 def card(facts: Facts) -> str:
@@ -122,14 +139,16 @@ def card(facts: Facts) -> str:
     sections = (
         f"# {_line(facts.name)}",
         _what(facts),
-        f"## Load it\n\n{_fenced(_loading(facts), 'python')}",
-        f"## What it holds\n\n{_splits(facts)}\n\n{_columns(facts)}",
+        "## Load it\n\n" + "\n\n".join(_fenced(_loading(facts, laid), "python") for laid in facts.laid),
+        "## What it holds\n\n" + "\n\n".join(f"{_splits(laid)}\n\n{_columns(laid.format)}" for laid in facts.laid),
+        _left_out(facts),
         f"## Where it comes from\n\n{_sources(facts)}",
         _statistics(facts),
         _warnings(facts),
         f"## How it was made\n\n{_made(facts)}",
         _mixed(facts),
         *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
+        _cited(facts),
     )
     return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
 
@@ -154,8 +173,9 @@ def front_matter(facts: Facts) -> Json:
         *("long-context", "pretraining", "synthetic", "nextlong"),
         *(f"method:{method}" for method in facts.methods),
     ]
-    if facts.format.hub == "loads":
-        data_files = [{"split": split.name, "path": split.files} for split in facts.splits]
+    # `datasets` reads all configurations of a card with one reader, so one format alone is named.
+    if loadable := next((laid for laid in facts.laid if laid.format.hub == "loads"), None):
+        data_files = [{"split": split.name, "path": split.files} for split in loadable.splits]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
     else:
         matter["viewer"] = False  # the hub would take the JSON files beside the data for it
@@ -210,11 +230,11 @@ def _named(methods: Collection[str]) -> str:
     return " and ".join(_code(method) for method in methods)
 
 
-def _loading(facts: Facts) -> str:
-    """Return Python that reads the first split."""
-    first = facts.splits[0]
-    below = first.files.removesuffix("/")
-    place = "folder" if below == "." else f"f{f'{{folder}}/{below}'!r}"
+def _loading(facts: Facts, laid: Laid) -> str:
+    """Return Python that reads the first split of a format."""
+    first = laid.splits[0]
+    below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
+    place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
     known = {
         "place": place,
         "split": repr(first.name),
@@ -223,35 +243,39 @@ def _loading(facts: Facts) -> str:
         "uint": "uint16" if facts.vocabulary <= 1 << 16 else "uint32",
         "eos": facts.eos,
     }
-    package, rows, shown = (piece.format(**known) for piece in facts.format.snippet)
-    return f'{package}\n\nfolder = "/path/to/this/folder"\nrows = {rows}\nprint({shown})'
+    package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
+    folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
+    return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
 
-def _splits(facts: Facts) -> str:
+def _splits(laid: Laid) -> str:
     rows = [
         (
             split.name,
             "all of this folder" if split.files == "." else _code(split.files),
             *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
-            percent(fill(split.tokens, rows=split.rows, room=facts.room)),
+            percent(fill(split.tokens, rows=split.rows, room=laid.room)),
             f"{split.bytes / 1e6:,.1f} MB",
         )
-        for split in facts.splits
+        for split in laid.splits
     ]
     headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
-    shown = f"Format: {facts.format.layout}. A row has room for {facts.room:,} tokens.\n\n{_table(headings, rows)}"
+    return f"Format: {laid.format.layout}. A row has room for {laid.room:,} tokens.\n\n{_table(headings, rows)}"
+
+
+def _left_out(facts: Facts) -> str:
     left_out, of = facts.left_out
-    if left_out:
-        shown += (
-            f"\n\n{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-        )
-    return shown
+    return (
+        f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
+        if left_out
+        else ""
+    )
 
 
-def _columns(facts: Facts) -> str:
-    if not facts.format.columns:
+def _columns(made: Format) -> str:
+    if not made.columns:
         return "Token ids alone, one synthesised document after the other."
-    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in facts.format.columns])
+    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in made.columns])
 
 
 def _sources(facts: Facts) -> str:
@@ -287,9 +311,14 @@ def _warnings(facts: Facts) -> str:
 
 def _made(facts: Facts) -> str:
     return (
-        f"With nextlong {facts.version}, {_methods(facts.methods)}; see {PAPER}. The same recipe, files and version give the "
+        f"With nextlong {facts.version}, {_methods(facts.methods)}; see {NEXTLONG.title} "
+        f"(arXiv {NEXTLONG.arxiv}). The same recipe, files and version give the "
         "same bytes."
     )
+
+
+def _cited(facts: Facts) -> str:
+    return "## Cite\n\n" + _fenced("\n\n".join(one.bibtex() for one in facts.citations), "bibtex")
 
 
 def _mixed(facts: Facts) -> str:

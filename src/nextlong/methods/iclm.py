@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.citation import Citation
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request, stretches
 from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
@@ -57,6 +58,13 @@ class IclmMethod(DocumentMethod[Iclm]):
     """In-Context Pretraining."""
 
     name = "iclm"
+    citation = Citation(
+        "shi2023incontext",
+        "In-Context Pretraining: Language Modeling Beyond Document Boundaries",
+        "Shi, Weijia and Min, Sewon and Lomeli, Maria and Zhou, Chunting and Li, Margaret and others",
+        arxiv="2310.10638",
+        year=2023,
+    )
     version = 2  # counts what it leaves out
     Options = Iclm
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.citation import Citation
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
 from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
@@ -43,6 +44,13 @@ class SpliceMethod(DocumentMethod[Splice]):
     """Structured Packing for Long Context."""
 
     name = "splice"
+    citation = Citation(
+        "staniszewski2023structured",
+        "Structured Packing in LLM Training Improves Long Context Utilization",
+        "Staniszewski, Konrad and Tworkowski, Szymon and Jaszczur, Sebastian and Zhao, Yu and Michalewski, Henryk and others",
+        arxiv="2312.17296",
+        year=2023,
+    )
     Options = Splice
     layout = Layout.CONCATENATED
     version = 2  # searches again

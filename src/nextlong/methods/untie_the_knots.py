@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.citation import Citation
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
@@ -43,6 +44,13 @@ class UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     """Parts of documents, interleaved."""
 
     name = "untie_the_knots"
+    citation = Citation(
+        "tian2024untie",
+        "Untie the Knots: An Efficient Data Augmentation Strategy for Long-Context Pre-Training in Language Models",
+        "Tian, Junfeng and Zheng, Da and Cheng, Yang and Wang, Rui and Zhang, Colin and others",
+        arxiv="2409.04774",
+        year=2024,
+    )
     Options = UntieTheKnots
     layout = Layout.INTERLEAVED
 

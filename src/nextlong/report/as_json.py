@@ -9,7 +9,6 @@ from dataclasses import asdict
 from itertools import islice
 from math import isfinite
 
-from nextlong.export import steps as export_steps
 from nextlong.export.splits import RowsResult, SplitResult
 from nextlong.plain_data import Json
 from nextlong.runs.export import Exported, measured
@@ -69,12 +68,11 @@ def export_of(written: Exported) -> Json:
     recipe, done = written.recipe, written.done
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
-    steps = [export_steps.step_name(name, split) for name in recipe.export.formats for split in rows.splits]
     empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
     return {
         "rows": {name: _plain(split) for name, split in rows.splits.items()},
         "left_out": rows.left_out,
-        "exports": {step: str(done[step].folder) for step in steps},
+        "exports": {name: str(written.folder / name) for name in recipe.export.formats},
         "pushed_to": recipe.export.push,
         "warnings": [asdict(warning) for warning in (*measured(written).warnings, *empty)],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from nextlong.artefacts.finished import sequences_per_part
 from nextlong.compose.steps import dropped, why_fewer
@@ -28,8 +29,8 @@ from nextlong.runs.stats import with_keywords
 from nextlong.search.index_steps import chosen_in_words
 
 
-def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
-    """Return what a run made, as (name, value), from the counts of its steps."""
+def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, str]]:
+    """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.left_out_by_where for part in ingested)
     chunked = done["chunk"].results(ChunkResult)
@@ -56,7 +57,7 @@ def lines(recipe: Recipe, done: Finished) -> list[tuple[str, str]]:
     ]:
         facts.append(("near-copies", f"{counted(sum(left_out), 'document')} left out by the method"))
     facts += _keywords(done)
-    facts += exported(recipe, done)
+    facts += exported(recipe, done, folder=folder)
     facts += warned(done)
     return facts
 
@@ -78,8 +79,8 @@ def _keywords(done: Finished) -> list[tuple[str, str]]:
     ]
 
 
-def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> list[tuple[str, str]]:
-    """Return what was exported and where, as (name, value); `longest` is the longest sequence of a mix."""
+def exported(recipe: Recipe, done: Finished, *, folder: Path, longest: int | None = None) -> list[tuple[str, str]]:
+    """Return what was exported to `folder`, as (name, value); `longest` is the longest sequence of a mix."""
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     facts = []
@@ -93,10 +94,8 @@ def exported(recipe: Recipe, done: Finished, *, longest: int | None = None) -> l
             (f"  of run {number}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
             for number, (sequences, tokens) in enumerate(arranged.of_runs)
         ]
-        facts += [
-            (step_name, str(done[step_name].folder))
-            for step_name in (export_steps.step_name(name, split) for name in recipe.export.formats)
-        ]
+    facts += [(name, f"{folder / name}") for name in recipe.export.formats]
+    facts.append(("data card", f"{folder / 'README.md'}"))
     facts += [("warning", str(one)) for name, split in rows.splits.items() for one in of_rows(name, split, room=room)]
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
+from nextlong.citation import NEXTLONG, Citation
 from nextlong.engine.step import Finished
 from nextlong.export import steps as export_steps
 from nextlong.export.card import Facts, Source, Split, public_name
@@ -69,6 +70,7 @@ def facts(
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
         vocabulary=done["tokenizer"].result(TokenizerResult).vocab_size,
+        citations=list(dict.fromkeys([NEXTLONG, *filter(None, map(_citation, runs))])),
         eos=done["tokenizer"].result(TokenizerResult).eos_id,
         sources=_sources(runs),
         recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
@@ -86,6 +88,11 @@ def facts(
             )
         ],
     )
+
+
+def _citation(run: Run) -> Citation | None:
+    citation = getattr(method_of(run.recipe), "citation", None)
+    return citation if isinstance(citation, Citation) else None
 
 
 def _lost_text(done: Finished) -> dict[str, str]:

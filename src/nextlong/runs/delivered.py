@@ -63,6 +63,7 @@ def fingerprint(record: Mapping[str, Any]) -> str:
 def _run(run: Run) -> Json:
     return {
         "name": run.path.name,
+        "variant": run.variant.name,
         "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
         "sequences": len(run),
         "target_tokens": run.recipe.sequence_tokens,

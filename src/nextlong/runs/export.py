@@ -11,9 +11,12 @@ import json
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
 from nextlong.artefacts import record
@@ -24,7 +27,7 @@ from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.card import card
+from nextlong.export.card import Facts, card
 from nextlong.export.destination import ExportFile
 from nextlong.export.publish import check_destination, publish
 from nextlong.export.splits import RowsResult
@@ -32,12 +35,11 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import delivered, statistics
+from nextlong.runs import data_folder, delivered, statistics
 from nextlong.runs.opened import Run, check_mix
 from nextlong.runs.statistics import Measured
 from nextlong.tokens.steps import check_eod
 
-CARD = "README.md"
 MIX_FILE = "mix.json"
 
 
@@ -47,6 +49,13 @@ class Exported(NamedTuple):
     recipe: Recipe
     runs: Sequence[Run]
     done: Finished
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
+        if len(self.runs) == 1:
+            return data_folder.folder_of(self.runs[0].variant)
+        return data_folder.folder_of_mix(self.runs[0].path, self.done["rows"].manifest["fingerprint"])
 
     @property
     def longest(self) -> int:
@@ -75,19 +84,20 @@ def run(
 
 
 def complete(recipe: Recipe, done: Finished, variant: record.Variant, carry_out: pipeline.CarryOut) -> Exported:
-    """Measure the variant that a recipe has just made, and put the cards to its exports."""
+    """Measure the variant that a recipe has just made, and put its exports into `data/`."""
+    data_folder.settle(variant.run_dir)
     own = record.current(variant.run_dir) == variant.name
-    return _with_cards(Exported(recipe, [Run(variant.run_dir if own else variant.named)], done), carry_out)
+    return _with_data(Exported(recipe, [Run(variant.run_dir if own else variant.named)], done), carry_out)
 
 
-def _with_cards(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
-    """Put the cards to exports, with the run's statistics where it is one run; return them with that step."""
+def _with_data(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+    """Put exports into `data/`, with the run's statistics where it is one run; return them with that step."""
     if len(written.runs) == 1:
         (run,) = written.runs
         done = carry_out([statistics.statistics_step(run)], known=written.done)
         record.add_steps(run.variant, {statistics.NAME: done[statistics.NAME].folder.name})
         written = written._replace(done=done)
-    write_cards(written)
+    place_data(written)
     return written
 
 
@@ -130,7 +140,7 @@ def export(
                 _describe_mix(done["rows"], opened, mix, by)
             else:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
-            written = _with_cards(Exported(recipe, opened, done), carry_out)
+            written = _with_data(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
 
@@ -244,24 +254,25 @@ def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str
         store.write_json(rows.folder / MIX_FILE, described)
 
 
-def write_cards(written: Exported) -> None:
-    """Put a data set card into every folder, and its hash into the manifest there."""
-    measurements = measured(written)
+def place_data(written: Exported) -> None:
+    """Put the exports, with their cards, where a person looks for them."""
+    folder, measurements = written.folder, measured(written)
     for name in written.recipe.export.formats:
-        for split in export_steps.splits_of(written.recipe):
-            folder = written.done[export_steps.step_name(name, split)].folder
-            with store.explained(folder):
-                _write_card(folder, _card(written, name, {split: ""}, measurements))
-
-
-def _write_card(folder: Path, text: str) -> None:
-    path = folder / CARD
-    if not path.exists() or path.read_bytes() != text.encode():
-        store.write_text(path, text)
-    manifest = store.read_json(folder / store.MANIFEST)
-    card_of = {"file": CARD, "bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
-    if manifest.get("card") != card_of:
-        store.write_json(folder / store.MANIFEST, manifest | {"card": card_of})
+        files, below = _files(written, name), _below(written)
+        text = card(_facts(written, name, below, measurements))
+        described = ExportFile(
+            folder / name / data_folder.CARD, data_folder.CARD, len(text.encode()), xxh3_128_hexdigest(text.encode())
+        )
+        told = delivered.manifest(*written, name=name, below=below, files=[described, *files])
+        data_folder.place(folder / name, files, card=text, delivered=told)
+    first = written.recipe.export.formats[0]
+    shown = {split: f"{first}/{part}" for split, part in _below(written).items()}
+    beside = [laid for laid in data_folder.laid_in(folder) if laid.format.name != first]
+    text = card(replace(_facts(written, first, shown, measurements), folder=first, beside=beside))
+    path = folder / data_folder.CARD
+    with store.explained(path):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            store.write_text(path, text)
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
@@ -279,24 +290,32 @@ def measured(written: Exported) -> Measured:
 
 def _push(written: Exported, name: str, measurements: Measured, stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
-    recipe = written.recipe
-    splits = export_steps.splits_of(recipe)
-    below = {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+    below = _below(written)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / CARD
-        path.write_text(_card(written, name, below, measurements), encoding="utf-8")
-        files = [_as_file(path)]
-        for split in splits:
-            step = written.done[export_steps.step_name(name, split)]
-            files += [
-                ExportFile(step.folder / file, f"{below[split]}{file}", entry["bytes"], entry["xxh3"])
-                for part in step.manifest["parts"]
-                for file, entry in part["files"].items()
-            ]
+        path = Path(folder) / data_folder.CARD
+        path.write_text(card(_facts(written, name, below, measurements)), encoding="utf-8")
+        files = [_as_file(path), *_files(written, name)]
         record = Path(folder) / delivered.NAME
         record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
         files.append(_as_file(record))
-        publish(files, _destination(recipe, name), others=stale)
+        publish(files, _destination(written.recipe, name), others=stale)
+
+
+def _below(written: Exported) -> dict[str, str]:
+    """Return the folder of each split below that of its format: its own where there are several."""
+    splits = export_steps.splits_of(written.recipe)
+    return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+
+
+def _files(written: Exported, name: str) -> list[ExportFile]:
+    """Return the files of a format, all its splits, by their names in the folder of the format."""
+    return [
+        ExportFile(step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"])
+        for split, below in _below(written).items()
+        for step in [written.done[export_steps.step_name(name, split)]]
+        for part in step.manifest["parts"]
+        for file, entry in part["files"].items()
+    ]
 
 
 def _destination(recipe: Recipe, name: str) -> str:
@@ -309,6 +328,6 @@ def _as_file(path: Path) -> ExportFile:
     return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
 
 
-def _card(written: Exported, name: str, below: Mapping[str, str], measurements: Measured) -> str:
+def _facts(written: Exported, name: str, below: Mapping[str, str], measurements: Measured) -> Facts:
     recipe, runs, done = written
-    return card(runs_card.facts(recipe, runs, done, name=name, below=below, measured=measurements))
+    return runs_card.facts(recipe, runs, done, name=name, below=below, measured=measurements)

@@ -18,6 +18,7 @@ from nextlong.artefacts.pages import CURRENT, pages_of
 from nextlong.artefacts.record import Variant
 from nextlong.engine import shared, store
 from nextlong.errors import RunError
+from nextlong.runs import data_folder
 from nextlong.runs.listed import bytes_of, inputs_of, manifest_of
 
 _LEFTOVERS = (".work-*", ".*.tmp")
@@ -97,6 +98,11 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
         pages = find_pages(run_dir, dropped)
+        removed = {one.path for one in waste}
+        rows = {_fingerprint(path.name) for path in run_dir.glob("[0-9][0-9]-rows-*") if path not in removed}
+        gone = {variant.name for variant in dropped}
+        kept = {name for name in record.variant_names(run_dir) if name not in gone}
+        data_folder.remove(data_folder.stale(run_dir, kept=kept, rows=rows))
         for variant in dropped:
             record.remove(variant)
         for page in pages:

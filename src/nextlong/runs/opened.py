@@ -34,7 +34,7 @@ from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
-from nextlong.runs import notebook
+from nextlong.runs import data_folder, notebook
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -152,6 +152,11 @@ class Run:
                 return next(self._read(path, number, number + 1))
             number -= take
         raise AssertionError("unreachable: number < len(self)")
+
+    @property
+    def data(self) -> Path:
+        """The folder of its finished rows, a folder a format, with a data card."""
+        return data_folder.folder_of(self.variant)
 
     def exported(self, name: str, *, split: Literal["train", "validation"] = "train") -> list[Path]:
         """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""

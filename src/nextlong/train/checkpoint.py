@@ -42,12 +42,32 @@ class Progress:
     stopped_because: str | None = None
 
 
-def latest(out: Path) -> Path | None:
-    """Return the checkpoint of the highest step, if there is one."""
+def finished(out: Path) -> list[Path]:
+    """Return the checkpoints, that of the highest step first."""
     checkpoints = [
         path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()
     ]
-    return max(checkpoints, key=lambda path: int(path.name[5:]), default=None)
+    return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
+
+
+def damage(checkpoint: Path) -> str | None:
+    """Return what is missing from a checkpoint or was altered since it was saved, if anything is."""
+    try:
+        record = store.read_json(checkpoint / RECORD)
+    except RunError as error:
+        return str(error)
+    for name, file in record["files"].items():
+        path = checkpoint / name
+        if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
+            return f"{path} is missing or was altered since it was saved"
+    return None
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint, so that training can save that step again; return where it is."""
+    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return checkpoint.replace(aside)
 
 
 def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int) -> None:
@@ -86,17 +106,10 @@ def write_model(folder: Path, *, model: Any, weights: Mapping[str, torch.Tensor]
 
 
 def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
-    """Restore weights and optimizer states; return how far the training was. Raises RunError if it is damaged."""
+    """Restore weights and optimizer states; return how far the training was."""
     from safetensors.torch import load_file
 
     record = store.read_json(checkpoint / RECORD)
-    for name, file in record.pop("files").items():
-        path = checkpoint / name
-        if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
-            raise RunError(
-                f"{path} is missing or was altered since it was saved; delete {checkpoint}, and training goes on from the "
-                "one before"
-            )
     weights = {
         name: tensor
         for path in sorted(checkpoint.glob("*model*.safetensors"))

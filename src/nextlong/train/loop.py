@@ -24,6 +24,7 @@ from nextlong.errors import RunError
 from nextlong.plain_data import Json
 from nextlong.train import checkpoint, held_out
 from nextlong.train.batches import Plan
+from nextlong.train.check import not_finite
 from nextlong.train.device import autocast
 from nextlong.train.metrics import Metrics
 from nextlong.train.recipe import TrainRecipe
@@ -166,7 +167,10 @@ def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | No
     spike = engine.recipe.watch.spike
     for name, value in (("loss", loss), ("norm of the gradient", norm)):
         if value != value or value in (float("inf"), float("-inf")):
-            return f"the {name} of step {number} is {value}"
+            broken = not_finite(engine.model)
+            return f"the {name} of step {number} is {value}" + (
+                f", and the weight {broken} is not finite" if broken else ""
+            )
     if spike is not None and len(engine.recent) == _SPIKE_WINDOW and loss > spike * median(engine.recent):
         return (
             f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
@@ -184,19 +188,25 @@ def _measure(engine: Engine, metrics: Metrics, step: int) -> None:
     metrics.held_out(step, measured)
 
 
-def resume(engine: Engine) -> int:
-    """Go on from the latest checkpoint, if there is one; return how many steps are done.
+def resume(engine: Engine, say: Callable[[str], None]) -> int:
+    """Go on from the latest undamaged checkpoint, if there is one; return how many steps are done.
 
-    Raises RunError if it is of another recipe, or of data that have changed.
+    Damaged ones are set aside. Raises RunError if none is whole, or it is of another recipe, or of data that have changed.
     """
-    folder = checkpoint.latest(engine.out)
-    if folder is None:
-        return 0
-    record = store.read_json(folder / checkpoint.RECORD)["progress"]
-    _check_same(engine, record, folder)
-    progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
-    engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
-    return progress.step
+    folders = checkpoint.finished(engine.out)
+    for folder in folders:
+        if damage := checkpoint.damage(folder):
+            if folder == folders[-1]:
+                raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
+            say(
+                f"{damage}; it is now {checkpoint.set_aside(folder).name}, and training resumes from the checkpoint before"
+            )
+            continue
+        _check_same(engine, store.read_json(folder / checkpoint.RECORD)["progress"], folder)
+        progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
+        engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
+        return progress.step
+    return 0
 
 
 def _check_same(engine: Engine, record: Json, folder: Path) -> None:

@@ -27,11 +27,11 @@ def install(
 ) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
-    `summed_by` takes the place of `sum_of_losses`.
+    `summed_by` takes the place of `sum_of_losses`; `model.own_forward` is the forward pass as it was.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
     all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
-    Works under DDP, FSDP2, autocast and PEFT, because it is the model's own forward pass.
+    Works under autocast and PEFT, because it is the model's own forward pass.
     """
     stock, summed = model.forward, summed_by or sum_of_losses
 
@@ -48,6 +48,7 @@ def install(
         if labels is None:
             return stock(*arguments, **given)
         given.pop("return_dict", None)
+        given["use_cache"] = False  # not in the config, which is saved
         hidden = self.get_decoder()(*arguments, **given).last_hidden_state
         how = {"head": self.get_output_embeddings(), "scale": logit_scale(self), "block_tokens": block_tokens}
         if per_token:
@@ -55,7 +56,7 @@ def install(
         items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
         return CausalLMOutputWithPast(loss=summed(hidden, labels, **how) / items)
 
-    model.forward = MethodType(forward, model)
+    model.own_forward, model.forward = stock, MethodType(forward, model)
 
 
 def count_labels(labels: torch.Tensor) -> int:
@@ -64,10 +65,12 @@ def count_labels(labels: torch.Tensor) -> int:
 
 
 def logit_scale(model: Any) -> float:
-    """Return what the model multiplies its logits by (Granite, Cohere); raise ValueError where it bends them (Gemma 2)."""
+    """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError if it bends them (Gemma 2)."""
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
         raise ValueError(f"{type(model).__name__} bends its logits (final_logit_softcapping), which this loss does not")
+    if getattr(config, "lm_head_multiplier", None):
+        return float(config.lm_head_multiplier)
     if getattr(config, "logits_scaling", None):
         return 1.0 / float(config.logits_scaling)
     return float(getattr(config, "logit_scale", None) or 1.0)

@@ -15,6 +15,7 @@ import torch
 from nextlong.errors import RecipeError, TokenizerError
 from nextlong.model_names import first_sentence, why_no_model
 from nextlong.train import attention, fused_loss, loss, rope
+from nextlong.train.check import not_finite
 from nextlong.train.recipe import TrainRecipe
 
 COMPILER: Final = "inductor"
@@ -38,12 +39,18 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
         if why := why_no_model(path):
             raise RecipeError(f"model.path={path!r} {why}")
         try:
-            return AutoConfig.from_pretrained(path)
+            config = AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise RecipeError(
                 f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); name a folder "
                 f"with config.json and weights"
             ) from None
+        if config.get_text_config() is not config:
+            raise RecipeError(
+                f"model.path={path!r} is a multimodal model ({config.model_type}); this loop trains models of text alone: save its "
+                "language model in a folder of its own"
+            )
+        return config
     if scratch.vocabulary is None and vocabulary is None:
         raise RecipeError(
             "model.scratch.vocabulary=null takes that of the run's tokenizer, and there is no run; say how many ids the data have"
@@ -66,7 +73,6 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
     """
     config = config_of(recipe, vocabulary=vocabulary)
     said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    config.use_cache = False
     model = _weights(recipe, config)
     rope.check_base(model)
     said.append(install_loss(recipe, model, device=device))
@@ -82,6 +88,10 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
 
 def install_loss(recipe: TrainRecipe, model: Any, *, device: torch.device) -> str:
     """Give the model the loss that the recipe asks for; say which it is, and why. Raises RecipeError."""
+    if model.get_decoder() is model:
+        raise RecipeError(
+            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
+        )
     dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
     chosen = fused_loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
     loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=chosen.sum_of_losses)
@@ -99,13 +109,24 @@ def _weights(recipe: TrainRecipe, config: Any) -> Any:
         torch.bfloat16 if recipe.model.lora_rank is not None and recipe.training.precision == "bf16" else torch.float32
     )
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            recipe.model.path, config=config, attn_implementation=name, dtype=dtype
+        model, found = AutoModelForCausalLM.from_pretrained(
+            recipe.model.path, config=config, attn_implementation=name, dtype=dtype, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise RecipeError(
             f"model.path={recipe.model.path!r} cannot be loaded: {first_sentence(error)}; name a folder with weights"
         ) from None
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise RecipeError(
+            f"model.path={recipe.model.path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
+            f"{', '.join(missing[:3])}; name a folder with all weights of the model that config.json describes"
+        )
+    if broken := not_finite(model):
+        raise RecipeError(
+            f"model.path={recipe.model.path!r}: the weight {broken} holds NaN or infinity; name another folder"
+        )
+    return model
 
 
 def with_checkpointing(model: Any, *, offload: bool) -> None:

@@ -35,7 +35,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Changed:
-    """A document of a row whose first token was changed, by its number from 1 and its tokens, and what moved."""
+    """A document of a row whose first and last token were changed, by its number from 1 and its tokens, and what moved."""
 
     document: int
     documents: int
@@ -46,10 +46,11 @@ class Changed:
 
 
 def leak(model: Any, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:
-    """Change the first token of a document of a row (1, T) whose documents lie between `bounds`; count the outputs that move."""
+    """Change the first and last token of a document between `bounds` of a row (1, T); count the outputs that move."""
     first, last = list(pairwise(bounds))[document]
     changed = input_ids.clone()
-    changed[0, first] = (changed[0, first] + 1) % model.config.vocab_size
+    ends = [first, last - 1]  # what is remembered from far, and what a convolution reads
+    changed[0, ends] = (changed[0, ends] + 1) % model.config.vocab_size
     before, after = (_outputs(model, ids, bounds) for ids in (input_ids, changed))
     moved = (before != after).any(dim=-1)[0]
     inside = int(moved[first:last].sum())
@@ -102,7 +103,7 @@ def show(recipe: TrainRecipe, console: Console) -> None:
     for one in measured(recipe):
         leaks.append(one)
         tables.say(
-            f"document {one.document} of {one.documents}, tokens {one.token_start:,} to {one.token_end:,}, its first changed: "
+            f"document {one.document} of {one.documents}, tokens {one.token_start:,} to {one.token_end:,}, first and last changed: "
             f"{one.moved_inside:,} outputs of its own moved, {one.moved_outside:,} of the others",
             console,
         )

@@ -7,16 +7,21 @@ there is gone on with.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, device, loop, model
+from nextlong.train.check import check
 from nextlong.train.metrics import Metrics
 from nextlong.train.prepare import prepare
 from nextlong.train.recipe import TrainRecipe
+from nextlong.train.rows import TrainingRows
 from nextlong.train.watch import Watcher
+
+_LOOKED_AT: Final = 16  # rows
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -30,7 +35,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         engine, lines = _engine(recipe)
         for line in lines:
             tables.say(line, console)
-        done = loop.resume(engine)
+        done = loop.resume(engine, lambda line: tables.say(line, console))
         checkpoint.remove_leftovers(out)
         store.write_text(out / "recipe.yaml", recipe.dump())
         _tell_resumed(done, recipe, console)
@@ -49,6 +54,7 @@ def _engine(recipe: TrainRecipe) -> tuple[loop.Engine, list[str]]:
     made = model.make(recipe, longest=ready.rows.longest_document, vocabulary=ready.config.vocab_size, device=where)
     lines = [f"model: {sizes.parameters:,} parameters", *made.said, *ready.said(), f"device: {where}"]
     prepared = made.model.to(where)
+    lines.append(check(prepared, recipe, device=where, is_packed=_is_packed(recipe, ready.rows)))
     engine = loop.Engine(
         recipe=recipe,
         device=where,
@@ -61,6 +67,12 @@ def _engine(recipe: TrainRecipe) -> tuple[loop.Engine, list[str]]:
         data=ready.data,
     )
     return engine, lines
+
+
+def _is_packed(recipe: TrainRecipe, rows: TrainingRows) -> bool:
+    """Return whether several documents are computed at once, by the first rows."""
+    first_rows = (rows[row] for row in range(min(len(rows), _LOOKED_AT)))
+    return recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
 
 
 def _tell_resumed(done: int, recipe: TrainRecipe, console: Console) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import xxhash
 
+from nextlong.plain_data import Json
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.besides import earlier_exports, rows_of_data_set
 from nextlong.verify.outcome import Outcome
@@ -19,6 +21,7 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
     """Hash every file that a manifest names, but for those in the folders that are `known` already."""
     files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
     rows = rows_of_data_set(run)
+    hashed: set[tuple[int, int]] = set()
     for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *earlier_exports(run))}.values():
         if step.folder in known:
             continue
@@ -35,16 +38,40 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {there}")
         for file, record in _recorded(step.manifest).items():
             files.checked += 1
+            if (path := step.folder / file).is_file():
+                hashed.add((path.stat().st_dev, path.stat().st_ino))
             if problem := problem_of(step.folder / file, record["bytes"], record["xxh3"]):
                 files.breach(f"{step.folder.name}/{file} {problem}")
+    for folder, delivered in _data_of(run):
+        for name, record in delivered["files"].items():
+            files.checked += 1
+            if not _is_hashed(folder / name, hashed) and (
+                problem := problem_of(folder / name, record["bytes"], record["xxh3"])
+            ):
+                files.breach(f"{folder.relative_to(run.path)}/{name} {problem}")
     return [manifests, files]
 
 
+def _data_of(run: Artefacts) -> Iterator[tuple[Path, Json]]:
+    """Yield the folders of `data/` that hold rows of the run, and the record in each."""
+    compose = run.steps.get("compose")
+    for path in sorted((run.path / "data").glob("**/manifest.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if compose and compose.manifest["fingerprint"] in [made["steps"]["compose"] for made in record["runs"]]:
+                yield path.parent, record
+        except (OSError, ValueError, KeyError, TypeError):
+            yield path.parent, {"files": {path.name: {"bytes": -1, "xxh3": ""}}}  # which no file is
+
+
+def _is_hashed(path: Path, hashed: set[tuple[int, int]]) -> bool:
+    """Say whether a file is a hard link to one that was hashed."""
+    return path.is_file() and (path.stat().st_dev, path.stat().st_ino) in hashed
+
+
 def _recorded(manifest: Manifest) -> dict[str, FileEntry]:
-    """Return size and hash of every file that a manifest names, and of the card that an export got afterwards."""
-    files = {name: record for part in manifest["parts"] for name, record in part["files"].items()}
-    card = manifest.get("card")
-    return files | ({card["file"]: card} if card else {})
+    """Return size and hash of every file that a manifest names."""
+    return {name: record for part in manifest["parts"] for name, record in part["files"].items()}
 
 
 def problem_of(path: Path, size: int, xxh3: str) -> str:

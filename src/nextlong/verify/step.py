@@ -26,12 +26,6 @@ class Part(TypedDict):
     counts: NotRequired[Json]
 
 
-class Card(FileEntry):
-    """The card that an export got afterwards."""
-
-    file: str
-
-
 class Manifest(TypedDict):
     """What a step's manifest says, of which damaged or earlier ones may lack some."""
 
@@ -39,7 +33,6 @@ class Manifest(TypedDict):
     inputs: dict[str, str]
     fingerprint: str
     config: NotRequired[Json]
-    card: NotRequired[Card]
 
 
 _NO_MANIFEST: Manifest = {"parts": [], "inputs": {}, "fingerprint": ""}

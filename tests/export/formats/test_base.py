@@ -83,14 +83,14 @@ def lines_outcome(run):
 
 def test_it_is_written_told_opened_and_verified(own_run, install):
     install(MODULE)
-    done = runs_export.export([own_run], formats=["lines"], overrides=["export.pack=4096"]).done
+    runs_export.export([own_run], formats=["lines"], overrides=["export.pack=4096"])
     (path,) = nextlong.open(own_run).exported("lines")
     expected = [sequence.input_ids.tolist() for sequence in nextlong.open(own_run).sequences()]
     rows = [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
     assert rows[0] == [*expected[0], *expected[1]]
     assert sum(map(len, rows)) == sum(map(len, expected))
     assert (path.parent / "total").read_text() == str(len(rows)) == "6"
-    card = (done["lines"].folder / "README.md").read_text()
+    card = (own_run / "data" / "lines" / "README.md").read_text()
     assert "rows = [*Path(folder).glob('*.ids')]" in card
     assert "Format: lines." in card
     outcome = lines_outcome(own_run)

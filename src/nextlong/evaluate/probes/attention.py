@@ -27,6 +27,7 @@ from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
 from nextlong.evaluate.task import Request, Sample, all_tasks
 from nextlong.evaluate.tasks import needle
+from nextlong.evaluate.tasks.helmet import longqa
 
 _NAME: Final = "nextlong_last_token"
 _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao et al. 2023, arXiv 2309.17453)
@@ -72,8 +73,9 @@ def measure(model: HuggingFaceModel, request: Request, _: Path | None) -> Values
 
 
 def _prompts(request: Request) -> Iterator[Sample | None]:
-    if request.data.has(_QA):
-        yield from all_tasks()["infbench_qa"].make(request)
+    questions = all_tasks()["infbench_qa"]
+    if all(request.data.has(name) for name in questions.files):
+        yield from questions.make(request)
     else:
         yield from needle.samples(request)
 
@@ -172,8 +174,8 @@ PROBE: Final = Probe(
     measure,
     lengths="each",
     samples=50,
-    version=2,
-    optional=(_QA, needle.HAYSTACK),
+    version=3,
+    optional=(_QA, longqa.LLAMA2, needle.HAYSTACK),
     check=check,
     check_model=check_model,
 )

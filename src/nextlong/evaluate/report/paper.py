@@ -1,7 +1,7 @@
 """The paper's columns: which tasks make a category, and how categories make an average (§4.1, Tables 1 and 2).
 
 The average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K. It
-gives the 62.58 and 65.76 of the paper from its own columns.
+gives the 62.58 and 65.76 of the paper from its own columns. Two columns exist in two protocols, which are never mixed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,27 @@ from nextlong.evaluate.statistics import Score
 from nextlong.evaluate.task import Task, all_tasks
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
-SEVERAL_WAYS: Final = ("narrativeqa",)  # to score it: ROUGE, a judge of the user's, HELMET's own
+OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
+HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  # all of it, in the order of its tables
+# Tasks with several ways to score them: a metric, a judge of the user's, HELMET's own.
+SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 
 
 def average(columns: Mapping[str, Score | None]) -> Score | None:
     """Return the mean of the six columns; None if one is missing."""
-    return mean([columns.get(category) for category in CATEGORIES])
+    return mean(list(columns.values())) if len(columns) == len(CATEGORIES) else None
+
+
+def columns_of(results: Sequence[Results]) -> list[str]:
+    """Return the category of each of the paper's columns: the other protocol where only that was measured, by any model."""
+    measured = {one.task for result in results for one in result.finished}
+
+    def is_measured(category: str) -> bool:
+        return any(task.name in measured for task in tasks_of(category))
+
+    others = {name: other for name, other in OTHER_PROTOCOL.items() if is_measured(other) and not is_measured(name)}
+    return [others.get(name, name) for name in CATEGORIES]
 
 
 def mean(scores: Sequence[Score | None]) -> Score | None:

@@ -85,8 +85,8 @@ FORMAT = Format(
     hub="loads",
     snippet=Snippet(
         "from datasets import load_dataset",
-        "load_dataset(folder, split={split}, streaming=True)",
-        "len(next(iter(rows))['text'])",
+        "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
+        "len(rows[0]['text'])",
     ),
     bytes_per_token=_bytes_per_token,
 )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nextlong.citation import Citation
 from nextlong.methods.base import DocumentMethod, Documents, Drafted, Need, Request, whole
 from nextlong.methods.quest import quest
 from nextlong.methods.quest.keywords import Keywords
@@ -28,6 +29,13 @@ class QuestMethod(DocumentMethod[Quest]):
     """Documents that share a keyword."""
 
     name = "quest"
+    citation = Citation(
+        "gao2024quest",
+        "Quest: Query-centric Data Synthesis Approach for Long-context Scaling of Large Language Model",
+        "Gao, Chaochen and Wu, Xing and Fu, Qi and Hu, Songlin",
+        arxiv="2405.19846",
+        year=2024,
+    )
     version = 2  # counts what it leaves out
     Options = Quest
     needs = frozenset({Need.KEYWORDS})

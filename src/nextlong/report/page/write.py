@@ -118,7 +118,10 @@ def _one_made(letter: str, run: Run, of_run: Mapping[str, Any], plain: Plain, *,
     verdict = words.warnings(of_run)
     for one in words.verdict(of_run):
         yield element("p", one, class_="note warning" if verdict else "note", role="note")
-    items = [element("li", element("bdi", f"{name}: {value}")) for name, value in summary.lines(run.recipe, run.steps)]
+    items = [
+        element("li", element("bdi", f"{name}: {value}"))
+        for name, value in summary.lines(run.recipe, run.steps, folder=run.data)
+    ]
     yield element("details", element("summary", "What the run said when it ended"), element("ul", *items))
 
 

@@ -42,7 +42,7 @@ def write(path, value):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
     """The files of ALCE, InfiniteBench's summaries and Multi-LexSum, made up in the published form."""
     shots = [{"question": f"Q{n}?", "answer": f"A{n} [1].", "docs": PASSAGES[:2]} for n in range(3)]
     form = {"demo_prompt": "{instruction}\n\nQuestion: {question}\n\n{context}\n\nAnswer: {answer}"}
@@ -72,6 +72,7 @@ def folder(tmp_path):
     word_tokenizer().save(str(tmp_path / "llama2.json"))
     (tmp_path / "helmet/llama2").mkdir()
     shutil.move(tmp_path / "llama2.json", tmp_path / "helmet/llama2/tokenizer.json")
+    monkeypatch.setattr(summ, "_LEAST_TOKENS", 500)
     return tmp_path
 
 
@@ -133,6 +134,12 @@ def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
     for sample in made(name, folder, 2048):
         assert sample.details["keypoints"]
         assert sample.answer_prefix == "\n\nSummary:"
+
+
+def test_short_cases_are_not_summarized(folder, monkeypatch):
+    monkeypatch.setattr(summ, "_LEAST_TOKENS", 65_536)
+    with pytest.raises(EvaluateError, match=r"no case of .+validation\.jsonl has 65,536 tokens of Llama 2"):
+        made("multi_lexsum", folder, 2048)
 
 
 def test_a_summary_is_judged_by_three_questions(folder, served, capsys):

@@ -1,7 +1,8 @@
 """In-context learning: hundreds to thousands of labelled texts, then one without its label.
 
 In:  TREC, NLU, BANKING77, CLINC150 as published. Out: prompts whose labels are integers, shuffled anew for every sample; score:
-the integer behind `label:` is right (exact match).
+the integer behind `label:` is right (exact match). Since 2025-01-13 HELMET asks 500 questions, balanced over the labels, each with
+demonstrations of its own; before (suite helmet-icl-2024) it asked 100, all with the same ones.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, Literal
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin
 from nextlong.evaluate.scores import exact_match, parsed_answer
 from nextlong.evaluate.shapes import Clinc
 from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.tasks.helmet.published import fitted, shuffled
 
 _BUDGET: Final = 20
 _PROMPT: Final = (
@@ -27,6 +29,8 @@ _PROMPT: Final = (
     "nothing else. \n\n{context}\n\n{question}"
 )
 _PREFIX: Final = "\nlabel:"
+Form = Literal["2025", "2024"]
+QUESTIONS_OF: Final[dict[Form, int]] = {"2025": 500, "2024": 100}
 _LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 _TREC_TRAIN, _TREC_TEST = "icl/trec/train_5500.label", "icl/trec/TREC_10.label"
 _BANKING_TRAIN, _BANKING_TEST = "icl/banking77/train.csv", "icl/banking77/test.csv"
@@ -93,19 +97,23 @@ def read_nlu(data: DataFiles) -> Split:
     )
 
 
-def samples(request: Request, read: Callable[[DataFiles], Split], shots_at: dict[int, int]) -> Iterator[Sample | None]:
+def samples(
+    request: Request, read: Callable[[DataFiles], Split], shots_at: dict[int, int], form: Form
+) -> Iterator[Sample | None]:
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)
     labels = sorted({one.label for one in train})
     shots = shots_at.get(request.length) or max(1, shots_at[131_072] * request.length // 131_072)
     asked = [one for one in test if one.label in set(labels)]
-    random.Random(request.seed).shuffle(asked)
-    demos = balanced(train, shots, seed=request.seed)
-    for one in asked:
-        numbers = _shuffled_numbers(len(labels), seed=_seed_of(one.text, request.seed))
-        number_of = dict(zip(labels, numbers, strict=True))
+    if len(asked) > QUESTIONS_OF[form]:
+        asked = shuffled(asked, seed=request.seed)
+        asked = balanced(asked, QUESTIONS_OF[form], seed=request.seed) if form == "2025" else asked
+    for one in asked[: QUESTIONS_OF[form]]:
+        seed = _seed_of(one.text, request.seed)
+        number_of = dict(zip(labels, _shuffled_numbers(len(labels), seed=seed), strict=True))
+        demos = balanced(train, shots, seed=seed if form == "2025" else request.seed)
         context = "\n\n".join(f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos)
-        prompt = _PROMPT.format(context=context, question=one.text)
+        prompt = "".join(fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, question=one.text))
         sample = Sample(prompt, (str(number_of[one.label]),), _BUDGET, _PREFIX, stop="\n", details={"shots": shots})
         yield sample if request.fits(sample) else None
 
@@ -143,7 +151,7 @@ def _shuffled_numbers(count: int, *, seed: int) -> list[int]:
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
-    parsed = parsed_answer("label:" + answer, "label:")
+    parsed = parsed_answer(sample.completed(answer), "label:")
     return {"exact_match": exact_match(parsed or "", sample.references)}
 
 
@@ -158,17 +166,26 @@ _SETS: Final = (
     ("banking77", read_banking77, _shots(360, 720, 1450, 2900, 5900), (_BANKING_TRAIN, _BANKING_TEST)),
     ("clinc150", read_clinc150, _shots(440, 880, 1750, 3525, 7050), (_CLINC,)),
 )
-TASKS: Final = tuple(
-    Task(
-        name,
-        "helmet",
-        "ICL",
-        "exact_match",
-        partial(samples, read=read, shots_at=shots_at),
-        _score,
-        samples=500,
-        max_new_tokens=_BUDGET,
-        files=files,
+
+
+def _tasks(form: Form) -> tuple[Task, ...]:
+    is_newest = form == "2025"
+    return tuple(
+        Task(
+            name if is_newest else f"{name}_{form}",
+            "helmet" if is_newest else f"helmet-icl-{form}",
+            "ICL" if is_newest else f"ICL {form}",
+            "exact_match",
+            partial(samples, read=read, shots_at=shots_at, form=form),
+            _score,
+            samples=QUESTIONS_OF[form],
+            max_new_tokens=_BUDGET,
+            files=files,
+            version=2,
+        )
+        for name, read, shots_at, files in _SETS
     )
-    for name, read, shots_at, files in _SETS
-)
+
+
+TASKS: Final = _tasks("2025")
+TASKS_2024: Final = _tasks("2024")

@@ -8,16 +8,33 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.task import Request
 from nextlong.plain_data import Json
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
 Row = Json
+T = TypeVar("T")
+
+
+def fitted(
+    request: Request, template: str, prefix: str, budget: int, *, context: str, **fields: str
+) -> tuple[str, str, str]:
+    """Return a prompt in three parts: before its context, the context, behind it.
+
+    As in HELMET's `tokenize`, a prompt that is too long loses as many tokens at the end of its context; BOS is counted.
+    """
+    before, behind = (part.format(**fields) for part in template.split("{context}"))
+    room = request.room - budget - len(request.tokenizer.prefix)
+    while context and (over := request.tokenizer.count(before + context + behind + prefix) - room) > 0:
+        bounds = request.tokenizer.boundaries(context)
+        context = context[: bounds[-over][0]] if over <= len(bounds) else ""
+    return before, context, behind
 
 
 def rows_of(data: DataFiles, file: str, shape: Any) -> list[Row]:
@@ -46,6 +63,6 @@ def drawn_examples(
     return list(first.values())
 
 
-def shuffled(rows: Sequence[Row], *, seed: int) -> list[Row]:
+def shuffled(rows: Sequence[T], *, seed: int) -> list[T]:
     """Return records in the order of `datasets.shuffle(seed)`."""
     return [rows[number] for number in np.random.default_rng(seed).permutation(len(rows)).tolist()]

@@ -14,7 +14,7 @@ from typing import Final
 from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, substring_exact_match
 from nextlong.evaluate.shapes import Asked, AskedByPopularity
 from nextlong.evaluate.task import Request, Sample, Task
-from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
+from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, fitted, rows_of
 
 _PASSAGES_AT: Final = {8192: 50, 16_384: 105, 32_768: 220, 65_536: 440, 131_072: 1000}
 _BUDGET: Final = 20
@@ -63,9 +63,12 @@ def samples(request: Request, which: Set) -> Iterator[Sample | None]:
         demos = "".join(
             f"{_passages(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in chosen
         )
-        prompt = _PROMPT.format(demos=demos, context=_passages(row), question=row["question"])
+        fields = {"demos": demos, "question": row["question"]}
+        prompt = "".join(fitted(request, _PROMPT, _PREFIX, _BUDGET, context=_passages(row), **fields))
         references = tuple(row["answers"])
-        sample = Sample(prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth")})
+        sample = Sample(
+            prompt, references, _BUDGET, _PREFIX, stop="\n", details={"depth": row.get("depth"), "group": asked}
+        )
         yield sample if request.fits(sample) else None
 
 
@@ -84,9 +87,10 @@ def _passages(row: Row) -> str:
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
+    completed = sample.completed(answer)
     return {
-        "substring_exact_match": best_of_raw_and_parsed(substring_exact_match, answer, sample.references),
-        "exact_match": best_of_raw_and_parsed(exact_match, answer, sample.references),
+        "substring_exact_match": best_of_raw_and_parsed(substring_exact_match, completed, sample.references),
+        "exact_match": best_of_raw_and_parsed(exact_match, completed, sample.references),
     }
 
 
@@ -100,6 +104,7 @@ TASKS: Final = tuple(
         _score,
         samples=QUESTIONS * which.depths,
         max_new_tokens=_BUDGET,
+        version=2,
         lengths=tuple(_PASSAGES_AT),
         files=(_path(which.examples),),
         files_at={length: (_path(which.questions, passages=k),) for length, k in _PASSAGES_AT.items()},

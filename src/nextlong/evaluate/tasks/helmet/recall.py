@@ -1,7 +1,7 @@
-"""Recall: a value in a long JSON object, and three of RULER's needles with HELMET's budgets.
+"""Recall: a value in a long JSON object, and three of RULER's needles in HELMET's form.
 
-In:  nothing but the seed for JSON KV; RULER's words and essays for the others. Out: JSON KV by SubEM, the needles by the
-share found.
+In:  nothing but the seed for JSON KV; RULER's words and essays for the others. Out: JSON KV by SubEM, the needles (`helmet.ruler`)
+by the share found.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
-from nextlong.evaluate.scores import best_of_raw_and_parsed, string_match_all, substring_exact_match
+from nextlong.evaluate.scores import best_of_raw_and_parsed, substring_exact_match
 from nextlong.evaluate.shapes import KeyValues
 from nextlong.evaluate.task import JSON, Request, Sample, Task
-from nextlong.evaluate.tasks.ruler import niah, words
+from nextlong.evaluate.tasks.helmet import ruler
+from nextlong.evaluate.tasks.helmet.published import fitted
 
 KEYS_AT: Final = {8192: 105, 16_384: 220, 32_768: 440, 65_536: 900, 131_072: 1800}
 LENGTHS: Final = tuple(KEYS_AT)
@@ -26,13 +26,15 @@ _SHOTS: Final = 2
 _LEAST_KEYS: Final = 4
 _DEPTHS: Final = 6
 _BUDGET: Final = 100
-_NEEDLE_BUDGETS: Final = {"niah_multikey_2": 50, "niah_multikey_3": 100, "niah_multivalue": 50}
-_NAMES: Final = {
-    "niah_multikey_2": "ruler_mk_needle",
-    "niah_multikey_3": "ruler_mk_uuid",
-    "niah_multivalue": "ruler_mv",
+_NEEDLES: Final = {
+    "ruler_mk_needle": "niah_multikey_2",
+    "ruler_mk_uuid": "niah_multikey_3",
+    "ruler_mv": "niah_multivalue",
 }
-_ASK: Final = "Extract the value corresponding to the specified key in the JSON object below."
+_PROMPT: Final = (
+    "{context}\n\nExtract the value corresponding to the specified key in the JSON object below.\n\n"
+    "{demos}Key: {question}"
+)
 _PREFIX: Final = "\nCorresponding value:"
 
 
@@ -58,7 +60,7 @@ def _published(request: Request, file: str) -> Iterator[Sample]:
     for number in order.tolist():
         row = rows[number]
         details: dict[str, JSON] = {"depth": row.get("depth")}
-        yield _sample(row["context"], row["question"], str(row["answer"]), row["demos"][:_SHOTS], details)
+        yield _sample(request, row["context"], (row["question"], str(row["answer"])), row["demos"][:_SHOTS], details)
 
 
 def _made(request: Request) -> Iterator[Sample]:
@@ -67,7 +69,7 @@ def _made(request: Request) -> Iterator[Sample]:
     if (
         request.length not in KEYS_AT
     ):  # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens
-        while keys > _LEAST_KEYS and not request.fits(_object(request, 0, keys)):
+        while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
             keys -= 1
     for number in range(request.samples or 100):
         yield _object(request, number, keys)
@@ -82,12 +84,16 @@ def _object(request: Request, number: int, keys: int) -> Sample:
     shown = draw.sample([name for name in names if name != asked], _SHOTS)
     context = "JSON data:\n{" + ",\n ".join(f'"{name}": "{value}"' for name, value in pairs.items()) + "}"
     demos = [(name, pairs[name]) for name in shown]
-    return _sample(context, asked, pairs[asked], demos, {"depth": depth, "keys": keys})
+    return _sample(request, context, (asked, pairs[asked]), demos, {"depth": depth, "keys": keys})
 
 
-def _sample(context: str, key: str, value: str, demos: Sequence[tuple[str, str]], details: dict[str, JSON]) -> Sample:
-    shown = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in demos)
-    return Sample(f"{context}\n\n{_ASK}\n\n{shown}Key: {key}", (value,), _BUDGET, _PREFIX, details=details)
+def _sample(
+    request: Request, context: str, pair: Sequence[str], shown: Sequence[Sequence[str]], details: dict[str, JSON]
+) -> Sample:
+    demos = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown)
+    parts = fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, demos=demos, question=pair[0])
+    details["context_cut"] = parts[1] != context
+    return Sample("".join(parts), (pair[1],), _BUDGET, _PREFIX, details=details)
 
 
 def _uuid(draw: random.Random) -> str:
@@ -97,18 +103,9 @@ def _uuid(draw: random.Random) -> str:
 def _score_value(answer: str, sample: Sample) -> dict[str, float]:
     return {
         "substring_exact_match": best_of_raw_and_parsed(
-            substring_exact_match, answer, sample.references, prefix="corresponding value:"
+            substring_exact_match, sample.completed(answer), sample.references, prefix="corresponding value:"
         )
     }
-
-
-def _needles(request: Request, name: str) -> Iterator[Sample | None]:
-    for sample in niah.samples(request, niah.FORMS[name]):
-        yield sample and replace(sample, max_new_tokens=_NEEDLE_BUDGETS[name])
-
-
-def _score_share(answer: str, sample: Sample) -> dict[str, float]:
-    return {"ruler_recall": string_match_all(answer, sample.references)}
 
 
 TASKS: Final = (
@@ -121,20 +118,13 @@ TASKS: Final = (
         _score_value,
         samples=100,
         max_new_tokens=_BUDGET,
+        version=2,
         optional=lambda length: (_file_at(length),),
     ),
     *(
-        Task(
-            _NAMES[name],
-            "helmet",
-            "Recall",
-            "ruler_recall",
-            partial(_needles, name=name),
-            _score_share,
-            samples=100,
-            max_new_tokens=budget,
-            files=(words.ESSAYS,) if niah.FORMS[name].haystack == "essay" else (),
-        )
-        for name, budget in _NEEDLE_BUDGETS.items()
+        replace(task, name=name, suite="helmet", category="Recall", version=2)
+        for name, needles in _NEEDLES.items()
+        for task in ruler.TASKS
+        if task.name == f"helmet_{needles}"
     ),
 )

@@ -12,7 +12,7 @@ from typing import Final
 from nextlong.evaluate.scores import ndcg, parsed_ranking
 from nextlong.evaluate.shapes import Query
 from nextlong.evaluate.task import Request, Sample, Task
-from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, rows_of
+from nextlong.evaluate.tasks.helmet.published import QUESTIONS, Row, drawn_examples, drawn_questions, fitted, rows_of
 
 _PASSAGES_AT: Final = {8192: 50, 16_384: 130, 32_768: 285, 65_536: 600, 131_072: 1000}
 _DEPTHS: Final = 3
@@ -46,9 +46,18 @@ def samples(request: Request) -> Iterator[Sample | None]:
             f"{_passages(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
             for demo in chosen
         )
-        prompt = _PROMPT.format(demos=demos, context=_passages(row, has_titles=has_titles), question=row["query"])
+        context = _passages(row, has_titles=has_titles)
+        fields = {"demos": demos, "question": row["query"]}
+        prompt = "".join(fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, **fields))
         judged = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
-        sample = Sample(prompt, (_ranking(row),), _BUDGET, _PREFIX, stop="\n", details={"judged": dict(judged)})
+        sample = Sample(
+            prompt,
+            (_ranking(row),),
+            _BUDGET,
+            _PREFIX,
+            stop="\n",
+            details={"judged": dict(judged), "group": str(row["qid"])},
+        )
         yield sample if request.fits(sample) else None
 
 
@@ -74,7 +83,11 @@ def _ranking(row: Row) -> str:
 def _score(answer: str, sample: Sample) -> dict[str, float]:
     judged = sample.details["judged"]
     assert isinstance(judged, dict)
-    return {"NDCG@10": ndcg(parsed_ranking(answer), {name: int(str(label)) for name, label in judged.items()}, at=10)}
+    return {
+        "NDCG@10": ndcg(
+            parsed_ranking(sample.completed(answer)), {name: int(str(label)) for name, label in judged.items()}, at=10
+        )
+    }
 
 
 TASKS: Final = (
@@ -87,6 +100,7 @@ TASKS: Final = (
         score=_score,
         samples=QUESTIONS * _DEPTHS,
         max_new_tokens=_BUDGET,
+        version=2,
         lengths=tuple(_PASSAGES_AT),
         files=(_path(10),),
         files_at={length: (_path(passages),) for length, passages in _PASSAGES_AT.items()},

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.scores import rouge_l_f1
 from nextlong.evaluate.shapes import Book, KeyPoints, Lawsuit
@@ -27,7 +28,7 @@ TASK_NAMES: Final = ("infbench_sum", "multi_lexsum")
 _BOOKS, _BOOK_POINTS = "infinitebench/longbook_sum_eng.jsonl", "helmet/infbench/longbook_sum_eng_keypoints.jsonl"
 _CASES, _CASES_TRAIN = "multi_lexsum/validation.jsonl", "multi_lexsum/train.jsonl"
 _CASE_POINTS: Final = "helmet/multi_lexsum/multi_lexsum_val.jsonl"
-_LEAST_CHARS: Final = 4 * 65_536  # HELMET: 65,536 tokens of Llama 2, which are about four characters
+_LEAST_TOKENS: Final = 65_536
 
 
 def _books(data: DataFiles, seed: int) -> Iterator[Json]:
@@ -43,9 +44,14 @@ def _books(data: DataFiles, seed: int) -> Iterator[Json]:
 def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
     examples = [row["summary/short"] for row in data.json_lines(_CASES_TRAIN, Lawsuit) if row["summary/short"]]
     rows = [row for row in data.json_lines(_CASES, Lawsuit) if row["summary/short"]]
-    rows = [row for row in rows if len("\n\n".join(row["sources"])) >= _LEAST_CHARS] or rows
+    long = [row for row in rows if len(longqa.llama2(data).encode("\n\n".join(row["sources"])).ids) >= _LEAST_TOKENS]
+    if not long:
+        raise EvaluateError(
+            f"multi_lexsum: no case of {data.path(_CASES)} has {_LEAST_TOKENS:,} tokens of Llama 2, and HELMET summarizes those "
+            "only; give the whole validation split"
+        )
     draw = random.Random(seed)
-    for row in shuffled(rows, seed=seed)[:QUESTIONS]:
+    for row in shuffled(long, seed=seed)[:QUESTIONS]:
         shown = "\n\n".join(f"Summary: {one}" for one in draw.sample(examples, min(SHOTS, len(examples))))
         demo = f"Example summaries:\n\n{shown}\n\nNow, write a summary of the following legal documents.\n"
         answers, context = [row["summary/short"]], "\n\n".join(row["sources"])

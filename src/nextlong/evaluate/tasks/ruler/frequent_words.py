@@ -33,13 +33,14 @@ _PREFIX: Final = " Answer: According to the coded text above, the three most fre
 
 
 def samples(request: Request) -> Iterator[Sample | None]:
-    """Yield the samples. The answer's 50 tokens are kept free, which NVIDIA's script does not do."""
+    """Yield the samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
     refuse_short(request, "fwe", least=1024)
     draw = random.Random(request.seed)
     make = partial(_prompt, seed=request.seed)
-    room, step = request.room - BUDGET, request.room // 32
-    vocabulary = _vocabulary(request, draw)
-    words = request.room // _LETTERS
+    room = request.room - BUDGET
+    step = room // 32
+    vocabulary = _vocabulary(room, draw, seed=request.seed)
+    words = room // _LETTERS
     while _tokens(request, make(words, vocabulary)) < room:
         words += step
     words -= step
@@ -48,20 +49,20 @@ def samples(request: Request) -> Iterator[Sample | None]:
 
 def _samples(request: Request, draw: random.Random, *, words: int, step: int, room: int) -> Iterator[Sample | None]:
     for _ in count():
-        vocabulary = _vocabulary(request, draw)
+        vocabulary = _vocabulary(room, draw, seed=request.seed)
         used = words
         while used > 0 and _tokens(request, prompt := _prompt(used, vocabulary, seed=request.seed)) > room:
             used -= step
         yield Sample(prompt, tuple(vocabulary[1:4]), BUDGET, _PREFIX) if used > 0 else None
 
 
-def _vocabulary(request: Request, draw: random.Random) -> list[str]:
-    size = request.room // _TOKENS_PER_WORD_OF_VOCABULARY
+def _vocabulary(room: int, draw: random.Random, *, seed: int) -> list[str]:
+    size = room // _TOKENS_PER_WORD_OF_VOCABULARY
     made = ["".join(draw.choices(string.ascii_lowercase, k=_LETTERS)) for _ in range(size)]
     while len(set(made)) < size:
         made.append("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
     vocabulary = sorted(set(made))
-    random.Random(request.seed).shuffle(vocabulary)
+    random.Random(seed).shuffle(vocabulary)
     vocabulary[0] = "..."  # the most frequent is noise
     return vocabulary
 
@@ -84,4 +85,6 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-TASKS: Final = (Task("fwe", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET),)
+TASKS: Final = (
+    Task("fwe", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET, version=2),
+)

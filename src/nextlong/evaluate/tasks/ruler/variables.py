@@ -29,9 +29,8 @@ _PROMPT: Final = (
     "Find all variables "
     "that are assigned the value {value} in the text above."
 )
-# The misspelling is the benchmark's.
 _PREFIX: Final = (
-    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assgined the "
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
     "value {value}, "
     "they are: "
 )
@@ -114,4 +113,6 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_all": string_match_all(answer, sample.references)}
 
 
-TASKS: Final = (Task("vt", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET),)
+TASKS: Final = (
+    Task("vt", "ruler", "RULER", "string_match_all", samples, _score, samples=500, max_new_tokens=BUDGET, version=2),
+)

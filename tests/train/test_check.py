@@ -1,0 +1,143 @@
+"""What would be wrong in silence is refused before the first step: leaks, other losses, missing weights and NaN."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nextlong import errors
+
+pytestmark = pytest.mark.heavy
+
+SIZES = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": 256}
+MAMBA = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
+
+
+def train(recipe, console):
+    from nextlong.train.start import train as start
+
+    return start(recipe, console)
+
+
+def checked(name, *, is_packed, **more):
+    """Return what the check says of a small model of an architecture."""
+    import torch
+    import transformers
+
+    from nextlong.train import attention, check, loss
+    from nextlong.train.recipe import TrainRecipe
+
+    config = getattr(transformers, f"{name}Config")(**SIZES, **more)
+    torch.manual_seed(0)
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
+    loss.install(made)
+    keys = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}, "training": {"precision": "fp32"}}
+    return check.check(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
+
+
+def test_a_llama_passes():
+    assert checked("Llama", is_packed=True).startswith("check: no leak between documents, loss ")
+
+
+def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed():
+    layers = {"layer_types": ["conv", "full_attention"]}
+    with pytest.raises(
+        errors.RecipeError, match=r"Lfm2ForCausalLM lets the documents .* see each other: .* data\.pack"
+    ):
+        checked("Lfm2", is_packed=True, **layers)
+    assert checked("Lfm2", is_packed=False, **layers).startswith("check: loss ")
+
+
+def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
+    from nextlong.train import loss
+
+    assert checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
+    monkeypatch.setattr(loss, "logit_scale", lambda _: 1.0)
+    with pytest.raises(errors.RecipeError, match="by the model's own forward pass, which scales"):
+        checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
+
+
+def test_an_auxiliary_loss_is_not_dropped_in_silence():
+    experts = {"num_local_experts": 4, "router_aux_loss_coef": 0.1}
+    assert checked("Mixtral", is_packed=True, **experts)
+    with pytest.raises(errors.RecipeError, match="adds an auxiliary loss .* output_router_logits to false"):
+        checked("Mixtral", is_packed=True, output_router_logits=True, **experts)
+
+
+def test_logits_that_are_bent_are_refused():
+    with pytest.raises(errors.RecipeError, match="Gemma2ForCausalLM bends its logits"):
+        checked("Gemma2", is_packed=False, head_dim=8, sliding_window=128)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        (
+            "Llama4Text",
+            {**SIZES, "vocab_size": 512, "intermediate_size_mlp": 64, "num_local_experts": 2, "head_dim": 8},
+            "no decoder apart from",
+        ),
+        ("Gemma3", {"text_config": SIZES}, "is a multimodal model"),
+    ],
+)
+def test_models_of_another_build_get_an_error(train_recipe, quiet, tmp_path, name, more, told):
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(**more)
+    config.save_pretrained(tmp_path / "model")
+    if name == "Llama4Text":
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    changes = {"model.scratch": None, "model.path": str(tmp_path / "model"), "model.rope_base": 1e6}
+    with pytest.raises(errors.NextlongError, match=told):
+        train(train_recipe(changes), quiet)
+
+
+def rewritten(folder, change):
+    """Change the weights of a folder."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(Path(folder) / "model.safetensors")
+    change(weights)
+    save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_missing_weights_are_refused(train_recipe, quiet, llama):
+    rewritten(llama, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(
+        errors.RecipeError, match=r"lacks 1 weights of LlamaForCausalLM, .*: model\.layers\.1\.mlp\.up_proj"
+    ):
+        train(train_recipe({"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}), quiet)
+
+
+def test_a_nan_in_the_weights_is_named(train_recipe, quiet, llama):
+    rewritten(llama, lambda weights: weights["model.norm.weight"].fill_(float("nan")))
+    with pytest.raises(errors.RecipeError, match=r"the weight model\.norm\.weight holds NaN or infinity"):
+        train(train_recipe({"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}), quiet)
+
+
+def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, monkeypatch):
+    from nextlong.train import loop
+
+    step = loop._gradients
+
+    def broken(engine, batches):
+        engine.model.model.norm.weight.data[0] = float("nan")
+        return step(engine, batches)
+
+    monkeypatch.setattr(loop, "_gradients", broken)
+    with pytest.raises(
+        errors.RunError, match=r"the loss of step 1 is nan, and the weight model\.norm\.weight is not finite"
+    ):
+        train(train_recipe(), quiet)
+
+
+def test_the_cache_of_the_saved_model_is_on(train_recipe, quiet):
+    final = train(train_recipe({"training.steps": 2, "training.warmup_steps": 0}), quiet)
+    assert json.loads((final / "config.json").read_text())["use_cache"] is True
