@@ -12,15 +12,18 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), 
 
 
 def test_readme_has_examples():
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["pipeline", "notebook"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["synthesize", "pipeline", "algorithms"])
 def test_example_runs(block, tmp_path):
+    if "to_datasets" in block:
+        pytest.importorskip("datasets")
+        pytest.importorskip("torch")
     (tmp_path / "example.py").write_text(block, encoding="utf-8")
     done = subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    if "nextlong.run" in block:
+    if "nextlong.run(" in block:
         assert re.fullmatch(r"(nextlong-[0-9a-f]{16} meta python-\S+ .*\n(.*\n)*?)+", done.stdout)
 
 

@@ -2,8 +2,11 @@
 
     import nextlong
 
-    recipe = nextlong.Recipe.load("my.yaml")
-    for sequence in nextlong.run(recipe).sequences():
+    run = nextlong.synthesize(texts, tokenizer="tokenizer.json", seq_len=32_768, num_sequences=100)
+    rows = run.to_datasets()
+
+    run = nextlong.run(nextlong.Recipe.load("my.yaml"))
+    for sequence in run.sequences():
         print(sequence.id, len(sequence.input_ids), sequence.spans[0])
 
 `chunk_text` and `compose` are the two algorithms on plain strings and lists, for a notebook.
@@ -11,7 +14,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nextlong.compose.compose import Composed, compose
 from nextlong.compose.fit import Dropped
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
 
     from nextlong.engine.progress import Reporter
     from nextlong.runs.opened import Run
+    from nextlong.runs.synthesize import synthesize
 
 __version__ = "0.1.0"
-__all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run"]
+__all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run", "synthesize"]
 
 
 def run(
@@ -49,3 +53,12 @@ def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it 
     from nextlong.runs.opened import Run
 
     return Run(run_dir)
+
+
+def __getattr__(name: str) -> Any:
+    """Load `synthesize`, and what it needs, when it is asked for: `import nextlong` stays quick."""
+    if name == "synthesize":
+        from nextlong.runs.synthesize import synthesize
+
+        return synthesize
+    raise AttributeError(f"module 'nextlong' has no attribute {name!r}")

@@ -69,6 +69,12 @@ class MinhashResult(Result):
     documents: int
 
 
+class SimilarPairsResult(Result):
+    """Pairs of documents that one task found to be similar."""
+
+    pairs: int
+
+
 class NearDuplicatesResult(Result):
     """Documents left out, and the clusters of nearly equal ones that they belong to.
 
@@ -186,7 +192,9 @@ class ListsResult(Result):
 class TuneResult(Result):
     """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
 
-    `spare` is a share of the `k` neighbours asked for; `recall_error` is the standard error of what was measured.
+    `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k and
+    `recall_error` its standard error, `recall_p5` the 5th percentile, `recall_worst` the least; `recall_nearest` is the mean recall
+    of the nearest `nearest` of the k, which the first negatives of a gap come from.
     """
 
     probes: int
@@ -194,6 +202,10 @@ class TuneResult(Result):
     recall: float
     recall_measured: float
     recall_error: float
+    recall_p5: float
+    recall_worst: float
+    recall_nearest: float
+    nearest: int
     sample: int
     k: int
 

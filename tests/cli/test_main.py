@@ -83,11 +83,31 @@ def test_the_commands_are_listed(capsys):
 
 def test_init_says_what_to_mend_before_a_run(call, tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one text of words"}\n' * 9)[:-12])
-    _, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
+    code, out, err = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
+    assert code == 2
     assert "a.jsonl.gz cannot be read: " in out
-    assert out.endswith(
-        f"wrote {tmp_path}/my.yaml; mend what cannot be read first, then: nextlong run {tmp_path}/my.yaml\n"
+    assert f"wrote {tmp_path}/my.yaml, but `nextlong run` will refuse it: mend what cannot be read" in " ".join(
+        err.split()
     )
+    assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(tmp_path / "a.jsonl.gz")
+
+
+def test_init_passes_over_a_bad_line_and_refuses_more_than_a_run_takes(call, tmp_path):
+    lines = [f'{{"uid": {n}, "body": "one text of words, number {n}"}}' for n in range(400)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:3], "{broken", *lines[3:]]))
+    code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl", "--tokenizer", "400")
+    assert code == 0
+    assert "text from 'body', ids from 'uid'" in out
+    assert "1 record of those read cannot be used (0.2%)" in " ".join(out.split())
+    (tmp_path / "b.jsonl").write_text("\n".join([*lines, *["{broken"] * 20]))
+    assert call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0] == 2
+
+
+def test_init_lists_the_columns_where_none_looks_like_text(call, tmp_path):
+    (tmp_path / "a.csv").write_text("ref,score\nA1,0.5\nA2,0.25\n")
+    code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.csv")
+    assert code == 2
+    assert "columns are ref (A1), score (0.5)" in out
 
 
 def test_init_refuses_a_tokenizer_that_is_not_there(call, tmp_path):

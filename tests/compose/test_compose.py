@@ -177,6 +177,16 @@ def test_random_positions_belong_to_seed_and_sequence(drafted, tmp_path):
     assert block(drafted, tmp_path / "again", position="random", seed=3, take=1)[1][0]["chunk_id"] == runs[3]
 
 
+def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
+    drafts = [
+        [[f"a{key}"], [key], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0] * 4], [[]]]
+        for key in range(12)
+    ]
+    drafted["drafts"] = write(tmp_path / "equal.arrow", schemas.DRAFTS, *drafts)
+    _, rows = block(drafted, tmp_path / "out", position="random", take=12)
+    assert len({tuple(row["chunk_id"]) for row in rows}) > 1
+
+
 def test_a_joint_closes_the_gap_that_decontaminating_left_in_a_document(drafted, tmp_path):
     # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.corpus import select as select_module
 from nextlong.corpus.select import select_documents
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
@@ -122,6 +123,13 @@ def test_cap_on_characters_is_never_exceeded_and_stops_at_the_first_that_does_no
     order = sorted(range(50), key=lambda n: key(n * 977))
     expected = [n for n, total in zip(order, accumulate(n + 1 for n in order), strict=True) if total <= 300]
     assert sorted(row for _, row in kept) == sorted(expected)
+
+
+def test_a_cap_that_documents_of_one_bin_reach_exactly_keeps_the_last_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(select_module, "_BIN_BITS", 1)
+    rows = [(n * 977, 10) for n in range(50)]
+    _, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_chars=100)])
+    assert {row for _, row in kept} == set(sorted(range(50), key=lambda n: key(n * 977))[:10])
 
 
 def test_cap_on_characters_below_every_document_keeps_one(tmp_path):

@@ -64,3 +64,14 @@ def test_a_shard_without_chunks(tmp_path, of):
     counts = documents.average_shard(tmp_path / "out", **shard, of=of)
     assert counts == DocumentVectorsResult(documents=0, chunks=0, dimensions=4)
     assert read(tmp_path / "out").shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "rest", "falls_back"), [(2, 1e-3, True), (2, 4e-3, False), (200, 0.1, True), (200, 0.4, False)]
+)
+def test_chunks_that_nearly_cancel_out_have_no_mean(count, rest, falls_back):
+    # What half precision leaves of a sum of opposite vectors points anywhere.
+    rows = np.array([[0.0, 1.0], [0.0, -1.0]] * (count // 2), np.float32)
+    rows[0, 0] = rest
+    (mean,) = documents.average(rows, np.array([0]))
+    np.testing.assert_allclose(mean, rows[0] if falls_back else [1, 0], atol=1e-6)

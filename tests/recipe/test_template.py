@@ -29,12 +29,12 @@ def keys_of(model):
 
 
 def test_the_starter_loads_back_equal(tmp_path):
-    recipe = starter(tmp_path / "my.yaml")
+    recipe = starter(tmp_path / "my.yaml").recipe
     assert reload(tmp_path, commented(recipe, heading="A recipe.")) == recipe
 
 
 def test_every_key_is_there_with_a_comment(tmp_path):
-    recipe = starter(tmp_path / "my.yaml")
+    recipe = starter(tmp_path / "my.yaml").recipe
     lines = [line for line in commented(recipe, heading="A\n\nheading").splitlines() if line]
     assert lines[:3] == ["# A", "#", "# heading"]
     keys = [line.lstrip(" -").partition(":")[0] for line in lines[3:]]
@@ -49,7 +49,7 @@ def test_every_key_is_there_with_a_comment(tmp_path):
     "joint", ["", "\n", 'a"\n', "# x", "'", "---", "\u2028é\n", "\x00\x7f", "null", "1", " ", ": "]
 )
 def test_odd_joints_come_back(tmp_path, joint):
-    recipe = starter(tmp_path / "my.yaml")
+    recipe = starter(tmp_path / "my.yaml").recipe
     recipe = recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"joint": joint})})
     assert reload(tmp_path, commented(recipe, heading="")) == recipe
 
@@ -81,7 +81,7 @@ def test_a_preset_that_is_none():
 
 
 def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
-    recipe = starter(tmp_path / "my.yaml")
+    recipe = starter(tmp_path / "my.yaml").recipe
     text = short(recipe, heading="A recipe.")
     assert 20 < len(text.splitlines()) <= 45
     assert all("  # " in line for line in text.splitlines()[1:] if line and not line.endswith(":"))
@@ -104,13 +104,13 @@ def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
     ],
 )
 def test_a_short_recipe_leaves_out_only_defaults(tmp_path, override):
-    plain = starter(tmp_path / "my.yaml").as_data()
+    plain = starter(tmp_path / "my.yaml").recipe.as_data()
     recipe = Recipe.from_dict(plain, overrides=[override])
     assert reload(tmp_path, short(recipe, heading="")) == recipe
 
 
 def test_what_keys_mean_stands_beside_the_first_source(tmp_path):
-    plain = starter(tmp_path / "my.yaml").as_data()
+    plain = starter(tmp_path / "my.yaml").recipe.as_data()
     plain["ingest"]["sources"] = [{"path": path, "name": f"n {path}", "text": "  # b"} for path in ("x", "y # z")]
     recipe = Recipe.from_dict(plain)
     text = short(recipe, heading="")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nextlong import schemas
 from nextlong.results import MetaDocumentsResult
 from nextlong.schemas import META_DOCUMENTS
-from nextlong.search.draw import chunk_ids_of, draw_meta_documents
+from nextlong.search.draw import chunk_ids_of, draw_meta_documents, list_documents
 
 
 def write_shard(folder, number, chunks_per_document, hashes, chars=10):
@@ -85,3 +85,15 @@ def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
     counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
     assert counts.documents == 3
     assert sorted(metas["content_hash"].tolist()) == [11, 13]
+
+
+def test_another_seed_starts_sequences_with_other_documents(tmp_path):
+    chunks, hashes = write_shard(tmp_path, 0, *zip(*DOCUMENTS, strict=True))
+    queries, keys = [], []
+    for number, seed in enumerate((0, 1, 1)):
+        out = tmp_path / f"out{number}"
+        list_documents(out, chunks=[chunks], hashes=[hashes], seeds=10, seed=seed)
+        queries.append(np.load(f"{out}.queries.npy").tolist())
+        keys.append(np.load(f"{out}.docs.npy")["key"].tolist())
+    assert queries[0] != queries[1] == queries[2]
+    assert keys[0] != keys[1] == keys[2]

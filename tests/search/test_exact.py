@@ -54,3 +54,14 @@ def test_opposite_vectors_are_candidates_too(tmp_path):
     paths = save_shards(tmp_path, np.array([[1], [-1]], np.float16))
     found, scores = found_by(paths, np.ones((1, 1)), k=2, exclude=[[0, 1]])
     assert (found[0].tolist(), scores[0].tolist()) == ([1], [-1.0])
+
+
+def test_a_tie_in_truth_is_none_that_rounding_decides(tmp_path):
+    # The same 512 numbers in 200 orders have the same sum; added up in float32 they differ in their last bits.
+    draw = np.random.default_rng(1)
+    row = draw.standard_normal(512)
+    rows = np.array([draw.permutation(row / np.linalg.norm(row)) for _ in range(200)]).astype(np.float16)
+    query = np.full((1, 512), 512**-0.5, np.float32)
+    assert len(np.unique(query @ rows.astype(np.float32).T)) > 5
+    found, _ = found_by(save_shards(tmp_path, rows), query, k=5, exclude=[[0, 0]])
+    assert found[0].tolist() == [0, 1, 2, 3, 4]

@@ -21,6 +21,13 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     assert counts.recall == target
     assert counts.recall_measured >= target
     assert counts.probes < 64 or target == 0.99
+    assert (
+        counts.recall_worst
+        <= counts.recall_p5
+        <= counts.recall_measured
+        <= counts.recall_nearest
+        == pytest.approx(counts.recall_measured)
+    )  # k is below 100: the nearest are all
     tuned = tune.replace(files, probes=counts.probes, spare=counts.spare)
     others = np.random.default_rng(5).choice(8000, 300, replace=False)
     queries = rows[others].astype(np.float32)

@@ -140,3 +140,26 @@ def test_another_version_is_named(monkeypatch):
     monkeypatch.setattr(torchtitan.config, "TrainingConfig", SimpleNamespace(__dataclass_fields__=fields))
     with pytest.raises(RecipeError, match="is not supported"):  # main's fields without main's loaders
         versions.interface()
+
+
+def test_more_devices_than_there_are(tmp_path, monkeypatch):
+    import torch
+    from rich.console import Console
+    from transformers import AutoModelForCausalLM
+
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan.launch import train
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    AutoModelForCausalLM.from_config(llama_config()).save_pretrained(tmp_path / "llama")
+    plain = {"out": str(tmp_path / "out"), "data": {"runs": ["run"]}, "model": {"path": str(tmp_path / "llama")}}
+    recipe = TrainRecipe.from_dict({**plain, "hardware": {"count": 16}})
+    with pytest.raises(
+        RecipeError, match="hardware.count=16 devices, and this machine has 0; .* --nnodes 2 --nproc-per-node 8"
+    ):
+        train(recipe, Console(quiet=True))
+    assert not list((tmp_path / "out").glob("*.yaml"))
+    (tmp_path / "llama" / "model.safetensors").unlink()
+    with pytest.raises(RecipeError, match=r"holds no \.safetensors"):
+        train(recipe, Console(quiet=True))

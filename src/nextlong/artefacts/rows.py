@@ -118,3 +118,18 @@ class Rows:
             path = self._sources[run].sequences[part]
             reader = self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(path)))
         return reader
+
+
+def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one.
+
+    What stands between two documents, such as a separator, belongs to the one before.
+    """
+    whole = spans[spans["role"] == schemas.DOCUMENT]
+    begins = (np.diff(whole["group"]) != 0) & (
+        np.diff(whole["sequence"]) == 0
+    )  # a sequence may begin with a special token
+    ends = np.cumsum(lengths)
+    starts = np.union1d(ends - lengths, whole["first"][1:][begins])
+    original: NDArray[np.int64] = np.diff(starts, append=ends[-1])
+    return original

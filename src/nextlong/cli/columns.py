@@ -8,9 +8,10 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nextlong.inputs.conversation import as_text
 from nextlong.inputs.files import COMPRESSIONS, InputFile
 from nextlong.inputs.formats import format_of
 from nextlong.inputs.head import UNREADABLE, read_columns
@@ -26,8 +27,11 @@ _TEXTS: Final = (
     "maintext", "story", "passage", "transcript", "code", "abstract",
 )  # fmt: skip
 _IDS: Final = (
-    "id", "doc_id", "docid", "document_id", "_id", "uuid", "guid", "warc-record-id", "record_id", "blob_id", "url", "uri",
+    "id", "doc_id", "docid", "document_id", "_id", "uid", "doc_uid", "uuid", "guid", "warc-record-id", "record_id", "blob_id",
+    "key", "url", "uri",
 )  # fmt: skip
+_CONVERSATIONS: Final = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog", "chat")
+_EXAMPLE_CHARS: Final = 40
 _LEAST_MEAN_CHARS: Final = 40  # of a column of an unknown name that may be the text
 
 
@@ -40,6 +44,7 @@ class Look:
     problem: str = ""  # why it cannot be read
     text: str | None = None
     id: str | None = None
+    examples: Mapping[str, str] = field(default_factory=dict)  # of each column, how a value begins
     repeating: tuple[str, Any] | None = None  # a column that is called as ids are, and a value that stands there twice
 
     @property
@@ -71,17 +76,33 @@ def _look_at(file: InputFile, source: Source) -> Look:
         return Look(file, has_columns=False)
     if not columns:
         return Look(file, problem="it holds no records")
-    return Look(file, text=text_column(columns), id=id_column(columns), repeating=_repeating(columns))
+    return Look(
+        file,
+        text=text_column(columns),
+        id=id_column(columns),
+        examples={name: _example(values) for name, values in columns.items()},
+        repeating=_repeating(columns),
+    )
+
+
+def _example(values: Sequence[Any]) -> str:
+    text = " ".join(str(values[0]).split()) if values else "null"
+    return text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …"
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column that is called as texts are, else the one with the longest strings."""
+    """Return the column that is called as texts are, else one of conversations, else the one with the longest strings."""
     strings = {
         name: values for name, values in columns.items() if values and all(isinstance(value, str) for value in values)
     }
     named = _named(strings, _TEXTS)
     if named is not None:
         return named
+    conversations = {
+        name: values for name, values in columns.items() if values and all(as_text(value) for value in values)
+    }
+    if conversations:
+        return _named(conversations, _CONVERSATIONS) or next(iter(conversations))
     lengths = {name: sum(map(len, values)) / len(values) for name, values in strings.items()}
     longest = max(lengths, key=lambda name: lengths[name], default=None)
     return longest if longest is not None and lengths[longest] >= _LEAST_MEAN_CHARS else None

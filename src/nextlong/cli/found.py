@@ -30,8 +30,13 @@ def of_source(source: Source) -> Iterator[str]:
     elif all(look.problem for look in tables):
         yield f"{source.label}: text from {source.text!r} is a guess, for no file could be read"
     else:
-        guess = "" if any(look.text for look in tables) else " is a guess, for no column looks like one of texts"
+        is_known = any(look.text for look in tables)
+        guess = "" if is_known else " is a guess, for no column looks like one of texts"
         yield f"{source.label}: text from {source.text!r}{guess}, {_ids(source, tables)}"
+        examples = next((look.examples for look in tables if look.examples), {})
+        has_ids = "id" in source.model_fields_set or any(look.repeating for look in tables)
+        if not is_known or (len(examples) > 1 and not has_ids):
+            yield f"{source.label}: columns are {', '.join(f'{name} ({value})' for name, value in examples.items())}"
     if tables and len(tables) < len(looks):
         yield f"{source.label}: {_names(look for look in looks if not look.has_columns)}: each file, or page, is a document"
     for problem in _problems(looks):

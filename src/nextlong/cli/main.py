@@ -187,10 +187,12 @@ def _init(asked: argparse.Namespace) -> None:
 
     starter.check_name(asked.recipe, is_forced=asked.force)
     recipe: Recipe | None = None
+    started: starter.Started | None = None
     if asked.preset is None:
         commands = f"`nextlong plan {asked.recipe}` says what it will take, `nextlong run {asked.recipe}` does it."
         heading = f"A recipe of nextlong. {commands}\nA path that is not absolute counts from the folder that these are called in."
-        recipe = starter.starter(asked.recipe, asked.sources, tokenizer=asked.tokenizer)
+        started = starter.starter(asked.recipe, asked.sources, tokenizer=asked.tokenizer)
+        recipe = started.recipe
         if asked.full:
             text = template.commented(recipe, heading=heading)
         else:
@@ -206,18 +208,22 @@ def _init(asked: argparse.Namespace) -> None:
     write(asked.recipe, text)
     written = Recipe.load(asked.recipe) if recipe is None else recipe
     has_documents = recipe is None or bool(starter.finds(asked.recipe, asked.sources))
-    notes = [] if recipe is None else list(starter.notes(asked.recipe, recipe, asked.sources))
+    notes = [] if started is None else list(starter.notes(asked.recipe, started, asked.sources))
+    is_readable = not has_documents or started is None or starter.is_readable(started)
     if asked.json:
         print_json(starter.as_json(asked.recipe, written, has_documents=has_documents, notes=notes))
-        return
-    for note in notes:
-        tables.say(note, Console())
+    else:
+        for note in notes:
+            tables.say(note, Console())
+    if not is_readable:
+        raise NextlongError(
+            f"wrote {asked.recipe}, but `nextlong run` will refuse it: mend what cannot be read, or name the column of texts"
+        )
     look = "look at ingest.sources and tokenizer"
     if not has_documents:
         look = "found no documents beside it: put the path of yours into ingest.sources"
-    elif recipe is not None and not starter.is_readable(recipe):
-        look = "mend what cannot be read first"
-    tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
+    if not asked.json:
+        tables.say(f"wrote {asked.recipe}; {look}, then: nextlong run {asked.recipe}", Console())
 
 
 def _run(asked: argparse.Namespace) -> None:

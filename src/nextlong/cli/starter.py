@@ -12,15 +12,18 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from nextlong.cli import found
 from nextlong.cli.columns import LOOKED_AT, Look, look_into
+from nextlong.cli.propose import Proposal, propose
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.inputs.listing import list_files
 from nextlong.inputs.walk import reaches
 from nextlong.plain_data import Json
 from nextlong.recipe import Recipe, Source
 from nextlong.recipe.lengths import read_length
+from nextlong.tokens.ends import Ends, find_ends_of
 from nextlong.tokens.tokenizer import check_there
 
 _DATA_SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
@@ -33,7 +36,14 @@ _VOCABULARY = 32_000
 _SEPARATE_FILES = LOOKED_AT  # each a source of its own, for weights, caps and statistics; more are parts of one
 
 
-def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> Recipe:
+class Started(NamedTuple):
+    """A first recipe, and what its files proposed, None if they could not be read."""
+
+    recipe: Recipe
+    proposed: Proposal | None
+
+
+def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> Started:
     """Return a recipe for `sources`, or else for what lies beside `recipe_path`, or else with a place to put files.
 
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside.
@@ -43,20 +53,25 @@ def starter(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | 
     folder = Path(_absolute(recipe_path)).parent
     found = [path for path in _gathered(finds(recipe_path, sources)) for path in _apart(path)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
-    recipe = Recipe.from_dict(
-        {
-            "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
-            "ingest": {
-                "sources": [
-                    {"path": path, "name": name} | _columns(path)
-                    for path, name in zip(paths, _names(paths), strict=True)
-                ]
-            },
-            "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
-        }
-    )
+    plain: Json = {
+        "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
+        "ingest": {
+            "sources": [
+                {"path": path, "name": name} | _columns(path) for path, name in zip(paths, _names(paths), strict=True)
+            ]
+        },
+        "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
+    }
+    recipe = Recipe.from_dict(plain)
     check_there(recipe.tokenizer)
-    return recipe
+    ends = find_ends_of(recipe.tokenizer) or Ends()
+    plain["tokenizer"] |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
+    proposed = propose(Recipe.from_dict(plain)) if found else None
+    if proposed is not None:
+        if proposed.max_chars != recipe.chunk.max_chars:
+            plain["chunk"] = {"max_chars": proposed.max_chars}
+        plain["compose"] = {"target_tokens": proposed.target_tokens, "sequences": proposed.sequences}
+    return Started(Recipe.from_dict(plain), proposed)
 
 
 def check_name(path: Path, *, is_forced: bool) -> None:
@@ -71,14 +86,18 @@ def check_name(path: Path, *, is_forced: bool) -> None:
         raise RecipeError(f"{path} is no recipe, so it is not overwritten; choose another name")
 
 
-def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator[str]:
+def notes(recipe_path: Path, started: Started, sources: Sequence[str]) -> Iterator[str]:
     """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are left out."""
+    recipe, proposed = started
     taken = finds(recipe_path, sources)
     for source in recipe.ingest.sources if taken else ():
         yield from found.of_source(source)
     for path in map(Path, taken):
         if left_out := found.unread(path):
             yield f"{path}: left out, for their names tell no known format: {found.listed(left_out)}"
+    yield from _of_tokenizer(recipe)
+    if proposed is not None:
+        yield proposed.in_words
     folder = Path(_absolute(recipe_path)).parent
     for place in (folder, folder / "data") if not sources else ():
         if left_out := found.left_beside(place, [*taken, str(recipe.tokenizer.source)]):
@@ -86,9 +105,32 @@ def notes(recipe_path: Path, recipe: Recipe, sources: Sequence[str]) -> Iterator
             yield f"{place}: left out, for they may be no documents: {told}; to take them, name them behind the recipe"
 
 
-def is_readable(recipe: Recipe) -> bool:
-    """Say whether nothing is wrong with those files of a new recipe that were looked at."""
-    return not any(look.problem for source in recipe.ingest.sources for look in _looks(source.path))
+def is_readable(started: Started) -> bool:
+    """Say whether a run will read the files that were looked at: none is damaged, each table has a text, few rows are rejects."""
+    recipe, proposed = started
+    if proposed is not None and proposed.reject_share > recipe.ingest.max_reject_share:
+        return False
+    for source in recipe.ingest.sources:
+        tables = [look for look in _looks(source.path) if look.has_columns]
+        if any(look.problem for look in _looks(source.path)) or (tables and not any(look.text for look in tables)):
+            return False
+    return True
+
+
+def _of_tokenizer(recipe: Recipe) -> Iterator[str]:
+    if recipe.tokenizer.source is None:
+        return
+    ends = find_ends_of(recipe.tokenizer)
+    if ends is None:
+        source = recipe.tokenizer.source
+        yield f"tokenizer: {source} was not read, so which token ends a text is not known; name it as tokenizer.eos"
+        return
+    if ends.eos is None:
+        yield "tokenizer: no special token ends a text, so a model will not learn where one ends; name one as tokenizer.eos"
+    else:
+        yield f"tokenizer: {ends.eos} ends each sequence (known by {ends.eos_said_by})"
+    if ends.bos is not None:
+        yield f"tokenizer: {ends.bos} begins each sequence (known by {ends.bos_said_by})"
 
 
 def as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str] = ()) -> Json:
@@ -151,12 +193,24 @@ def _tokenizer(asked: str | None, beside: Path) -> dict[str, str | int]:
 def finds(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
     """Return the absolute paths of `sources`, or else of the documents beside `recipe_path`."""
     folder = Path(_absolute(recipe_path)).parent
-    return [_checked(source) for source in sources] or [
+    if sources:
+        return [_checked(source) for source in sources]
+    beside = [
         str(path)
         for place in (folder, folder / "data")
         for suffix in _DATA_SUFFIXES
         for path in sorted(place.glob(f"*{suffix}"))
     ]
+    below = [path for path in sorted(folder.glob("*")) if path.name != "data" and _holds_data(path, "*")]
+    below += [path for path in sorted((folder / "data").glob("*")) if _holds_data(path, "**/*")]
+    return beside + [str(path) for path in below]
+
+
+def _holds_data(folder: Path, pattern: str) -> bool:
+    """Say whether files of documents lie in a folder that is not hidden."""
+    if not folder.is_dir() or folder.name.startswith("."):
+        return False
+    return any(next(folder.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES)
 
 
 def _outside(folder: Path, sources: Sequence[str]) -> Path:

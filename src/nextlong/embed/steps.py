@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.embed.base import kind_of
@@ -100,9 +101,8 @@ def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step)
         def join(tasks: Sequence[int]) -> Join:
             return Join(tasks, lambda made: partial(join_slices, tasks=tasks, slices=made, dimensions=dimensions), True)
 
-        return Work(
-            each, [join(tasks) for tasks in of_shard], threads=execution.threads, needs_gpu=execution.device == "cuda"
-        )
+        gpu: Literal["needed", "as declared"] = "needed" if execution.device == "cuda" else "as declared"
+        return Work(each, [join(tasks) for tasks in of_shard], threads=execution.threads, gpu=gpu)
 
     # A shard is many slices.
     estimate = replace(_vectors(rate=kind.rate), tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -45,13 +45,13 @@ class Join:
 class Work:
     """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one.
 
-    Tasks that are known to need a GPU say so: a cluster that has none at the moment is waited for.
+    `gpu` says what only the inputs tell: the tasks cannot use one, or need one, so that a cluster that has none is waited for.
     """
 
     tasks: Sequence[Task]
     joins: Sequence[Join] = ()
     threads: int = 1
-    needs_gpu: bool = False
+    gpu: Literal["as declared", "unused", "needed"] = "as declared"
 
     def __len__(self) -> int:
         return len(self.tasks) + len(self.joins)
@@ -104,7 +104,9 @@ class Step:
     def needs(self, work: Work, capacity: Capacity) -> Resources:
         """Return what each of the tasks needs of what the executor has."""
         needs = self.resources(capacity)
-        if work.needs_gpu and capacity.grows:
+        if work.gpu == "unused":
+            needs = replace(needs, gpus=0)
+        if work.gpu == "needed" and capacity.grows:
             needs = replace(needs, gpus=max(1, needs.gpus))
         if work.threads == 1:
             return needs

@@ -79,12 +79,11 @@ def _decoded(raw: bytes | None) -> str | bytes | None:
 
 
 def parquet_text_bytes(metadata: Any, column: str) -> int:
-    """Return the uncompressed bytes of one column, from the footer; 0 if there is no such column."""
+    """Return the uncompressed bytes of one column, or of what a nested one holds, from the footer; 0 if there is no such column."""
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    if column not in paths:
-        return 0
-    index = paths.index(column)
-    return sum(metadata.row_group(g).column(index).total_uncompressed_size for g in range(metadata.num_row_groups))
+    indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    return sum(group.column(index).total_uncompressed_size for group in groups for index in indexes)
 
 
 class _Absent:

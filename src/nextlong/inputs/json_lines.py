@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import ABSENT, lookup
+from nextlong.inputs.conversation import as_text
 from nextlong.inputs.file_format import FileFormat, Items, Stretch
 from nextlong.inputs.files import InputFile, Part, check_unchanged, compression_of, read_head
 from nextlong.inputs.record import BOM, Record, Reject, RejectKind, explained, refuse_column, source_id
@@ -81,7 +82,7 @@ def read(stream: Any, part: Part, source: Source, max_document_chars: int, wante
                 _refuse_array(file, line)
             yield Reject(file.name, number, *problem)
             continue
-        text = lookup(value, source.text)
+        text = _text_of(value, source)
         if text is ABSENT:
             without_column += 1
             keys = keys or _key_names(value)
@@ -175,6 +176,13 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         )
 
 
+def _text_of(value: Any, source: Source) -> Any:
+    """Return what the text column holds, a conversation as its text, or ABSENT."""
+    found = lookup(value, source.text)
+    text = as_text(found)
+    return found if text is None else text
+
+
 def _key_names(record: Json) -> list[str]:
     nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value]
     return [*record, *nested]
@@ -187,13 +195,25 @@ def _why_no_text(value: Any) -> RejectKind:
 
 
 def head(stream: Any, file: InputFile) -> Iterator[Json]:
-    """Yield the first objects. Raises CorpusError for a file that is one array."""
+    """Yield the first objects; a line that is none costs itself.
+
+    Raises CorpusError for a file that is one array, ValueError if no line is an object.
+    """
+    problem: ValueError | None = None
+    has_objects = False
     for number, line in enumerate(_first_lines(stream)):
         if number == 0:
             _refuse_array(file, line)
-        value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+        try:
+            value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+        except orjson.JSONDecodeError as error:
+            problem = problem or error
+            continue
         if isinstance(value, dict):
+            has_objects = True
             yield value
+    if problem and not has_objects:
+        raise problem
 
 
 def _first_lines(stream: Any) -> Iterator[bytes]:
@@ -216,7 +236,7 @@ def text_bytes(file: InputFile, source: Source, head_bytes: int) -> tuple[int, i
 
 def _line_text_bytes(line: bytes, source: Source) -> int:
     try:
-        text = lookup(orjson.loads(line), source.text)
+        text = _text_of(orjson.loads(line), source)
     except orjson.JSONDecodeError:
         return 0
     return len(text.encode()) if isinstance(text, str) else 0

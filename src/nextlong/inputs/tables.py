@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.inputs.columns import column_at, is_string, resolve, strings
+from nextlong.inputs.conversation import as_text, is_conversation
 from nextlong.inputs.files import InputFile
 from nextlong.inputs.record import Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
@@ -29,7 +30,7 @@ def read_batches(
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
-            texts = strings(column_at(rows, text_path))
+            texts = _texts(column_at(rows, text_path))
             ids = column_at(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
             columns = [column_at(rows, path).to_pylist() for path in others]
             values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
@@ -37,8 +38,17 @@ def read_batches(
                 line += 1
                 if isinstance(text, str):
                     yield Record(text, source_id(own_id, file.name, line), line, row_values)
+                elif isinstance(text, bytes):
+                    yield Reject(file.name, line, RejectKind.INVALID_UTF8)
                 else:
-                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.INVALID_UTF8)
+                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
+
+
+def _texts(column: Any) -> list[Any]:
+    """Return the text of each row; of one that has none None, bytes that are not UTF-8, or a list that is no conversation."""
+    if not is_conversation(column.type):
+        return strings(column)
+    return [turns if (text := as_text(turns)) is None else text for turns in column.to_pylist()]
 
 
 def resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequence[str]) -> list[Path]:
@@ -46,9 +56,9 @@ def resolve_columns(schema: Any, file: InputFile, source: Source, wanted: Sequen
     text_path, text_type = resolve(schema, source.text)
     if text_type is None:
         refuse_column(file, source.text, _known(schema))
-    if not is_string(text_type):
+    if not is_string(text_type) and not is_conversation(text_type):
         raise CorpusError(
-            f"{file.path}: column {source.text!r} holds {text_type}, not strings; name a column of strings as text"
+            f"{file.path}: column {source.text!r} holds {text_type}, not strings or conversations; name another as text"
         )
     id_path, id_type = resolve(schema, source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)

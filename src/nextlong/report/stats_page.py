@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nextlong.plural import counted
 from nextlong.report import tables
+from nextlong.runs.exposure import Exposure
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
@@ -35,6 +36,7 @@ def show(stats: Stats, console: Console) -> None:
         ("Leaks, which must be 0", _leaks(stats)),
         ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),
         ("Attention work of the busiest of 2, 4 and 8 devices that share a row, 1 is even", _attention_work(stats)),
+        *((f"Effective left context, attention: {one.mask}", _exposure(one)) for one in stats.exposure),
         ("Tokens by role", _shares(stats.tokens_by_role, stats.tokens)),
         ("Look before you train", [(warned.name, warned.message) for warned in stats.warnings]),
     ):
@@ -129,6 +131,12 @@ def _attention_work(stats: Stats) -> Rows:
         )
         for mask in masks
     ]
+
+
+def _exposure(exposure: Exposure) -> Rows:
+    """Return the share of predicted tokens by the tokens that they see before them."""
+    rows = [(f"{one.least:,.0f}–{one.most:,.0f}", f"{one.count / exposure.targets:.1%}") for one in exposure.histogram]
+    return [("mean", f"{exposure.mean:,.0f} tokens"), *rows]
 
 
 def _left_out(stats: Stats) -> Rows:

@@ -9,6 +9,7 @@ Transformer Engine do). For one document a row that is even; documents of a row 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,10 +52,10 @@ class Counting:
         self._waiting: list[NDArray[np.int64]] = []  # document lengths of the sequences of a row that is not full
         self._found: dict[tuple[str, int], list[float]] = {}
 
-    def add(self, block: Block) -> None:
-        """Count a block of sequences."""
-        for first, last in zip(*_bounds(block.sequence), strict=True):
-            self._waiting.append(_documents(block, first, last))
+    def add(self, sequences: Sequence[NDArray[np.int64]]) -> None:
+        """Count sequences, each given by the lengths of its documents."""
+        for lengths in sequences:
+            self._waiting.append(lengths)
             if len(self._waiting) == self._per_row:
                 self._add_row()
 
@@ -75,6 +76,11 @@ class Counting:
             for ranks in RANKS:
                 self._found.setdefault((mask, ranks), []).append(imbalance(lengths, ranks=ranks))
         self._waiting = []
+
+
+def documents(block: Block) -> list[NDArray[np.int64]]:
+    """Return the lengths of the documents of each sequence of a block."""
+    return [_documents(block, first, last) for first, last in zip(*_bounds(block.sequence), strict=True)]
 
 
 def _bounds(sequence: NDArray[np.int64]) -> tuple[list[int], list[int]]:

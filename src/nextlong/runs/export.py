@@ -121,11 +121,11 @@ def export(
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
-        for step in [run.steps[step.name] for run in opened for step in export_steps.read_steps(run.steps)]:
-            store.check_files(step.folder, step.manifest)  # a run that was copied is opened without a look into it
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
+        for run in opened:
+            export_steps.check_read(run.steps, run.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe, first.steps)
         others = tuple(export_steps.Other(run.recipe, run.steps) for run in opened[1:])
         steps = export_steps.export_steps(

@@ -37,6 +37,7 @@ from nextlong.recipe import Recipe
 from nextlong.runs import data_folder, notebook
 
 if TYPE_CHECKING:
+    import datasets
     from tokenizers import Tokenizer
 
 
@@ -165,6 +166,19 @@ class Run:
             more = "" if split == "train" else " --set export.validation=0.01"
             raise RunError(f"{self} holds no {step} files; say nextlong export {self} --to {name}{more}")
         return self.steps[step].files(format_of(name).suffixes)
+
+    def to_datasets(self) -> datasets.Dataset:
+        """Return the rows as a `datasets.Dataset`, mapped from the files; `.with_format("torch")` gives tensors.
+
+        Raises RunError if the run exported neither arrow nor parquet, or the package is missing.
+        """
+        try:
+            import datasets
+        except ImportError:
+            raise RunError("to_datasets needs the package datasets (pip install datasets)") from None
+        if "arrow" in self.steps:
+            return datasets.load_from_disk(str(self.exported("arrow")[0].parent))
+        return datasets.Dataset.from_parquet([str(path) for path in self.exported("parquet")])
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -27,10 +27,11 @@ from nextlong.methods.base import method_of
 from nextlong.plain_data import Json
 from nextlong.recipe.negatives import NEGATIVES
 from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
-from nextlong.runs import attention_work, spans
+from nextlong.runs import attention_work, exposure, spans
 from nextlong.runs.attention_work import RankWork
 from nextlong.runs.costs import StepCost, step_costs
 from nextlong.runs.cut_off import CutOff, measure_cut_off
+from nextlong.runs.exposure import Exposure
 from nextlong.runs.lengths import document_chars
 from nextlong.runs.negatives import NearIdentical, Negatives
 from nextlong.runs.opened import Run
@@ -162,6 +163,7 @@ class Stats:
     document_chars: Spread | None
     document_chars_histogram: tuple[Bin, ...]
     attention_work: tuple[RankWork, ...]  # by mask and devices that share a row
+    exposure: tuple[Exposure, ...]  # effective left context, by mask
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
@@ -192,6 +194,7 @@ class _Counting:
 
     def __init__(self, *, per_row: int) -> None:
         self.attention_work = attention_work.Counting(per_row=per_row)
+        self.exposure = exposure.Counting()
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
         self.negatives = Negatives()
@@ -201,7 +204,9 @@ class _Counting:
         self.whole_chars = self.whole_tokens = 0
 
     def add(self, block: Block) -> None:
-        self.attention_work.add(block)
+        lengths = attention_work.documents(block)
+        self.attention_work.add(lengths)
+        self.exposure.add(lengths)
         ranks, scores = spans.ranked_scores(block)
         self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
         self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
@@ -291,6 +296,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
         attention_work=counting.attention_work.result(),
+        exposure=counting.exposure.result(),
         steps=step_costs(run),
     )
 

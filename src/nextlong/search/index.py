@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,18 +51,18 @@ class IndexFiles:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked of a kind of index: who opens it, with a GPU or without, as `module:name`, to the same results.
+    """What is asked of a kind of index: who opens it, as `module:name`; with a GPU, if it can use one, to the same results.
 
     `is_built`: it is trained, filled and tuned before it is searched; else the vectors are searched as they are stored.
     """
 
     opener: str
-    gpu_opener: str
+    gpu_opener: str | None
     is_built: bool
 
 
 _EXACT: Final = Kind("nextlong.search.exact:Exact", "nextlong.search.exact_torch:ExactTorch", is_built=False)
-_IVF: Final = Kind("nextlong.search.ivf:Ivf", "nextlong.search.ivf:Ivf", is_built=True)
+_IVF: Final = Kind("nextlong.search.ivf:Ivf", None, is_built=True)
 
 
 def index_kind(index: str) -> Kind:
@@ -70,9 +70,14 @@ def index_kind(index: str) -> Kind:
     return _EXACT if index == EXACT else _IVF
 
 
+def gpu_use(files: IndexFiles) -> Literal["as declared", "unused"]:
+    """Return what tasks that search the index do with a GPU, for `Work`."""
+    return "as declared" if index_kind(files.index).gpu_opener else "unused"
+
+
 def open_index(files: IndexFiles) -> Index:
     """Return the index that `files` names, by the GPU that the task was given, if its kind can use one."""
     kind = index_kind(files.index)
-    module, _, name = (kind.gpu_opener if granted_gpus() else kind.opener).partition(":")
+    module, _, name = ((granted_gpus() and kind.gpu_opener) or kind.opener).partition(":")
     opener = cast(Callable[[IndexFiles], Index], getattr(import_module(module), name))
     return opener(files)

@@ -76,7 +76,9 @@ def promise_in_words(done: Finished) -> str:
     short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the most it can reach"
     return (
         f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters looked into, finds "
-        f"{tuned.recall_measured:.1%} of the {tuned.k:,} nearest (measured on {counted(tuned.sample, 'query')}{short})"
+        f"{tuned.recall_measured:.1%} of the {tuned.k:,} nearest on average and {tuned.recall_nearest:.1%} of the first "
+        f"{tuned.nearest:,}; 5th percentile {tuned.recall_p5:.1%}, worst {tuned.recall_worst:.1%} (measured on "
+        f"{counted(tuned.sample, 'query')}{short})"
     )
 
 
@@ -106,7 +108,7 @@ def _index_step(
     if is_auto:
         config["neighbours"] = dict(wanted)
     inputs = (vectors, drawn) if is_auto else (vectors,)
-    return Step("index", 2, config, inputs, tasks, IndexResult, estimate=TRAIN)
+    return Step("index", 3, config, inputs, tasks, IndexResult, estimate=TRAIN)
 
 
 def _lists_step(vectors: Step, index: Step) -> Step:
@@ -150,7 +152,7 @@ def _tune_step(
         path, target = _queries_of(done), recipe.search.recall
         return [partial(tune_index, files=files, queries=path, k=k_of(done), target=target, seed=recipe.seed)]
 
-    return Step("tune", 2, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
+    return Step("tune", 3, config, (vectors, queries, index, lists), tasks, TuneResult, estimate=TUNE)
 
 
 def is_exact(done: Finished) -> bool:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.results import ListsResult
 from nextlong.rng import rng_for
+from nextlong.search import codes
 from nextlong.search.best import Best, cells
 from nextlong.search.clusters import nearest_centres, train_centres
 from nextlong.search.cosines import exact_cosines, half_vectors
@@ -77,26 +78,52 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Tra
     """Train the template on a random sample drawn across all shards; writes `{out}.template.faiss`."""
     import faiss
 
-    sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=_SAMPLE_PER_CLUSTER * clusters_of(factory), seed=seed)
+    for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
+    for_codes = 256 * _POINTS_PER_CODE if "PQ" in factory else 0
+    sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
+    rotations = _rotations_of(index)
+    for rotation in rotations:
+        _train_rotation(rotation, lists, sample_ND, seed=seed)
+        sample_ND = rotation.apply(sample_ND)
+    centres_CD = train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
+    lists.quantizer.add(centres_CD)
     if hasattr(lists, "pq"):
-        lists.pq.cp.niter = ITERATIONS
-        lists.pq.cp.max_points_per_centroid = _POINTS_PER_CODE
-    lists.quantizer.add(_centres(index, lists, sample_ND, seed=seed))
-    index.train(sample_ND)  # the codes: clusters that are there already stay
+        _train_codes(lists, sample_ND, centres_CD, seed=seed)
+    else:
+        lists.train(sample_ND)  # the codes: clusters that are there already stay
+    index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
     return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
 
 
-def _centres(index: Any, lists: Any, sample_ND: NDArray[np.float32], *, seed: int) -> NDArray[np.float32]:
-    """Return the centres of an index's clusters, of the sample as its rotations, trained first, store it."""
-    for rotation in _rotations_of(index):
-        if hasattr(rotation, "niter"):  # OPQ; with FAISS's 50 rounds it takes longer than all else
+def _train_rotation(rotation: Any, lists: Any, sample_ND: NDArray[np.float32], *, seed: int) -> None:
+    """Train a rotation; OPQ that keeps the width by ours, others by FAISS."""
+    import faiss
+
+    if not isinstance(rotation, faiss.OPQMatrix) or rotation.d_in != rotation.d_out:
+        if hasattr(rotation, "niter"):  # with FAISS's 50 rounds it takes longer than all else
             rotation.niter, rotation.max_train_points = ITERATIONS, 256 * _POINTS_PER_CODE
         rotation.train(sample_ND)
-        sample_ND = rotation.apply(sample_ND)
-    return train_centres(sample_ND, count=lists.nlist, iterations=ITERATIONS, seed=seed)
+        return
+    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256
+    rows_ND = sample_ND[: values * _POINTS_PER_CODE]
+    rotation_DD = codes.train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
+    faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
+    rotation.is_trained = rotation.is_orthonormal = True
+
+
+def _train_codes(lists: Any, rows_ND: NDArray[np.float32], centres_CD: NDArray[np.float32], *, seed: int) -> None:
+    """Train a product quantizer on what the rows differ by from the centre that they are nearest to."""
+    import faiss
+
+    values = int(lists.pq.ksub)
+    rows_ND = rows_ND[: values * _POINTS_PER_CODE]
+    residuals_ND = rows_ND - centres_CD[nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
+    books = codes.first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
+    faiss.copy_array_to_vector(codes.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
+    lists.is_trained = True
 
 
 def _rotations_of(index: Any) -> list[Any]:
@@ -114,12 +141,14 @@ def clusters_of(factory: str) -> int:
 
 
 def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> NDArray[np.float32]:
-    """Return up to min(most, per) vectors, shape (n, dim), drawn from all shards alike, as float32."""
-    counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
-    ids = np.concatenate([schemas.pack_ids(shard, np.arange(count)) for shard, count in enumerate(counts)])
-    wanted = min(most, per, len(ids))
-    drawn = np.sort(rng_for(seed, "index.sample").choice(len(ids), wanted, replace=False))
-    return half_vectors(ids[drawn], vectors).astype(np.float32)
+    """Return up to min(most, per) vectors, shape (n, dim), drawn from all shards alike, in random order, as float32."""
+    ends = np.cumsum([np.load(path, mmap_mode="r").shape[0] for path in vectors])
+    total = int(ends[-1])
+    drawn = np.sort(rng_for(seed, "index.sample").choice(total, min(most, per, total), replace=False))
+    shards = np.searchsorted(ends, drawn, side="right")  # of a billion vectors no list of all ids is made
+    rows = drawn - np.concatenate([[0], ends])[shards]
+    sample_ND = half_vectors(shards << schemas.SHARD_BITS | rows, vectors).astype(np.float32)
+    return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
 
 
 def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:

@@ -11,7 +11,7 @@ import numpy as np
 
 from nextlong.artefacts.finished import chunks_of
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.step import Config, Done, Finished, Step, Task, Work
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import (
@@ -27,6 +27,7 @@ from nextlong.recipe.amounts import (
 from nextlong.results import DocumentsResult, MetaDocumentsResult, MineResult
 from nextlong.search import choose
 from nextlong.search.draw import draw_meta_documents, list_documents
+from nextlong.search.index import gpu_use
 from nextlong.search.index_steps import exact_resources, index_files
 from nextlong.search.mine import mine_block, mine_documents
 
@@ -114,19 +115,20 @@ def mine_step(recipe: Recipe, embed: Step, meta_documents: Step, index: Sequence
     """VECTORS of the meta-chunks → CANDIDATES, by the index that the steps `index` built, or exactly."""
     fetch = fetch_of(recipe)
 
-    def tasks(done: Finished) -> list[Task]:
+    def work(done: Finished) -> Work:
         path, files = (
             done["meta_documents"].file(".meta_documents.npy"),
             index_files(done, done["embed"].files(".vectors.npy")),
         )
-        return [
+        each = [
             partial(mine_block, meta_documents=path, first=first, last=last, index=files, fetch=fetch)
             for first, last in meta_blocks(path)
         ]
+        return Work(each, gpu=gpu_use(files))
 
     inputs = (embed, meta_documents, *index)
     resources = partial(exact_resources, recipe)
-    return Step("mine", 3, {"fetch": fetch}, inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
+    return Step("mine", 3, {"fetch": fetch}, inputs, work, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
@@ -152,17 +154,18 @@ def neighbours_step(
 ) -> Step:
     """Document vectors → the nearest documents of each query, by the index that the steps `index` built, or exactly."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def work(done: Finished) -> Work:
         files = index_files(done, done["document_vectors"].files(".document_vectors.npy"))
         queries, fetch = done["documents"].file(".queries.npy"), neighbours_fetch(wanted, done)
-        return [
+        each = [
             partial(mine_documents, queries=queries, first=first, last=last, index=files, fetch=fetch)
             for first, last in document_blocks(done["documents"].result(DocumentsResult).drawn)
         ]
+        return Work(each, gpu=gpu_use(files))
 
     inputs = (documents, document_vectors, *index)
     resources = partial(exact_resources, recipe)
-    return Step("neighbours", 3, dict(wanted), inputs, tasks, MineResult, resources=resources, estimate=_SEARCH)
+    return Step("neighbours", 3, dict(wanted), inputs, work, MineResult, resources=resources, estimate=_SEARCH)
 
 
 def wanted_neighbours(recipe: Recipe, *, fetch: int | None, attempt: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ from nextlong.search.exact import nearest
 from nextlong.search.index import IndexFiles, Neighbours
 from nextlong.search.ivf import Ivf
 
+NEAREST = 100  # of the k neighbours: those that negatives are taken from first
 _HALVINGS = 3  # of the last doubling: probes are at most an eighth more than needed
 SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
 _SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
@@ -49,12 +50,19 @@ def tune(
     exclude = exclude[sample]
     truth = nearest(queries_QD, files.vectors, k=k, exclude=exclude)
     tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
+    retrieved = Ivf(replace(files, probes=tuned.probes, spare=tuned.spare)).search(queries_QD, k, exclude=exclude)
+    recalls = recalls_of(retrieved, truth)
+    nearest_truth = [ids[:NEAREST] for ids in truth[0]], [scores[:NEAREST] for scores in truth[1]]
     return TuneResult(
         probes=tuned.probes,
         spare=tuned.spare,
         recall=min(target, tuned.recall),
         recall_measured=round(tuned.recall, 4),
         recall_error=round(tuned.error, 4),
+        recall_p5=round(float(np.percentile(recalls, 5)), 4),
+        recall_worst=round(float(recalls.min()), 4),
+        recall_nearest=round(float(recalls_of(retrieved, nearest_truth).mean()), 4),
+        nearest=min(NEAREST, k),
         sample=len(sample),
         k=k,
     )

@@ -36,7 +36,7 @@ def sizes_of(config: Any) -> Sizes:
     return Sizes(
         parameters=parameters,
         multiplied=parameters - (0 if is_tied else embedding.numel()),
-        layer_parameters=sum(tensor.numel() for tensor in model.get_decoder().layers[0].parameters()),
+        layer_parameters=(parameters - embedding.numel() * (1 if is_tied else 2)) // config.num_hidden_layers,
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         attention_width=heads * (getattr(config, "head_dim", None) or config.hidden_size // heads),

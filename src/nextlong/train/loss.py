@@ -18,6 +18,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from nextlong.errors import RecipeError
+
 BLOCK_TOKENS: Final = 2048
 IGNORED: Final = -100
 
@@ -33,6 +35,10 @@ def install(
     all labels where n is left out; each token's own, float32 (T,), with `per_token=True`.
     Works under autocast and PEFT, because it is the model's own forward pass.
     """
+    if model.get_decoder() is model:
+        raise RecipeError(
+            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
+        )
     stock, summed = model.forward, summed_by or sum_of_losses
 
     def forward(
@@ -57,6 +63,11 @@ def install(
         return CausalLMOutputWithPast(loss=summed(hidden, labels, **how) / items)
 
     model.own_forward, model.forward = stock, MethodType(forward, model)
+
+
+def layers_of(model: Any) -> torch.nn.ModuleList:
+    """Return the layers of a model's decoder, whatever their name is."""
+    return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
 
 
 def count_labels(labels: torch.Tensor) -> int:
@@ -95,10 +106,15 @@ def token_losses(
     states, targets = hidden[0, :-1], labels[0, 1:]
     for first in range(0, len(targets), block_tokens):
         part = slice(first, first + block_tokens)
-        logits = head(states[part]).float() * scale
+        logits = _logits(states[part], head, scale)
         losses[1:][part] = cross_entropy(logits, targets[part], ignore_index=IGNORED, reduction="none")
     return losses
 
 
 def _block_sum(states: torch.Tensor, targets: torch.Tensor, head: Any, scale: float) -> torch.Tensor:
-    return cross_entropy(head(states).float() * scale, targets, ignore_index=IGNORED, reduction="sum")
+    return cross_entropy(_logits(states, head, scale), targets, ignore_index=IGNORED, reduction="sum")
+
+
+def _logits(states: torch.Tensor, head: Any, scale: float) -> torch.Tensor:
+    logits: torch.Tensor = head(states).float()
+    return logits if scale == 1.0 else logits * scale  # a product with 1 would take a sixth of a small model's step

@@ -149,7 +149,7 @@ class _LayerInputs:
 
 def _layers(model: Any) -> Any:
     bare = model.get_base_model() if hasattr(model, "peft_config") else model
-    return bare.get_decoder().layers
+    return loss.layers_of(bare)
 
 
 def _peaks(tracker: Any, model: Any) -> list[Any]:

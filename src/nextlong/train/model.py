@@ -73,13 +73,13 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
     """
     config = config_of(recipe, vocabulary=vocabulary)
     said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    model = _weights(recipe, config)
+    model = weights(recipe, config)
     rope.check_base(model)
     said.append(install_loss(recipe, model, device=device))
     if recipe.memory.checkpointing != "none":
         with_checkpointing(model, offload=recipe.memory.checkpointing == "offload")
     if recipe.compile == "on":
-        for layer in model.get_decoder().layers:
+        for layer in loss.layers_of(model):
             layer.compile(backend=COMPILER)
     if recipe.model.lora_rank is not None:
         model = with_adapters(model, recipe)
@@ -88,17 +88,14 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
 
 def install_loss(recipe: TrainRecipe, model: Any, *, device: torch.device) -> str:
     """Give the model the loss that the recipe asks for; say which it is, and why. Raises RecipeError."""
-    if model.get_decoder() is model:
-        raise RecipeError(
-            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
-        )
     dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
     chosen = fused_loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
     loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=chosen.sum_of_losses)
     return chosen.why
 
 
-def _weights(recipe: TrainRecipe, config: Any) -> Any:
+def weights(recipe: TrainRecipe, config: Any) -> Any:
+    """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
     from transformers import AutoModelForCausalLM
 
     name = attention.register(recipe.attention_kernel)

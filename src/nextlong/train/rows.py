@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nextlong.artefacts.rows import original_lengths
 from nextlong.errors import RecipeError, TokenizerError
-from nextlong.schemas import DOCUMENT
 from nextlong.torch import SequenceDataset
 from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Attention, Data
@@ -184,18 +184,12 @@ def source_of(data: Data, *, split: str, tokenizer: Any) -> Source:
 
 def _bounds(lengths: NDArray[np.int64], spans: NDArray[Any] | None, *, attention: Attention) -> NDArray[np.int64]:
     """Return where the documents of a row begin and end, (documents + 1,), in the sense of the key `attention`."""
-    ends = np.cumsum(lengths)
     if attention == "row":
-        return np.array([0, ends[-1]])
-    starts = np.concatenate([[0], ends[:-1]])
+        return np.array([0, lengths.sum()])
     if attention == "document":
         if spans is None:
             raise RecipeError(
                 "attention: document needs to know the documents of each row; use runs or Parquet with spans"
             )
-        whole = spans[spans["role"] == DOCUMENT]
-        is_new = (np.diff(whole["group"]) != 0) & (
-            np.diff(whole["sequence"]) == 0
-        )  # a sequence may begin with a special token
-        starts = np.unique(np.concatenate([starts, whole["first"][1:][is_new]]))
-    return np.concatenate([starts, ends[-1:]])
+        lengths = original_lengths(lengths, spans)
+    return np.concatenate([[0], np.cumsum(lengths)])

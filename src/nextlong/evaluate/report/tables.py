@@ -29,7 +29,7 @@ class Spread(NamedTuple):
 
 
 Cell = float | Spread | Score | str | None
-_COPYING: Final = ("gain_nats", "gain_standard_error", "with_copy_nats", "without_copy_nats")
+_COPYING: Final = ("with_copy_nats", "without_copy_nats")
 
 
 @dataclass(frozen=True)
@@ -205,15 +205,12 @@ def _short(results: Sequence[Results]) -> Table:
 
 
 def _attention(results: Sequence[Results]) -> Table:
-    names = (
-        "first_third_context",
-        "last_third_context",
-        "first_third_whole",
-        "last_third_whole",
-        "first_third_whole_without_sink",
-    )
+    names = ("last_third_context", "first_third_whole", "last_third_whole", "first_third_whole_without_sink")
     rows = [
-        (f"{one.name}, {short(result.length)}", tuple(result.values["scores"].get(name) for name in names))
+        (
+            f"{one.name}, {short(result.length)}",
+            (result.measured, *(result.values["scores"].get(name) for name in names)),
+        )
         for one in results
         for result in one.finished
         if result.task == "attention"
@@ -226,17 +223,21 @@ def _attention(results: Sequence[Results]) -> Table:
 def _copying(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        scores_of = {(result.task, result.length): result.values.get("scores", {}) for result in one.finished}
+        result_of = {(result.task, result.length): result for result in one.finished}
         for length in paper.lengths_of([one]):
-            copying, choice = scores_of.get(("copying", length), {}), scores_of.get(("key_values", length), {})
-            cells = (*(copying.get(name) for name in _COPYING), choice.get("accuracy"), choice.get("chance"))
-            if any(cell is not None for cell in cells):
+            copying, choice = result_of.get(("copying", length)), result_of.get(("key_values", length))
+            cells: tuple[Cell, ...] = (
+                copying.measured if copying else None,
+                *(copying.values["scores"].get(name) if copying else None for name in _COPYING),
+                choice.measured if choice else None,
+                choice.values["scores"].get("chance") if choice else None,
+            )
+            if copying or choice:
                 rows.append((f"{one.name}, {short(length)}", cells))
-    columns = ("Gain", "Error", "With a copy", "Without", "Value chosen", "Chance")
+    columns = ("Gain", "With a copy", "Without", "Value chosen", "Chance")
     about = (
-        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of "
-        "the values that are chosen "
-        "right by their key."
+        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of the values that are "
+        "chosen right by their key."
     )
     return _unranked(Table("Copying, and values by key", about, columns, tuple(rows)))
 
@@ -247,17 +248,17 @@ def _dependency(results: Sequence[Results]) -> Table:
         for dependency in (result for result in one.finished if result.task == "dependency"):
             for part in dependency.values["by_distance"]:
                 name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
-                cells = (
-                    float(part["chunks"]),
-                    part["with_earlier_nats"],
-                    part["without_earlier_nats"],
-                    part["gain_nats"],
-                )
-                rows.append((name, cells))
-    about = "Loss of meta-chunks, nats a token, with and without the earlier meta-chunks, by the distance to the nearest of these."
-    return _unranked(
-        Table("Dependence on earlier meta-chunks", about, ("Chunks", "With", "Without", "Gain"), tuple(rows))
+                low, high = part["interval"]
+                losses = (part[f"{kind}_earlier_nats"] for kind in ("with", "replaced", "without"))
+                gain = f"{part['gain_nats']:.3f} [{low:.3f}, {high:.3f}]"
+                rows.append((name, (*losses, gain, part["gain_over_shorter_nats"], str(part["chunks"]))))
+    about = (
+        "Loss of meta-chunks, nats a token, by the distance to the nearest earlier meta-chunk: behind the earlier meta-chunks, "
+        "behind other text of their length, and without them. Gain: of the first over the second, with its bootstrap 95 % "
+        "interval over sequences, and over the third, whose context is shorter."
     )
+    columns = ("With", "Replaced", "Without", "Gain", "Gain over shorter", "n")
+    return _unranked(Table("Dependence on earlier meta-chunks", about, columns, tuple(rows)))
 
 
 def text_of(cell: Cell) -> str:
@@ -266,7 +267,9 @@ def text_of(cell: Cell) -> str:
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         interval = cell.interval
-        return f"{cell.value:.2f}" + ("" if interval is None else f" [{interval[0]:.1f}, {interval[1]:.1f}]")
+        digits = 1 if abs(cell.value) >= 10 else 2
+        bounds = "" if interval is None else f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
+        return f"{cell.value:.2f}{bounds}"
     if cell is None or isinstance(cell, str):
         return cell or "–"
     return f"{cell:.2f}"

@@ -1,0 +1,156 @@
+"""Synthesize: from texts in memory to a finished run, in one call.
+
+In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run` in a folder named by the texts, so that the same texts with
+other settings reuse what is embedded and searched already.
+
+Everything runs in this process, so that a script needs no `if __name__ == "__main__":` and a notebook no script; for a corpus
+of gigabytes write a recipe (`nextlong init`), which uses all cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import xxhash
+from rich.console import Console
+
+from nextlong.engine.progress import Quiet, reporter_for
+from nextlong.errors import CorpusError, NextlongError, RecipeError
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.runs import export
+from nextlong.runs.opened import Run
+
+FOLDER: Final = "nextlong-runs"
+_MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
+_CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives stand between two chunks of a document
+_CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
+_STAND_IN_ENTRIES: Final = 4096
+_KEYS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
+
+Text = str | Mapping[str, Any]
+
+
+def synthesize(
+    texts: Iterable[Text],
+    tokenizer: Any = None,
+    *,
+    seq_len: int | str = 4096,
+    num_sequences: int | Literal["all"] = "all",
+    text: str = "text",
+    id: str = "id",  # noqa: A002 - the column's name
+    folder: str | Path | None = None,
+    settings: Iterable[str] = (),
+    progress: bool = True,
+) -> Run:
+    """Make long sequences from short texts and return them as a finished run.
+
+    Args:
+        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries with the column `text` and, if
+            there is one, `id`.
+        tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of `transformers` or `tokenizers`. None
+            trains a stand-in on the texts, whose ids no model knows.
+        seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
+        num_sequences: how many; "all": one from each text that can be extended.
+        folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
+        settings: other recipe keys, as `--set` takes them: "mine.near_copies=0.9".
+        progress: show the steps, as bars on a terminal and as lines elsewhere.
+
+    Raises:
+        NextlongError: for every mistake that can be mended: no texts, too few for one sequence, no such tokenizer.
+    """
+    path, chars = _written(texts, text=text, id=id, folder=None if folder is None else Path(folder))
+    plain = {
+        "run_dir": str(path.parent / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(path), "name": "texts"}]},
+        "tokenizer": _tokenizer(tokenizer, path.parent),
+        "compose": {"sequences": num_sequences, "target_tokens": seq_len},
+        "export": {"formats": ["arrow"]},
+    }
+    # A notebook's kernel asks for colours, but shows what a bar has overwritten.
+    console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
+    reporter = reporter_for(console) if progress else Quiet()
+    try:
+        asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
+        chunk = f"chunk.max_chars={_chunk_chars(chars, asked.compose.target_tokens)}"
+        recipe = Recipe.from_dict(plain, overrides=[chunk, *settings], origin="nextlong.synthesize")
+        (run,) = export.run(recipe, reporter=reporter).runs
+    except NextlongError as error:
+        message = str(error)
+        for key, argument in _KEYS.items():
+            message = message.replace(key, argument)
+        raise type(error)(message) from None
+    return run
+
+
+def _written(texts: Iterable[Text], *, text: str, id: str, folder: Path | None) -> tuple[Path, list[int]]:  # noqa: A002
+    """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
+    if isinstance(texts, str | bytes | Mapping):
+        raise CorpusError(f"texts is one {type(texts).__name__}; give a list of texts, each a document")
+    parent = Path(FOLDER) if folder is None else folder
+    parent.mkdir(parents=True, exist_ok=True)
+    content, chars = xxhash.xxh3_64(), []
+    with tempfile.NamedTemporaryFile("wb", dir=parent, prefix=".texts-", delete=False) as file:
+        try:
+            for record in _records(texts, text=text, id=id):
+                line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+                content.update(line)
+                chars.append(len(record["text"]))
+                file.write(line)
+            if not chars:
+                raise CorpusError("texts is empty; give a list of texts, each a document")
+            file.flush()
+            os.fsync(file.fileno())
+            own = parent / content.hexdigest()[:12]
+            own.mkdir(exist_ok=True)
+            path = own / "texts.jsonl"
+            if not path.exists():  # else the run would take equal texts for a changed file
+                Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+    return path, chars
+
+
+def _records(texts: Iterable[Text], *, text: str, id: str) -> Iterator[dict[str, str]]:  # noqa: A002
+    for number, given in enumerate(texts):
+        row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
+        if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
+            found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
+            raise CorpusError(
+                f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
+            )
+        yield {"id": str(row.get(id, number)), "text": row[text]}
+
+
+def _chunk_chars(chars: Sequence[int], seq_len: int) -> int:
+    """Return the characters of a chunk: small enough that sequences and texts hold several."""
+    of_sequence = seq_len * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
+    of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
+    return int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
+
+
+def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
+    """Return the recipe's tokenizer; an object is written into the folder."""
+    if given is None:
+        return {"train": _STAND_IN_ENTRIES}
+    if isinstance(given, str | Path):
+        return {"source": str(given)}
+    inner = getattr(given, "backend_tokenizer", given)
+    if not hasattr(inner, "to_str"):
+        raise RecipeError(
+            f"tokenizer is {type(given).__name__}; give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        )
+    content = inner.to_str().encode()
+    path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content)[:12]}.json"
+    if not path.exists():
+        path.write_bytes(content)
+    eos = getattr(given, "eos_token", None)
+    return {"source": str(path)} | ({"eos": eos} if eos else {})
