@@ -36,7 +36,7 @@ def test_copying_and_values_by_key_have_a_table(tmp_path):
     assert table.columns[-1] == "n"
     assert [name, *map(tables.text_of, cells)] == [
         "one, 8K",
-        "1.50 [1.00, 2.00]",
+        "1.50 [1.0, 2.0]",
         "2.00",
         "3.50",
         "87.50 [75.0, 100.0]",

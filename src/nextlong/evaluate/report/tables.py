@@ -102,7 +102,8 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
             counted = _with_counts(table)
-            more = f" Mixed protocols, so nothing of these is bold: {mixed[0]}" if mixed else ""
+            are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
+            more = f" Mixed protocols, so nothing of these is bold: {'; '.join(mixed)}." if are_compared else ""
             yield replace(counted, about=counted.about + more)
 
 
@@ -267,9 +268,10 @@ def text_of(cell: Cell) -> str:
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         interval = cell.interval
-        digits = 1 if abs(cell.value) >= 10 else 2
-        bounds = "" if interval is None else f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
-        return f"{cell.value:.2f}{bounds}"
+        if interval is None:
+            return f"{cell.value:.2f}"
+        digits = 2 if 0 < interval[1] - interval[0] < 1 else 1
+        return f"{cell.value:.2f} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
     if cell is None or isinstance(cell, str):
         return cell or "–"
     return f"{cell:.2f}"
