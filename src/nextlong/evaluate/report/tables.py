@@ -91,6 +91,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     mixed = mixed_protocols(results)
     for table in (
         _main(results),
+        _whole_helmet(results),
         *_by_category(results),
         *_by_task(results),
         *_splits(results),
@@ -117,6 +118,18 @@ def _main(results: Sequence[Results]) -> Table:
     if any(ways.values()):
         about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
     return Table("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
+
+
+def _whole_helmet(results: Sequence[Results]) -> Table:
+    """Return HELMET's seven categories, a row a model and length; no row unless Cite or Summ were measured."""
+    rows = []
+    for length in paper.lengths_of(results):
+        for one in results:
+            cells = [paper.category_score(one, category, length) for category in paper.HELMET]
+            if any(cell for cell, category in zip(cells, paper.HELMET, strict=True) if category in ("Cite", "Summ")):
+                rows.append((f"{one.name}, {short(length)}", (paper.mean(cells), *cells)))
+    about = "Percent; the average is HELMET's, over its seven categories. Ways to score LongQA, Cite and Summ: by task, below."
+    return _unranked(Table("HELMET, all seven categories", about, ("Avg.", *paper.HELMET), tuple(rows)))
 
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
