@@ -21,7 +21,7 @@ SMALL = {
     "corpus": {"documents": 500, "held_out": 60, "echoes": 60},
     "model": {"hidden_size": 16, "intermediate_size": 16, "heads": 2},
     "pretrain": {"steps": 2, "recall": 0.0, "most_legs": 1},
-    "extend": {"steps": 2, "lengths": [256, 512], "row_tokens": 512, "tokens_per_step": 1024},
+    "extend": {"steps": 2, "lengths": [256, 512], "row_tokens": 512, "tokens_per_step": 1024, "data_tokens": 4096},
     "measure": {"negatives": [0, 12], "probes": 2, "rows": 2},
     "workers": 1,
 }

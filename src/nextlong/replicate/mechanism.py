@@ -104,7 +104,10 @@ class Extend(Section):
     lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
     replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
     steps: Positive = 80
-    tokens_per_step: PositiveLength = 4096
+    tokens_per_step: PositiveLength = 2048
+    data_tokens: PositiveLength = Field(
+        327_680, description="of the sequences made for each arm, before they are mixed"
+    )
     lr: Annotated[float, Field(gt=0)] = 3e-3
 
     @property
@@ -119,8 +122,8 @@ class Measure(Section):
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(40, description="of each kind and number of negatives; each asks for four values")
-    rows: Positive = Field(16, description="held-out rows whose loss is measured")
+    probes: Positive = Field(24, description="of each kind and number of negatives; each asks for four values")
+    rows: Positive = Field(8, description="held-out rows whose loss is measured")
 
 
 class Mechanism(RecipeFile):
@@ -237,8 +240,7 @@ class Experiment:
         extend = self.recipe.extend
         lengths = arm.lengths or extend.lengths
         replay = extend.replay if arm.replay is None else arm.replay
-        # Enough for an arm without replay, so that the same runs serve with and without it.
-        wanted = [-(-extend.trained_tokens // (len(lengths) * length)) for length in lengths]
+        wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
         runs = [
             self.run(
                 "train", **{**arm.keys, "compose": {**arm.keys["compose"], "target_tokens": length, "sequences": count}}

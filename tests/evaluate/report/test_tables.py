@@ -36,10 +36,22 @@ def test_copying_and_values_by_key_have_a_table(tmp_path):
     assert table.columns[-1] == "n"
     assert [name, *map(tables.text_of, cells)] == [
         "one, 8K",
-        "1.50 [1.00, 2.00]",
+        "1.50 [1.0, 2.0]",
         "2.00",
         "3.50",
         "87.50 [75.0, 100.0]",
         "12.50",
         "3–16",
     ]
+
+
+def test_all_of_helmet_is_one_table_where_cite_or_summ_were_measured(tmp_path):
+    scores = {"Recall": 80.0, "RAG": 60.0, "ICL": 70.0, "Re-rank": 30.0, "LongQA": 40.0, "RULER": 90.0}
+    without = write_results(tmp_path / "without", scores, label="without")
+    assert not any("all seven" in table.title for table in tables.all_tables([results.read_results(without)]))
+    whole = write_results(tmp_path / "whole", scores | {"Cite": 20.0, "Summ": 50.0}, label="whole")
+    found = next(one for one in tables.all_tables([results.read_results(whole)]) if "all seven" in one.title)
+    assert found.columns[:8] == ("Avg.", "Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
+    name, cells = found.rows[0]
+    assert name == "whole, 8K"
+    assert [cell.value for cell in cells[:8]] == [50.0, 80.0, 60.0, 70.0, 20.0, 30.0, 40.0, 50.0]

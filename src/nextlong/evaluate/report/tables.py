@@ -91,6 +91,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     mixed = mixed_protocols(results)
     for table in (
         _main(results),
+        _whole_helmet(results),
         *_by_category(results),
         *_by_task(results),
         *_splits(results),
@@ -101,7 +102,8 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
             counted = _with_counts(table)
-            more = f" Mixed protocols, so nothing of these is bold: {mixed[0]}" if mixed else ""
+            are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
+            more = f" Mixed protocols, so nothing of these is bold: {'; '.join(mixed)}." if are_compared else ""
             yield replace(counted, about=counted.about + more)
 
 
@@ -116,6 +118,18 @@ def _main(results: Sequence[Results]) -> Table:
     if any(ways.values()):
         about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
     return Table("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
+
+
+def _whole_helmet(results: Sequence[Results]) -> Table:
+    """Return HELMET's seven categories, a row a model and length; no row unless Cite or Summ were measured."""
+    rows = []
+    for length in paper.lengths_of(results):
+        for one in results:
+            cells = [paper.category_score(one, category, length) for category in paper.HELMET]
+            if any(cell for cell, category in zip(cells, paper.HELMET, strict=True) if category in ("Cite", "Summ")):
+                rows.append((f"{one.name}, {short(length)}", (paper.mean(cells), *cells)))
+    about = "Percent; the average is HELMET's, over its seven categories. Ways to score LongQA, Cite and Summ: by task, below."
+    return _unranked(Table("HELMET, all seven categories", about, ("Avg.", *paper.HELMET), tuple(rows)))
 
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
@@ -254,9 +268,10 @@ def text_of(cell: Cell) -> str:
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         interval = cell.interval
-        digits = 1 if abs(cell.value) >= 10 else 2
-        bounds = "" if interval is None else f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
-        return f"{cell.value:.2f}{bounds}"
+        if interval is None:
+            return f"{cell.value:.2f}"
+        digits = 2 if 0 < interval[1] - interval[0] < 1 else 1
+        return f"{cell.value:.2f} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
     if cell is None or isinstance(cell, str):
         return cell or "–"
     return f"{cell:.2f}"
