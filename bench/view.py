@@ -123,25 +123,27 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
 
 
 @contextmanager
-def viewer(run: str) -> Iterator[tuple[str, int, float]]:
-    """Yield the address of a viewer that has just been started, and how long that took."""
+def viewer(run: str) -> Iterator[tuple[str, int, str, float]]:
+    """Yield the host, port and token of a viewer that has just been started, and how long that took."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "nextlong", "view", run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            found = re.match(r"http://([\d.]+):(\d+)/", process.stdout.readline() if process.stdout else "")
+            found = re.match(
+                r"http://([\d.]+):(\d+)/\?token=(\S+)", process.stdout.readline() if process.stdout else ""
+            )
             if found is None:
                 raise RuntimeError("the viewer did not start")
-            yield found[1], int(found[2]), time.perf_counter() - began
+            yield found[1], int(found[2]), found[3], time.perf_counter() - began
         finally:
             process.terminate()
 
 
-def milliseconds(host: str, port: int, path: str) -> float:
+def milliseconds(host: str, port: int, token: str, path: str) -> float:
     """Return how long a page takes, to its last byte."""
     began = time.perf_counter()
     connection = http.client.HTTPConnection(host, port)
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"Authorization": f"token {token}"})
     answer = connection.getresponse()
     answer.read()
     connection.close()
@@ -207,14 +209,14 @@ def main() -> None:
     told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
     print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB", flush=True)
     draw, variant = random.Random(1), run.rpartition("@")[2]
-    with viewer(run) as (host, port, started):
-        first = milliseconds(host, port, f"/{quote(variant)}/sequences")
+    with viewer(run) as (host, port, token, started):
+        first = milliseconds(host, port, token, f"/{quote(variant)}/sequences")
         print(f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more", flush=True)
-    with viewer(run) as (host, port, _):
-        if (painted := first_paint(f"http://{host}:{port}/")) is not None:
+    with viewer(run) as (host, port, token, _):
+        if (painted := first_paint(f"http://{host}:{port}/?token={token}")) is not None:
             print(f"first contentful paint: {painted:.0f} ms", flush=True)
         for what, path in pages(variant, asked.sequences, asked.tokens).items():
-            taken = [milliseconds(host, port, path(draw)) for _ in range(asked.repeats)]
+            taken = [milliseconds(host, port, token, path(draw)) for _ in range(asked.repeats)]
             print(f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms", flush=True)
 
 

@@ -6,6 +6,12 @@ import sys
 from contextlib import contextmanager
 
 
+class Address(str):
+    """Where a viewer answers, and the header that holds its token."""
+
+    headers: dict[str, str]
+
+
 @contextmanager
 def viewer(run):
     """Yield the address of `nextlong view RUN`, which ends with the context."""
@@ -13,9 +19,11 @@ def viewer(run):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
-            found = re.match(r"(http://127\.0\.0\.1:\d+)/ shows", line)
+            found = re.match(r"(http://127\.0\.0\.1:\d+)/\?token=(\S{32}) shows", line)
             assert found, line + process.stderr.read()
-            yield found[1]
+            address = Address(found[1])
+            address.headers = {"Authorization": f"token {found[2]}"}
+            yield address
         finally:
             process.terminate()
             process.wait(timeout=60)

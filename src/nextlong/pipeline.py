@@ -99,6 +99,8 @@ def run(
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
             export_steps.check_names(recipe, done)
+            if recipe.export.push is not None:
+                export_steps.check_read(done, run_dir, trust="hash")
             done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
             when_done(done, record.write(recipe, done, run_dir, name=name), carry_out)
     return done
@@ -231,8 +233,7 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
     if recipe.ingest.dedup != "minhash":
         return []
-    minhash = corpus_steps.minhash_step(ingest, select)
-    return [minhash, corpus_steps.near_duplicates_step(recipe, ingest, select, minhash)]
+    return corpus_steps.minhash_steps(recipe, ingest, select)
 
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:

@@ -52,12 +52,18 @@ def chromium():
 
 
 @pytest.fixture
-def open_page(chromium):
+def open_page(chromium, request):
     """A function of an address, width and colours that opens it; at the end nothing may have been said on any console."""
     said, contexts = [], []
+    address_headers = request.getfixturevalue("address").headers if "address" in request.fixturenames else {}
 
     def opened(url, *, width=1440, colours="light"):
-        contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=colours))
+        headers = address_headers if url.startswith("http") else {}
+        contexts.append(
+            chromium.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=colours, extra_http_headers=headers
+            )
+        )
         page = contexts[-1].new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))

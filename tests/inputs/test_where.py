@@ -3,6 +3,7 @@
 import datetime
 import json
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -151,6 +152,33 @@ def test_plain_text_has_no_columns(tmp_path):
         read(tmp_path / "a.txt", keep=["lang"])
 
 
+def test_no_function_of_this_duckdb_that_changes_by_itself_is_accepted():
+    """Every function without arguments is called twice: whatever differs must be refused, declared CONSISTENT or not."""
+    connection = duckdb.connect()
+    query = (
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE len(parameters) = 0 AND function_type = 'scalar'"
+    )
+    differ = []
+    for (name,) in connection.execute(query).fetchall():
+        try:
+            values = {str(connection.execute(f'SELECT "{name}"()').fetchone()) for _ in range(2)}
+        except duckdb.Error:
+            continue
+        if len(values) > 1:
+            differ.append(name)
+            with pytest.raises(RecipeError, match="is another value every time"):
+                where_of(Source(path="a", where=f"{name}() IS NULL OR x = 1"))
+    assert {"current_localtime", "get_current_time", "random", "uuid"} <= set(differ)
+    unstable = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability NOT IN ('CONSISTENT')"
+    for (name,) in connection.execute(unstable).fetchall():
+        with pytest.raises(RecipeError, match="is another value every time"):
+            where_of(Source(path="a", where=f"{name}(x) = 1"))
+
+
+def test_the_time_between_two_dates_is_a_condition():
+    assert where_of(Source(path="a", where="age(b, a) < INTERVAL 1 YEAR")).columns == ("b", "a")
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
@@ -158,6 +186,15 @@ def test_plain_text_has_no_columns(tmp_path):
         ("lang == 'en' AND", "is not an SQL condition: syntax error"),
         ("random() < 0.1 AND lang = 'en'", "random() is another value every time"),
         ("date > now()", "now() is another value every time"),
+        ("date > today()", "today() is another value every time"),
+        ("date > NOW()", "now() is another value every time"),
+        ("age(date) < INTERVAL 1 YEAR", "age() is another value every time"),
+        ("date > ago(INTERVAL 1 DAY)", "ago() is another value every time"),
+        ("date > current_date", "current_date is another value every time"),
+        ("date > CURRENT_TIMESTAMP - INTERVAL 1 DAY", "current_timestamp is another value every time"),
+        ("date_diff('day', date, get_current_timestamp()) < 3", "get_current_timestamp() is another value every time"),
+        ("date > current_localtimestamp()", "current_localtimestamp() is another value every time"),
+        ("lang = current_database()", "current_database() is another value every time"),
         ("id IN (SELECT id FROM 'other.csv')", "holds a subquery"),
         ("COLUMNS(*) > 1", "holds *"),
         ("#1 > 1", "holds #"),

@@ -1,6 +1,7 @@
 """Exports of finished runs: packed, split, mixed, and never made twice."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import nextlong
 from counted import counts_of
 from nextlong import pipeline
 from nextlong.cli.main import main
-from nextlong.errors import NextlongError
+from nextlong.errors import NextlongError, RunError
 from nextlong.runs import export as runs_export
 
 T = 2048
@@ -245,3 +246,33 @@ def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empt
     assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
     card = (nextlong.open(own_run).data / "jsonl" / "README.md").read_text("utf-8")
     assert "| 68.2 % |" in card
+
+
+def flip(path):
+    """Flip a bit of a file as a disk does: neither its size nor its time changes."""
+    before = path.stat()
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    path.write_bytes(raw)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("step", "suffix"), [("tokens", ".ids.npy"), ("ingest", ".documents.arrow"), ("compose", ".sequences.arrow")]
+)
+def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_run, tmp_path, step, suffix):
+    path = nextlong.open(own_run).steps[step].files(suffix)[0]
+    parquet = nextlong.open(own_run).exported("parquet")[0].parent
+    flip(path)
+    with pytest.raises(RunError) as caught:
+        export([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
+    assert f"{path} was altered" in str(caught.value)
+    assert f"delete what was exported from it, too: {parquet}" in str(caught.value)
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_flipped_bit_is_not_published_by_a_run_either(own_run, recipe_for, tmp_path):
+    flip(nextlong.open(own_run).steps["tokens"].files(".ids.npy")[0])
+    with pytest.raises(RunError, match="was altered"):
+        nextlong.run(recipe_for(own_run, f"export.push={tmp_path / 'there'}", "workers=1"))
+    assert not (tmp_path / "there").exists()

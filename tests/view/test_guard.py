@@ -10,7 +10,10 @@ from nextlong.view.guard import HEADERS, Guard
 pytestmark = pytest.mark.browser
 
 
-def ask(method="GET", **headers):
+TOKEN = "secret"
+
+
+def ask(method="GET", *, query=b"token=secret", **headers):
     """Return status and headers of the answer."""
     sent = []
 
@@ -18,8 +21,8 @@ def ask(method="GET", **headers):
         sent.append(message)
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": method, "headers": raw, "path": "/"}
-    asyncio.run(Guard(PlainTextResponse("the corpus"))(scope, None, send))
+    scope = {"type": "http", "method": method, "headers": raw, "path": "/", "query_string": query}
+    asyncio.run(Guard(PlainTextResponse("the corpus"), token=TOKEN)(scope, None, send))
     answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], answer, b"".join(message.get("body", b"") for message in sent[1:])
 
@@ -55,3 +58,22 @@ def test_all_others_are_refused_and_see_nothing(asked, status):
 
 def test_its_own_pages_may_say_where_they_come_from():
     assert ask(host=OWN, origin=f"http://{OWN}", sec_fetch_site="same-origin")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        (b"", {}, 403),
+        (b"token=", {}, 403),
+        (b"token=secre", {}, 403),
+        (b"", {"cookie": "nextlong-view-8001=secret"}, 403),  # another viewer's
+        (b"", {"cookie": "a=b; nextlong-view-8000=secret"}, 200),
+        (b"", {"authorization": "token secret"}, 200),
+        (b"a=b&token=secret", {}, 200),
+    ],
+)
+def test_a_request_must_hold_the_token(query, headers, status):
+    answered, sent, body = ask(query=query, host=OWN, **headers)
+    assert answered == status
+    assert (b"corpus" in body) is (status == 200)
+    assert ("set-cookie" in sent) is (status == 200 and bool(query))

@@ -59,6 +59,7 @@ def ask(address, path, *, method="GET", **headers):
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {} | ({} if "Cookie" in sent else getattr(address, "headers", {})) | sent
     connection.putrequest(method, path, skip_host="Host" in sent)
     for name, value in sent.items():
         connection.putheader(name, value)
@@ -84,6 +85,22 @@ def test_every_link_leads_to_a_page_that_holds_no_foreign_tag(address):
         assert all(link.startswith(("/", "#")) for link in page.links)
         waiting += [link for link in page.links if link.startswith("/") and link not in seen]
     assert len(seen) == 60
+
+
+def test_other_users_of_the_machine_see_nothing_without_the_token(address):
+    token = address.headers["Authorization"].removeprefix("token ")
+    port = urlsplit(address).port
+    for path, cookie in (("/", "x=y"), ("/?token=wrong", "x=y"), ("/style.css", f"nextlong-view-{port}=wrong")):
+        answer, text = ask(address, path, Cookie=cookie)
+        assert (answer.status, "?token=" in text) == (403, True)
+        assert "set-cookie" not in answer.headers
+    answer, _ = ask(address, f"/?token={token}", Cookie="x=y")
+    assert answer.status == 307
+    cookie, *rest = answer.headers["set-cookie"].split("; ")
+    assert rest == ["HttpOnly", "SameSite=Strict", "Path=/"]
+    assert token not in answer.headers["location"]
+    answer, text = ask(address, answer.headers["location"], Cookie=f"other=1; {cookie}")
+    assert (answer.status, "<table" in text, token in text) == (200, True, False)
 
 
 def test_hostile_names_are_shown_as_they_are(address):

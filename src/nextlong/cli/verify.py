@@ -23,7 +23,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser(
         "verify", help="check a finished run, or an export where it was put, from its files; exit code 1 on any breach"
     )
-    verify.add_argument("run", type=Path, metavar="RUN-or-FOLDER", help="a run, or what `export --into` filled")
+    verify.add_argument(
+        "run",
+        metavar="RUN-or-FOLDER",
+        help="a run, or what `export --into` filled: a folder, or a URL such as s3://bucket/prefix",
+    )
     verify.add_argument(
         "--run", dest="made_by", type=Path, metavar="RUN", help="of a folder: the run that each of its rows must be of"
     )
@@ -68,10 +72,16 @@ def _sample(asked: str) -> int:
 
 
 def _outcomes(asked: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[Outcome]:
-    from nextlong.verify import checks, delivered
+    from nextlong.inputs import file_systems
+    from nextlong.verify import checks, delivered, remote
     from nextlong.verify.processes import available
 
-    folders = delivered.delivered_in(asked.run)
+    if "://" in asked.run:
+        fs, root = file_systems.reach(asked.run, where=repr(asked.run), error=NextlongError)
+        yield from remote.verify_remote(fs, root, asked.made_by, starting=starting)
+        return
+    named = Path(asked.run)
+    folders = delivered.delivered_in(named)
     for folder in folders:
         for outcome in delivered.verify_delivered(folder, asked.made_by, starting=starting):
             yield replace(outcome, check=f"{folder.name}: {outcome.check}") if len(folders) > 1 else outcome
@@ -82,7 +92,7 @@ def _outcomes(asked: argparse.Namespace, sample: int, starting: Callable[[str], 
             f"{asked.run} is not a folder that an export was put into, so --run {asked.made_by} has no use here"
         )
     workers = asked.workers or available()
-    yield from checks.verify(asked.run, sample=sample, seed=asked.seed, workers=workers, starting=starting)
+    yield from checks.verify(named, sample=sample, seed=asked.seed, workers=workers, starting=starting)
 
 
 @contextmanager

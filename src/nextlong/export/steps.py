@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.engine import store
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
-from nextlong.errors import RecipeError
+from nextlong.engine.step import Config, Done, Finished, Join, Step, Task, Work
+from nextlong.errors import RecipeError, RunError
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
 from nextlong.export.splits import RowsResult
@@ -75,6 +78,29 @@ def read_steps(done: Finished) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting needs."""
     names = ("ingest", chunks_of(done).name, "tokenizer", "named_chunks", "tokens", "compose")
     return tuple(Step.of(done[name]) for name in names)
+
+
+def check_read(done: Finished, run_dir: Path, *, trust: store.Trust) -> None:
+    """Raise RunError if a file that exporting reads is not what was written; the error names the exports made from it.
+
+    What is published is hashed (`trust="hash"`): a bit that flipped on the disk changes neither size nor time.
+    """
+
+    def check(step: Done) -> None:
+        try:
+            store.check_files(step.folder, step.manifest, trust=trust)
+        except RunError as error:
+            inputs = {path.parent: store.read_json(path)["inputs"] for path in run_dir.glob(f"*/{store.MANIFEST}")}
+            made = [
+                str(folder)
+                for folder, read in sorted(inputs.items())
+                if "rows" in read and read.get(step.name) == step.manifest["fingerprint"]
+            ]
+            beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
+            raise RunError(f"{error}{beside}") from None
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, [done[step.name] for step in read_steps(done)]))
 
 
 def splits_of(recipe: Recipe) -> tuple[str, ...]:

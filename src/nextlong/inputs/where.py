@@ -45,6 +45,15 @@ _REFUSED: Final = {
     "WINDOW": "a window",
 }
 
+# Without parentheses DuckDB's parser takes these for columns.
+_KEYWORDS_OF_TIME: Final = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+)
+# DuckDB declares these CONSISTENT, by how many arguments they take, though they read the clock, or tell of DuckDB itself.
+_DECLARED_CONSISTENT: Final = frozenset(
+    {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
+)
+
 
 class LeftOut(NamedTuple):
     """A document for which the source's `where` does not hold; `head` is the beginning of its text."""
@@ -149,8 +158,11 @@ class Where:
                 raise RecipeError(
                     f"{self._key} holds {_REFUSED[kind]}; a condition sees the columns of one document and no more"
                 )
-            if kind == "FUNCTION":
-                self._check_function(node["function_name"])
+            if name := self._of_the_moment(node):
+                raise RecipeError(
+                    f"{self._key}: {name} is another value every time, so the same files would give other documents; write the "
+                    "value out"
+                )
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
@@ -191,13 +203,36 @@ class Where:
                     "do, or rename one of two columns"
                 )
 
-    def _check_function(self, name: str) -> None:
-        query = "SELECT coalesce(max(stability), '') FROM duckdb_functions() WHERE stability <> 'CONSISTENT' AND function_name = ?"
-        if _ask(self._connection, query, name):
-            raise RecipeError(
-                f"{self._key}: {name}() is another value every time, so the same files would give other documents; write the "
-                "value out"
-            )
+    def _of_the_moment(self, node: Mapping[str, Any]) -> str:
+        """Return what an expression calls by itself whose value the time, chance or the connection decides; "" if nothing."""
+        if node["class"] == "COLUMN_REF":
+            name = str(node["column_names"][0]).lower()
+            return name if len(node["column_names"]) == 1 and name in _KEYWORDS_OF_TIME else ""
+        if node["class"] != "FUNCTION":
+            return ""
+        name = node["function_name"].lower()
+        arguments = node.get("arguments") or node.get("children") or ()  # `children` in DuckDB 1
+        if (name, len(arguments)) in _DECLARED_CONSISTENT or self._is_unstable(name):
+            return f"{name}()"
+        return ""
+
+    def _is_unstable(self, name: str) -> bool:
+        """Say whether DuckDB does not call a function CONSISTENT, or it is a macro that uses what is not."""
+        query = "SELECT stability, macro_definition FROM duckdb_functions() WHERE function_name = ?"
+        for stability, definition in self._connection.execute(query, [name]).fetchall():
+            if stability not in (None, "CONSISTENT"):
+                return True
+            if definition is not None:
+                parsed = json.loads(
+                    _ask(self._connection, "SELECT json_serialize_sql(?::VARCHAR)", f"SELECT {definition}")
+                )
+                # A macro of the same name as a function calls that one.
+                if any(
+                    node.get("function_name") != name and self._of_the_moment(node)
+                    for node in _nodes(parsed.get("statements"))
+                ):
+                    return True
+        return False
 
 
 def evaluator() -> str:

@@ -26,7 +26,7 @@ from nextlong.verify.step import FileEntry, Manifest, Step, open_step
 RECORD = "manifest.json"
 _STEP_FOLDER = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
 # What people and hubs put beside data.
-_ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
+ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 
 
 class RecordedRun(TypedDict):
@@ -78,13 +78,13 @@ def verify_delivered(
     """Yield the outcome of each check. Raises RunError if there is no such run, or if it is not the one that this is of."""
     folder = folder.expanduser()
     starting("record")
-    record, outcome = _read_record(folder)
+    record, outcome = read_record(lambda: (folder / RECORD).read_text(encoding="utf-8"))
     if record is not None and "parts" in record:
         raise RunError(f"{folder} is a step of a run; verify that: nextlong verify {folder.resolve().parent}")
     yield outcome
     if record is None:
         return
-    run = None if run_dir is None else _run_of(record, run_dir)
+    run = None if run_dir is None else run_of(record, run_dir)
     starting("hashes")
     yield _check_files(folder, record)
     for split in record["splits"]:
@@ -92,11 +92,11 @@ def verify_delivered(
         yield _check_split(folder, record, split, run)
 
 
-def _read_record(folder: Path) -> tuple[Record | None, Outcome]:
-    """Return the record, None where it cannot be read; and whether it is the one that was written."""
+def read_record(read: Callable[[], str]) -> tuple[Record | None, Outcome]:
+    """Return the record, None where it cannot be read; and whether it is the one that was written. `read` returns its text."""
     outcome = Outcome("record", "files", checked=1)
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads(read())
         if "parts" in record:
             return record, outcome
         plain = {key: value for key, value in record.items() if key != "xxh3"}
@@ -125,7 +125,7 @@ def _check_files(folder: Path, record: Record) -> Outcome:
     there = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     for path in there:
         is_hidden = any(part.startswith(".") for part in path.parts)
-        if not is_hidden and str(path) not in record["files"] and str(path) not in _ALLOWED:
+        if not is_hidden and str(path) not in record["files"] and str(path) not in ALLOWED:
             outcome.breach(f"{path} lies among the files, the record names it not")
     return outcome
 
@@ -187,7 +187,7 @@ def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome
     outcome.note = "; ".join(filter(None, (outcome.note, instead)))
 
 
-def _run_of(record: Record, run_dir: Path) -> Artefacts:
+def run_of(record: Record, run_dir: Path) -> Artefacts:
     """Return the run that an export is of. Raises RunError if it is another's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])

@@ -21,7 +21,7 @@ def passed(outcomes: Sequence[Outcome]) -> bool:
     return not any(outcome.breaches for outcome in outcomes)
 
 
-def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
+def show(outcomes: Sequence[Outcome], run_dir: str | Path, console: Console) -> None:
     """Print one line a check, then the first breaches of each."""
     tables.show_title(f"verify {run_dir}", console)
     table = tables.table()
@@ -47,7 +47,7 @@ def show(outcomes: Sequence[Outcome], run_dir: Path, console: Console) -> None:
     console.print(f"{breaches}{left_out}", highlight=False)
 
 
-def as_json(outcomes: Sequence[Outcome], run_dir: Path) -> str:
+def as_json(outcomes: Sequence[Outcome], run_dir: str | Path) -> str:
     """Return what was found as one JSON object."""
     checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
     return json.dumps({"run": str(run_dir), "passed": passed(outcomes), "checks": checks}, indent=1, ensure_ascii=False)

@@ -1,15 +1,18 @@
 """Guard: who may ask the viewer, and what its answers may do.
 
 In:  requests. Out: refusals; or the answer, with headers that let a page load nothing but its own style and script.
+A request must hold the viewer's token, because other users of a shared machine reach the same port: in the address that was
+printed, in the cookie that this address sets, or in the header `Authorization: token …`, as Jupyter takes it.
 A page of another site cannot read the corpus: its name for this machine is not in the list (DNS rebinding), its requests say
 where they come from, and nothing here can be changed by any request.
 """
 
 from __future__ import annotations
 
+from hmac import compare_digest
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,6 +22,7 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
+_NO_TOKEN: Final = "open the address that nextlong view printed, with ?token=… at its end"
 HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -30,10 +34,10 @@ HEADERS: Final = {
 
 
 class Guard:
-    """ASGI: answers requests of this machine's own pages and address bar, and no others."""
+    """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -41,15 +45,40 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        headers_sent = Headers(scope=scope)
+        given = QueryParams(scope.get("query_string", b"")).get("token", "")
+        cookie = _cookie_of(headers_sent)
+        is_known = any(
+            compare_digest(word.encode(), self._token.encode())
+            for word in (
+                given,
+                _held(headers_sent, cookie),
+                headers_sent.get("authorization", "").removeprefix("token "),
+            )
+        )
+
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+                if given and is_known:
+                    headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             await send(message)
 
-        refused = _refusal(scope["method"], Headers(scope=scope))
+        refused = _refusal(scope["method"], headers_sent) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
         await (refused or self._app)(scope, receive, send_guarded)
+
+
+def _cookie_of(headers: Headers) -> str:
+    """Return the name of the cookie: cookies are of a host, so it holds the port."""
+    return f"nextlong-view-{headers.get('host', '').rpartition(':')[2]}"
+
+
+def _held(headers: Headers, cookie: str) -> str:
+    """Return the value of a cookie, "" where there is none."""
+    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == cookie), "")
 
 
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:

@@ -7,6 +7,7 @@ One request is answered at a time: the files are read through objects that no tw
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -31,8 +32,8 @@ Answer = Callable[[Request], Response]
 HOST = "127.0.0.1"
 
 
-def application(run: Run) -> Starlette:
-    """Return the viewer of a run."""
+def application(run: Run, *, token: str) -> Starlette:
+    """Return the viewer of a run, which answers requests that hold `token`."""
     variants, lock = Variants(run), threading.Lock()
     if len(run):
         variants.get(variants.first).listing.summary(
@@ -72,7 +73,7 @@ def application(run: Run) -> Starlette:
         Route("/{variant}/document/{doc:int}/beside/{of}", answering(_beside)),
         Route("/{variant}/left-out", answering(_left_out)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
 
 
 def _answered(
@@ -188,6 +189,8 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             raise NextlongError(
                 f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
             ) from None
-        config = uvicorn.Config(application(run), log_level="warning", server_header=False, lifespan="off", ws="none")
-        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        token = secrets.token_urlsafe(24)
+        served = application(run, token=token)
+        config = uvicorn.Config(served, log_level="warning", server_header=False, lifespan="off", ws="none")
+        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
