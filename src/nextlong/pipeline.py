@@ -233,8 +233,7 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
     if recipe.ingest.dedup != "minhash":
         return []
-    minhash = corpus_steps.minhash_step(ingest, select)
-    return [minhash, corpus_steps.near_duplicates_step(recipe, ingest, select, minhash)]
+    return corpus_steps.minhash_steps(recipe, ingest, select)
 
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:

@@ -69,6 +69,12 @@ class MinhashResult(Result):
     documents: int
 
 
+class SimilarPairsResult(Result):
+    """Pairs of documents that one task found to be similar."""
+
+    pairs: int
+
+
 class NearDuplicatesResult(Result):
     """Documents left out, and the clusters of nearly equal ones that they belong to.
 

@@ -16,7 +16,7 @@ from nextlong.replicate.presets import recipe_from
     [
         ([], "replicate needs a recipe or a preset, one of the two"),
         (["r.yaml", "--preset", "smoke"], "replicate needs a recipe or a preset, one of the two"),
-        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper"),
+        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper, mechanism"),
         (
             ["r.yaml"],
             "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe there",
@@ -27,6 +27,21 @@ from nextlong.replicate.presets import recipe_from
             ["init", "r.yaml", "--dry-run"],
             "init only writes the recipe; leave out --dry-run, then say nextlong replicate r.yaml",
         ),
+        (["--preset", "mechanism", "--corpus", "x.jsonl"], "--preset mechanism invents its corpus"),
+        (
+            ["--preset", "mechanism", "--set", "arms=[quests]"],
+            "arms: 'quests' is not known; choose from nextlong, random",
+        ),
+        (
+            ["--preset", "mechanism", "--set", "extend.row_tokens=1024"],
+            "extend.row_tokens=1024 is shorter than a sequence",
+        ),
+        (
+            ["--preset", "mechanism", "--set", "pretrain.tokens_per_step=1000"],
+            "tokens_per_step=1000 is not a multiple of a row",
+        ),
+        (["report", "r.json"], "r.json does not exist; `nextlong replicate --preset mechanism` writes results.json"),
+        (["--preset", "smoke", "--to", "x"], "--to belongs to `nextlong replicate report RESULTS`"),
         (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),
     ],
 )
@@ -45,7 +60,7 @@ def test_packages_that_are_missing_are_named_together(monkeypatch):
         NextlongError, match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'"
     ):
         replicate._check_installed(replicate._NEEDED)
-    replicate._check_installed(("transformers",))
+    replicate._check_installed(("matplotlib",))
 
 
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
@@ -69,3 +84,14 @@ def test_ablations_are_compared_beside_what_the_recipe_compares(tmp_path):
     both = replicate._with_ablations(recipe, ["position", "granularity", "position"])
     assert both.experiments == ("methods", "position", "granularity")
     assert replicate._with_ablations(recipe, []) == recipe
+
+
+def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(tmp_path, capsys):
+    path = tmp_path / "m.yaml"
+    assert main(["replicate", "init", str(path), "--preset", "mechanism", "--set", "seeds=[7, 8]"]) == 0
+    assert "# of weights and of the order of rows" in path.read_text()
+    capsys.readouterr()
+    assert main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2 base models and 4 extended ones: nextlong, quest" in told
+    assert not (tmp_path / "nextlong-replicate-mechanism").exists()

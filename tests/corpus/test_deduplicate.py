@@ -3,6 +3,7 @@
 import importlib.util
 import random
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.corpus.deduplicate import PERMUTATIONS, band_width, minhash_shard, near_duplicates
+from nextlong.corpus.deduplicate import (
+    PERMUTATIONS,
+    Signatures,
+    band_width,
+    minhash_shard,
+    near_duplicates,
+    passes_for,
+    similar_pairs,
+    write_bands,
+)
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
 from nextlong.results import MinhashResult, NearDuplicatesResult
@@ -31,6 +41,26 @@ def fresh(draw):
     return draw.integers(0, 2**32, PERMUTATIONS, np.uint32)
 
 
+def found_near_duplicates(out, *, signatures, keep, hashes, chars, threshold, held_documents=1000):
+    """Run the three steps on the files of shards, as the route does; return the counts of the last."""
+    bands = [path.with_suffix("") for path in signatures]
+    width, pairs = band_width(threshold), []
+    for stem, signature_path, keep_path in zip(bands, signatures, keep, strict=True):
+        write_bands(stem, np.load(signature_path), np.load(keep_path), width=width)
+    files = Signatures(
+        tuple(signatures),
+        *(tuple(Path(f"{stem}.{end}.npy") for stem in bands) for end in ("band_hashes", "band_rows")),
+        tuple(hashes),
+    )
+    passes = passes_for(sum(int(np.load(path).sum()) for path in keep), held_documents=held_documents)
+    for band in range(PERMUTATIONS // width):
+        for step in range(passes):
+            part = Path(f"{out}.{band}.{step}")
+            similar_pairs(part, files=files, band=band, step=step, passes=passes, threshold=threshold)
+            pairs.append(Path(f"{part}.pairs.npy"))
+    return near_duplicates(out, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
+
+
 def deduplicate(folder, shards, *, threshold=0.8, **options):
     """Run on shards of (content hash, chars, signature, kept); return the counts and the content hashes of what stays."""
     folder.mkdir(exist_ok=True)
@@ -45,7 +75,7 @@ def deduplicate(folder, shards, *, threshold=0.8, **options):
         name: [folder / f"{number}.{end}.npy" for number in range(len(shards))]
         for name, end in {"hashes": "hashes", "chars": "chars", "signatures": "signatures", "keep": "old"}.items()
     }
-    counts = near_duplicates(folder / "new", threshold=threshold, **files, **options)
+    counts = found_near_duplicates(folder / "new", threshold=threshold, **files, **options)
     stays = set()
     for number, rows in enumerate(shards):
         keep = np.load(folder / f"new.{number:05d}.keep.npy")
@@ -171,7 +201,7 @@ def write_shard(stem, texts, keep=None):
 
 def signatures_of(folder, texts, keep=None):
     write_shard(folder / "0", texts, keep)
-    counts = minhash_shard(folder / "0", documents=folder / "0.documents.arrow", keep=folder / "0.keep.npy")
+    counts = minhash_shard(folder / "0", documents=folder / "0.documents.arrow", keep=folder / "0.keep.npy", width=6)
     return counts, np.load(folder / "0.signatures.npy")
 
 
@@ -185,7 +215,7 @@ def test_copies_with_a_few_words_changed_go_and_all_else_stays(tmp_path):
         texts += [" ".join(words), " ".join(copy)]
     texts += ["short", "Short one", "?!", "...", "", "a b c d e", "a b c d f"]
     signatures_of(tmp_path, texts)
-    near_duplicates(
+    found_near_duplicates(
         tmp_path / "out",
         signatures=[tmp_path / "0.signatures.npy"],
         keep=[tmp_path / "0.keep.npy"],

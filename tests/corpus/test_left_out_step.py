@@ -31,7 +31,7 @@ def made(recipe, *others):
 
 
 def test_it_reads_what_leaves_documents_out_and_no_other_step(recipe):
-    of = made(recipe, "minhash", "near_duplicates", "eval_ngrams", "contaminated", "clean")
+    of = made(recipe, "minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "contaminated", "clean")
     assert [one.name for one in of.inputs] == ["ingest", "select", "near_duplicates", "contaminated"]
     assert of.result is LeftOutResult
     assert [one.name for one in made(recipe).inputs] == ["ingest", "select"]

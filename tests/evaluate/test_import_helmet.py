@@ -36,6 +36,17 @@ def test_helmet_results_are_read_by_their_content(tmp_path):
     }
 
 
+def test_each_questions_score_is_read_where_it_is_there_and_gives_the_interval(tmp_path):
+    arguments = {"datasets": "kilt_nq", "input_max_length": 8192, "model_name_or_path": "m", "seed": 42}
+    rows = [{"id": f"q{number // 2}", "substring_exact_match": number < 6} for number in range(8)]
+    record = {"args": arguments | {"use_chat_template": True}, "averaged_metrics": {"substring_exact_match": 75.0}}
+    (tmp_path / "a.json").write_text(json.dumps(record | {"data": rows}))
+    read_into([tmp_path / "a.json"], out=tmp_path / "out", label=None)
+    (result,) = results.read_results(tmp_path / "out").finished
+    assert (result.score, result.values["n"], result.values["interval"]) == (75.0, 8, [25.0, 100.0])
+    assert result.protocol == {"n": 8, "seed": 42, "prompt format": "chat", "scored by": "substring_exact_match"}
+
+
 def test_what_is_no_helmet_result_is_told(tmp_path):
     (tmp_path / "x.json").write_text('{"exact_match": 5}')
     with pytest.raises(EvaluateError, match=r"x\.json is not a result of HELMET's eval\.py"):

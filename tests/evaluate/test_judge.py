@@ -100,7 +100,7 @@ def test_judgements_without_scores_are_counted_and_left_out(measured, served, ca
 def test_a_judge_that_never_scores_is_told(measured, served, capsys):
     served.answer = lambda body: {"choices": [{"message": {"content": "I cannot say."}}]}
     assert ask(measured, served) == 2
-    assert "--judge gpt-x: none of its 6 judgements ends with fluency and correctness" in capsys.readouterr().err
+    assert "--judge gpt-x: none of its 6 judgements ends with its scores as JSON" in capsys.readouterr().err
     assert results.read_results(measured).finished[0].scored_by == "rougeL_f1"
 
 

@@ -231,6 +231,15 @@ def test_a_tokenizer_that_loses_text(sound, tmp_path):
     assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}': an ordinary token")
 
 
+def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
+    made = Tokenizer.from_file(str(tokenizer))
+    made.add_special_tokens(["<|end_of_text|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    source = f"tokenizer.source={tmp_path / 'tokenizer.json'}"
+    assert "the tokenizer has <|end_of_text|> (known by its name)" in said(sound(source), "no-eos")
+    assert "no-eos" not in names(sound(source, "tokenizer.eos=<|end_of_text|>"))
+
+
 def test_a_special_token_ends_documents(sound):
     assert "ordinary-eos" not in names(sound('tokenizer={train: 500, eos: "<|endoftext|>"}'))
 

@@ -163,3 +163,44 @@ def test_more_devices_than_there_are(tmp_path, monkeypatch):
     (tmp_path / "llama" / "model.safetensors").unlink()
     with pytest.raises(RecipeError, match=r"holds no \.safetensors"):
         train(recipe, Console(quiet=True))
+
+
+def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
+    """Two data-parallel ranks share a step's rows; a state resumes on one."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from nextlong import pipeline
+    from nextlong.errors import RunError
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan import parts
+    from nextlong.train.titan.config import input_tokens
+
+    pipeline.run(recipe_for(tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"))
+    (rows,) = (tmp_path / "run").glob("*-torchtitan-*")
+    AutoModelForCausalLM.from_config(llama_config(vocab_size=512)).save_pretrained(tmp_path / "llama")
+    plain = {
+        "out": "out",
+        "data": {"parquet": [str(rows)], "validation": 0},
+        "model": {"path": str(tmp_path / "llama")},
+    }
+    recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
+    row_tokens = input_tokens(513, shared_by=2)
+    assert row_tokens == 512
+    config = parts.RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
+    first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
+    alone = config.build(dp_world_size=1, dp_rank=0)
+    expected = iter(alone)
+    for _ in range(2):
+        for one in (first, second):
+            (inputs, labels), (inputs_alone, labels_alone) = next(one), next(expected)
+            assert torch.equal(inputs["input"], inputs_alone["input"])
+            assert torch.equal(labels, labels_alone)
+            assert torch.equal(labels[0, :-1], inputs["input"][0, 1:])
+            assert labels[0, -1] != -100  # the token more
+    resumed = config.build(dp_world_size=2, dp_rank=1)
+    resumed.load_state_dict(alone.state_dict())
+    next(expected)
+    assert torch.equal(next(iter(resumed))[1], next(expected)[1])
+    with pytest.raises(RunError, match="what is trained on has changed"):
+        resumed.load_state_dict({**alone.state_dict(), "data": "other"})

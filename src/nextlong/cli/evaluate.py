@@ -136,8 +136,11 @@ def _add_how(sub: argparse.ArgumentParser) -> None:
 def _add_server(sub: argparse.ArgumentParser) -> None:
     server = sub.add_argument_group("a server with an OpenAI-compatible API")
     server.add_argument("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
+    server.add_argument("--judge", metavar="NAME", help="for judge: the server's name for the model that judges")
     server.add_argument(
-        "--judge", metavar="NAME", help="for judge: the server's name for the model that judges NarrativeQA"
+        "--nli",
+        metavar="NAME",
+        help="for judge: an entailment model, which rates citations (HELMET: google/t5_xxl_true_nli_mixture)",
     )
     server.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
     server.add_argument(
@@ -172,7 +175,15 @@ def _evaluate(asked: argparse.Namespace) -> None:
             protocols=asked.mixed,
         )
     elif asked.model == "judge":
-        command.judge(asked.files, name=asked.judge, server=_server(asked), console=console, form=form)
+        command.judge(
+            asked.files,
+            name=asked.judge,
+            server=_server(asked),
+            nli=asked.nli,
+            data=asked.data,
+            console=console,
+            form=form,
+        )
     elif asked.model == "data":
         suites = [suite for listed in asked.files for suite in _words(str(listed))]
         command.data(suites, out=asked.out, console=console, form=form)

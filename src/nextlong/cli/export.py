@@ -15,7 +15,13 @@ from nextlong.report.tables import PipeConsole as Console
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     export = commands.add_parser("export", help="write finished runs in other formats, packed, split, mixed")
-    export.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="as for stats; several are mixed")
+    export.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="as for stats; several are mixed; after the first also files of short documents",
+    )
     export.add_argument(
         "--to",
         type=_words,
@@ -30,6 +36,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
     )
     export.add_argument("--by", choices=("sequences", "tokens"), help="what --mix counts (default: sequences)")
+    export.add_argument(
+        "--short-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of a row of short documents (default: 8192, at most the run's)",
+    )
     export.add_argument("--into", metavar="DIR-or-URL", help="put the files there too (export.push)")
     export.add_argument(
         "--replace", action="store_true", help="delete what another push put there and this one does not"
@@ -61,6 +73,7 @@ def _export(asked: argparse.Namespace) -> None:
         mix=[_proportion(word) for word in asked.mix],
         by=asked.by or "sequences",
         stale="replace" if asked.replace else "refuse",
+        short_tokens=asked.short_tokens,
         reporter=reporter_for(console),
     )
     if asked.json:

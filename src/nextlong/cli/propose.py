@@ -1,7 +1,8 @@
 """Propose: how long the sequences of a first recipe are, and how many, from what its files hold.
 
 In:  a recipe with sources and a tokenizer. Out: the longest context length, a power of two, that a corpus of this size carries,
-so many sequences that a chunk serves about twice, and shorter chunks where documents are too short to have two.
+and in which its documents have room; so many sequences that a chunk serves about twice; and shorter chunks where few documents
+have two.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from nextlong.tokens.enough import count_tokens
 _LENGTHS: Final = (1_024, 131_072)
 _LEAST_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
 _LEAST_CHUNK_CHARS: Final = 64
+_ROOM: Final = 4  # sequences are so many times as long as half of the documents that are extended
 _USES: Final = 2.0  # of a chunk, on average
 _MOST_SEQUENCES: Final = 1_000  # of a first run
 
@@ -67,14 +69,19 @@ def propose(recipe: Recipe) -> Proposal | None:
     least, most = _LENGTHS
     if tokens < least:
         return None
-    max_chars = _chunk_chars(recipe.chunk.max_chars, np.array([len(text) for look in looks for text in look.texts]))
+    document_chars = np.array([len(text) for look in looks for text in look.texts])
+    max_chars = _chunk_chars(recipe.chunk.max_chars, document_chars)
     documents = sum(look.scale * look.distinct_documents for look in looks)
     extendable = sum(
         look.scale * look.distinct_documents * float(np.mean([len(text) > max_chars for text in look.texts]))
         for look in looks
         if look.texts
     )
-    length = min(most, max(least, 2 ** math.floor(math.log2(max(1.0, MOST_OF_CORPUS * tokens)))))
+    carried = 1 << math.floor(math.log2(max(1.0, MOST_OF_CORPUS * tokens)))
+    token_of_chars = tokens / sum(look.scale * look.distinct_chars for look in looks)
+    longer = document_chars[document_chars > max_chars]
+    roomy = 1 << math.ceil(math.log2(_ROOM * token_of_chars * float(np.median(longer)))) if len(longer) else least
+    length = min(most, max(least, carried, min(roomy, 1 << math.floor(math.log2(tokens)))))
     sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MOST_SEQUENCES)))
     rejects = sum(look.rejects.total() for look in looks)
     read = sum(look.documents for look in looks) + rejects

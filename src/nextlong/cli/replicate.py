@@ -1,4 +1,4 @@
-"""The command `nextlong replicate`: the paper in small, from a corpus to its tables and figures."""
+"""The command `nextlong replicate`: the paper on a small scale, the mechanism experiment, and the page of its results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
+    from nextlong.replicate.mechanism import Mechanism
     from nextlong.replicate.recipe import Replication
 
 _NEEDED = ("torch", "transformers", "matplotlib")
+_MECHANISM = "mechanism"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,10 +27,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "replicate",
         help="the paper on a small scale: five methods, a small model each, its tables and figures",
         usage="nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--ablate NAME]… [--out DIR] [--dry-run]\n"
-        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--ablate NAME]… [--force]",
+        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--ablate NAME]… [--force]\n"
+        "       nextlong replicate --preset mechanism [--out DIR] [--set KEY=VALUE]…\n"
+        "       nextlong replicate report RESULTS [--to DIR]",
     )
     sub.add_argument("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE")
-    sub.add_argument("--preset", metavar="NAME", help="smoke, cpu-night, one-gpu, or paper (prints the plan)")
+    sub.add_argument(
+        "--preset", metavar="NAME", help="smoke, mechanism, cpu-night, one-gpu, or paper (prints the plan)"
+    )
     sub.add_argument(
         "--corpus",
         action="append",
@@ -49,6 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("--dry-run", action="store_true", help="print models, tokens, hours and disk; run nothing")
     sub.add_argument("--force", action="store_true", help="init: overwrite the recipe if it is there")
+    sub.add_argument("--to", metavar="DIR", help="report: where results.md and results/ go (default: beside RESULTS)")
     add_json(sub)
     sub.set_defaults(command=_replicate)
 
@@ -57,12 +64,20 @@ def _replicate(asked: argparse.Namespace) -> None:
     if asked.words[:1] == ["init"] and len(asked.words) == 2:
         _init(asked, Path(asked.words[1]))
         return
+    if asked.words[:1] == ["report"] and len(asked.words) == 2:
+        _report(asked, Path(asked.words[1]))
+        return
+    if asked.to is not None:
+        raise NextlongError("--to belongs to `nextlong replicate report RESULTS`")
     if len(asked.words) + (asked.preset is not None) != 1:
         raise NextlongError(
             "replicate needs a recipe or a preset, one of the two; say nextlong replicate --preset smoke"
         )
     if asked.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
+    if _is_mechanism(asked):
+        _mechanism(asked)
+        return
     from nextlong.replicate.presets import is_only_planned
 
     recipe = _recipe(asked)
@@ -85,6 +100,61 @@ def _replicate(asked: argparse.Namespace) -> None:
     report.write(done, console)
     if asked.json:
         print_json(report.as_json(done))
+
+
+def _is_mechanism(asked: argparse.Namespace) -> bool:
+    """Say whether the preset, or the recipe file, is the mechanism experiment."""
+    from nextlong.recipe.read import read_file
+    from nextlong.replicate.recipe import Replication
+
+    if asked.preset is not None or asked.corpus:
+        return bool(asked.preset == _MECHANISM)
+    return read_file(Path(asked.words[0]), init=Replication.INIT).get("preset") == _MECHANISM
+
+
+def _mechanism_recipe(asked: argparse.Namespace) -> Mechanism:
+    from nextlong.replicate.mechanism import Mechanism
+
+    if asked.corpus or asked.ablate:
+        raise NextlongError(
+            "--preset mechanism invents its corpus and compares its own arms; leave out --corpus and --ablate"
+        )
+    if asked.preset is None:
+        elsewhere = [f"out={asked.out}"] if asked.out else []
+        return Mechanism.load(asked.words[0], overrides=[*asked.overrides, *elsewhere])
+    out = asked.out or f"nextlong-replicate-{_MECHANISM}"
+    return Mechanism.from_dict({"out": out}, overrides=asked.overrides, origin=f"--preset {_MECHANISM}")
+
+
+def _mechanism(asked: argparse.Namespace) -> None:
+    """Run or resume the mechanism experiment, then write its results."""
+    from nextlong.replicate.mechanism import RESULTS, mechanism, plan
+
+    recipe = _mechanism_recipe(asked)
+    console = Console(stderr=asked.json)
+    if asked.dry_run:
+        if asked.json:
+            print_json({"preset": _MECHANISM, "facts": dict(plan(recipe))})
+        else:
+            tables.show_facts([*plan(recipe)], console)
+        return
+    _check_installed(_NEEDED)
+    mechanism(recipe, report=lambda line: tables.say(line, console))
+    _report(asked, Path(recipe.out).expanduser() / RESULTS)
+
+
+def _report(asked: argparse.Namespace, source: Path) -> None:
+    """Draw the results of the mechanism experiment."""
+    _check_installed(_NEEDED[-1:])
+    from nextlong.replicate import results
+
+    if not source.is_file():
+        raise NextlongError(f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json")
+    written = results.write(source, Path(asked.to).expanduser() if asked.to else source.parent)
+    if asked.json:
+        print_json({"written": list(map(str, written))})
+    else:
+        tables.say(f"report: {written[0]}, {len(written) - 1} files beside it", Console())
 
 
 def _recipe(asked: argparse.Namespace) -> Replication:
@@ -130,6 +200,7 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
     from nextlong.replicate import presets
     from nextlong.train import template
 
+    recipe: Replication | Mechanism
     if asked.dry_run:
         raise NextlongError(
             f"init only writes the recipe; leave out --dry-run, then say nextlong replicate {path} --dry-run"
@@ -138,10 +209,13 @@ def _init(asked: argparse.Namespace, path: Path) -> None:
         raise NextlongError(f"{path} exists; choose another name, or say --force to overwrite it")
     name = asked.preset or "smoke"
     out = asked.out or f"nextlong-replicate-{name}"
-    recipe = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
+    if name == _MECHANISM:
+        recipe = _mechanism_recipe(asked)
+    else:
+        made = presets.recipe_from(name, out=out, sources=asked.corpus, overrides=asked.overrides)
+        recipe = _with_ablations(made, asked.ablate)
     heading = f"A replication recipe of nextlong, preset {name}.\n"
     heading += f"`nextlong replicate {path} --dry-run` says what it will take, `nextlong replicate {path}` does it."
-    recipe = _with_ablations(recipe, asked.ablate)
     write(path, template.commented(recipe, sources={}, heading=heading))
     if asked.json:
         print_json({"recipe": str(path), "out": recipe.out})

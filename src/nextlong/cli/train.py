@@ -37,8 +37,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     train.add_argument(
         "--engine",
-        choices=("nextlong", "torchtitan"),
-        help="nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1)",
+        choices=("nextlong", "torchtitan", "trl"),
+        help="nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1); trl: "
+        "fine-tuning on data.chat by TRL's SFTTrainer",
     )
     instead = train.add_mutually_exclusive_group()
     instead.add_argument(
@@ -112,8 +113,11 @@ def _train(asked: argparse.Namespace) -> None:
         else:
             probe.show(recipe, Console())
         return
-    if _engine(asked, recipe) == "torchtitan":
+    engine = _engine(asked, recipe)
+    if engine == "torchtitan":
         from nextlong.train.titan.launch import train
+    elif engine == "trl":
+        from nextlong.train.sft import train
     else:
         from nextlong.train.start import train
 

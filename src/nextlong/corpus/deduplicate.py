@@ -5,13 +5,15 @@ Out: one bool per row and shard, as `select` writes them; the longest document o
 the smallest hash of its content), so that no sharding or file order decides.
 
 MinHash signatures (Broder 1997) over runs of five words come from rensa, a small library in Rust with no dependencies; the
-clusters are ours, because they must fit in memory at any size: signatures stay on disk, one band of them is sorted at a
-time, and only pairs that agree on a whole band are compared. Held for each document are 8 bytes, and the pairs found.
+clusters are ours, because they must scale: a shard's task writes the hashes of each band in sorted order, a task for each band and
+range of hashes reads its slice of every shard and compares the documents that share a hash, and one task joins the pairs found.
+So every hash is read once, and the last task holds nothing but pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.errors import RecipeError
-from nextlong.results import MinhashResult, NearDuplicatesResult
+from nextlong.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
 from nextlong.similarity.words import bounds_of, hash_words, ngrams, runs_on
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
@@ -35,10 +37,10 @@ _EXAMPLES: Final = 5
 Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
 
 
-def minhash_shard(out: Path, *, documents: Path, keep: Path) -> MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard; rows that are not kept stay 0.
+def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
+    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard, and its bands of `width` values (`write_bands`).
 
-    Raises RecipeError if rensa is not installed, or is a version with other signatures.
+    Rows that are not kept stay 0. Raises RecipeError if rensa is not installed, or is a version with other signatures.
     """
     minhash = minhash_class()
     kept = np.load(keep)
@@ -56,7 +58,21 @@ def minhash_shard(out: Path, *, documents: Path, keep: Path) -> MinhashResult:
                 digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED)
                 signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
             first += batch.num_rows
+    write_bands(out, signatures, kept, width=width)
     return MinhashResult(documents=int(kept.sum()))
+
+
+def write_bands(out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int) -> None:
+    """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending, and `{out}.band_rows.npy`, uint32, alike."""
+    rows = np.flatnonzero(kept).astype(np.uint32)
+    shape = (PERMUTATIONS // width, len(rows))
+    hashes = np.lib.format.open_memmap(f"{out}.band_hashes.npy", mode="w+", dtype=np.uint64, shape=shape)
+    ordered = np.lib.format.open_memmap(f"{out}.band_rows.npy", mode="w+", dtype=np.uint32, shape=shape)
+    for band in range(shape[0]):
+        values = signatures[rows, band * width : (band + 1) * width].astype(np.uint64)
+        band_hashes = ngrams(values.ravel(), width)[::width]
+        order = np.argsort(band_hashes, kind="stable")
+        hashes[band], ordered[band] = band_hashes[order], rows[order]
 
 
 def minhash_class() -> Any:
@@ -98,40 +114,93 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
+@dataclass(frozen=True)
+class Signatures:
+    """The files of all shards that pairs are found in: signatures, bands (`write_bands`), and content hashes, uint64 (rows,)."""
+
+    signatures: tuple[Path, ...]
+    band_hashes: tuple[Path, ...]
+    band_rows: tuple[Path, ...]
+    hashes: tuple[Path, ...]
+
+
+def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
+    """Return in how many ranges of hashes each band is gone through, about so many documents at a time."""
+    return max(1, -(-documents // held_documents))
+
+
+def similar_pairs(
+    out: Path, *, files: Signatures, band: int, step: int, passes: int, threshold: float
+) -> SimilarPairsResult:
+    """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
+
+    The range is number `step` of `passes`. Rows are those of all shards, numbered through. A document is compared with the first
+    of those that share its hash and with the one before it, not with each of them, which would be a square; what these leave
+    out, transitivity and the other bands find. Those that share a hash are in order of content hash, so that sharding does not
+    matter.
+    """
+    first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+    corpus = _Columns(files.signatures)
+    keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
+        shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
+        low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
+        keys.append(np.asarray(shard_hashes[low:high]))
+        rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
+    pairs = _neighbouring(np.concatenate(keys), np.concatenate(rows), _Columns(files.hashes))
+    pairs = pairs[_similar(corpus, pairs, threshold)]
+    np.save(f"{out}.pairs.npy", pairs)
+    return SimilarPairsResult(pairs=len(pairs))
+
+
+def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Columns) -> Pairs:
+    """Return the pairs to compare of the rows that share a key."""
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    shared = np.zeros(len(keys), np.bool_)
+    same = np.flatnonzero(keys[1:] == keys[:-1])
+    shared[same] = shared[same + 1] = True
+    keys, rows = keys[shared], rows[shared]
+    order = np.lexsort((hashes.gather(rows), keys))
+    keys, rows = keys[order], rows[order]
+    follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+    heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
+    leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
+    second = follows - 1 == leaders
+    return np.concatenate(
+        [
+            np.stack([rows[leaders], rows[follows]], axis=1),
+            np.stack([rows[follows - 1], rows[follows]], axis=1)[~second],
+        ]
+    )
+
+
 def near_duplicates(
     out: Path,
     *,
-    signatures: Sequence[Path],
+    pairs: Sequence[Path],
     keep: Sequence[Path],
     hashes: Sequence[Path],
     chars: Sequence[Path],
-    threshold: float,
-    held_documents: int = _HELD_DOCUMENTS,
 ) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
 
-    `keep`, `hashes` (uint64) and `chars` (int64) are .npy files of one value a row, as select and ingest write them. Two
-    documents are near-duplicates if their estimated Jaccard similarity is at least `threshold`; duplicates of duplicates count.
+    `pairs` are those that `similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row, as
+    select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
-    corpus = _Corpus(signatures, keep, hashes)
-    clusters = np.arange(corpus.rows)  # the smallest row of each row's cluster
-    width = band_width(threshold)
-    for band in range(PERMUTATIONS // width):
-        for pairs in _banded_pairs(corpus, band, width, held_documents):
-            apart = pairs[clusters[pairs[:, 0]] != clusters[pairs[:, 1]]]
-            _join(clusters, apart[_similar(corpus, apart, threshold)])
-    members = np.flatnonzero(np.bincount(clusters, minlength=corpus.rows)[clusters] > 1)
-    losers = _losers(members, clusters, corpus.gather(chars, members), corpus.gather(hashes, members))
+    members, clusters = _components(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]))
+    losers = _losers(members, clusters, _Columns(chars).gather(members), _Columns(hashes).gather(members))
+    starts = _Columns(keep).starts
     for shard, path in enumerate(keep):
         kept = np.load(path)
-        first, last = corpus.starts[shard : shard + 2]
+        first, last = starts[shard : shard + 2]
         kept[losers[np.searchsorted(losers, first) : np.searchsorted(losers, last)] - first] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
-    clustered = np.unique(clusters[members], return_counts=True)[1]
+    sizes = np.bincount(clusters)
     return NearDuplicatesResult(
         near_duplicates=len(losers),
-        clusters=len(clustered),
-        largest_cluster=int(clustered.max(initial=0)),
+        clusters=len(sizes),
+        largest_cluster=int(sizes.max(initial=0)),
         examples=_some_losers(losers, members, clusters),
     )
 
@@ -141,10 +210,10 @@ def _some_losers(
 ) -> tuple[tuple[int, int], ...]:
     """Return a few rows that go, spread over the corpus, each with the row that stays in its stead."""
     some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
-    stays = np.setdiff1d(members, losers)
-    order = np.argsort(clusters[stays])
-    at = np.searchsorted(clusters[stays][order], clusters[some])
-    return tuple(zip(some.tolist(), stays[order][at].tolist(), strict=True))
+    is_loser = np.isin(members, losers)
+    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
+    stays[clusters[~is_loser]] = members[~is_loser]
+    return tuple(zip(some.tolist(), stays[clusters[np.searchsorted(members, some)]].tolist(), strict=True))
 
 
 def band_width(threshold: float) -> int:
@@ -155,107 +224,50 @@ def band_width(threshold: float) -> int:
     return 1
 
 
-class _Corpus:
-    """The files of all shards, mapped and not held, with rows numbered through."""
+class _Columns:
+    """The .npy files of all shards, mapped and not held; row i of shard s is `starts[s]` + i."""
 
-    def __init__(self, signatures: Sequence[Path], keep: Sequence[Path], hashes: Sequence[Path]) -> None:
-        self._signatures = [np.load(path, mmap_mode="r") for path in signatures]
-        self._keep = keep
-        self._hashes = hashes
-        self.starts = np.cumsum([0, *map(len, self._signatures)])
-        self.rows = int(self.starts[-1])
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._columns = [np.load(path, mmap_mode="r") for path in paths]
+        self.starts = np.cumsum([0, *map(len, self._columns)])
 
-    def band(self, band: int, width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]]:
-        """Yield (rows, band hash, content hash) of each shard's kept documents."""
-        for start, signatures, keep, hashes in zip(
-            self.starts, self._signatures, self._keep, self._hashes, strict=False
-        ):
-            kept = np.flatnonzero(np.load(keep, mmap_mode="r"))
-            values = signatures[:, band * width : (band + 1) * width].astype(np.uint64)[kept]
-            yield kept + start, ngrams(values.ravel(), width)[::width], np.load(hashes, mmap_mode="r")[kept]
-
-    def signatures(self, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the signatures of rows in any order, shape (n, PERMUTATIONS)."""
-        return self._lookup(self._signatures, rows)
-
-    def gather(self, paths: Sequence[Path], rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the values of rows, shape (n,), from .npy files of one value a row."""
-        return self._lookup([np.load(path, mmap_mode="r") for path in paths], rows)
-
-    def _lookup(self, columns: Sequence[NDArray[Any]], rows: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values of rows in any order, shape (n, …)."""
         shards = np.searchsorted(self.starts, rows, side="right") - 1
-        values = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
+        values = np.empty((len(rows), *self._columns[0].shape[1:]), self._columns[0].dtype)
         for shard in np.unique(shards).tolist():
             of_shard = shards == shard
-            values[of_shard] = columns[shard][rows[of_shard] - self.starts[shard]]
+            values[of_shard] = self._columns[shard][rows[of_shard] - self.starts[shard]]
         return values
 
 
-def _banded_pairs(corpus: _Corpus, band: int, width: int, held_documents: int) -> Iterator[Pairs]:
-    """Yield pairs that agree on a band: each document with the first of its group, and with the one before it.
-
-    Not every pair of a group, which would be a square; what these leave out, transitivity and the other bands find. Groups
-    are in order of content hash, so that sharding does not matter. About `held_documents` are sorted at a time.
-    """
-    passes = max(1, -(-corpus.rows // held_documents))
-    for step in range(passes):
-        first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
-        rows, keys, hashes = (
-            np.concatenate(column)
-            for column in zip(*(_within(first, last, *shard) for shard in corpus.band(band, width)), strict=True)
-        )
-        order = np.lexsort((hashes, keys))
-        rows, keys = rows[order], keys[order]
-        follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-        heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
-        leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
-        second = follows - 1 == leaders
-        yield np.concatenate(
-            [
-                np.stack([rows[leaders], rows[follows]], axis=1),
-                np.stack([rows[follows - 1], rows[follows]], axis=1)[~second],
-            ]
-        )
-
-
-def _within(
-    first: np.uint64, last: np.uint64, rows: NDArray[np.int64], keys: NDArray[np.uint64], hashes: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]:
-    inside = (keys >= first) & (keys <= last)
-    return rows[inside], keys[inside], hashes[inside]
-
-
-def _similar(corpus: _Corpus, pairs: Pairs, threshold: float) -> NDArray[np.bool_]:
+def _similar(signatures: _Columns, pairs: Pairs, threshold: float) -> NDArray[np.bool_]:
     """Return which pairs have an estimated Jaccard similarity of at least `threshold`: the share of equal values."""
     similar = np.empty(len(pairs), np.bool_)
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
-        equal = corpus.signatures(part[:, 0]) == corpus.signatures(part[:, 1])
+        equal = signatures.gather(part[:, 0]) == signatures.gather(part[:, 1])
         similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * PERMUTATIONS
     return similar
 
 
-def _join(clusters: NDArray[np.int64], pairs: Pairs) -> None:
-    """Unite in place the clusters that pairs connect; each keeps the smallest row as its name."""
-    if not len(pairs):
-        return
-    names, ends = np.unique(clusters[pairs], return_inverse=True)
-    ends = ends.reshape(-1, 2)
+def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that pairs connect, ascending, and the number of the component of each."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong
 
-    graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
-    _, component = connected_components(graph, directed=False)
-    _, smallest = np.unique(component, return_index=True)  # names ascend, so the first of a component is its smallest
-    places = np.minimum(np.searchsorted(names, clusters), len(names) - 1)
-    touched = names[places] == clusters
-    clusters[touched] = names[smallest[component]][places[touched]]
+    rows, ends = np.unique(pairs, return_inverse=True)
+    if not len(rows):
+        return rows, rows
+    ends = ends.reshape(-1, 2)
+    graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(rows), len(rows)))
+    return rows, connected_components(graph, directed=False)[1].astype(np.int64)
 
 
 def _losers(
     rows: NDArray[np.int64], clusters: NDArray[np.int64], chars: NDArray[np.int64], hashes: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
     """Return the rows, ascending, that are not the longest of their cluster."""
-    order = np.lexsort((hashes, -chars, clusters[rows]))
-    sorted_clusters = clusters[rows[order]]
+    order = np.lexsort((hashes, -chars, clusters))
+    sorted_clusters = clusters[order]
     return np.sort(rows[order][1:][sorted_clusters[1:] == sorted_clusters[:-1]])

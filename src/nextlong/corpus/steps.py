@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.corpus.chunk import chunk_shard
-from nextlong.corpus.deduplicate import minhash_shard, near_duplicates
+from nextlong.corpus.deduplicate import (
+    PERMUTATIONS,
+    Signatures,
+    band_width,
+    minhash_shard,
+    near_duplicates,
+    passes_for,
+    similar_pairs,
+)
 from nextlong.corpus.ingest import check_ids, check_kept, check_rejects, ingest_split
 from nextlong.corpus.parts import Splits, every_part, numbered, places, task_bytes
 from nextlong.corpus.select import select_documents
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Config, Done, Finished, Step, Task
 from nextlong.inputs.files import InputFile, Part
 from nextlong.inputs.formats import format_of
 from nextlong.inputs.json_lines import count_lines
@@ -30,6 +38,7 @@ from nextlong.results import (
     MinhashResult,
     NearDuplicatesResult,
     SelectResult,
+    SimilarPairsResult,
 )
 
 
@@ -203,55 +212,80 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
-def minhash_step(ingest: Step, select: Step) -> Step:
-    """Selected documents → their signatures."""
+def minhash_steps(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
+    """Selected documents → which of them stay: of nearly equal ones the longest. Signatures, pairs that are similar, clusters."""
+    threshold = recipe.ingest.dedup_threshold
+    minhash = _minhash_step(ingest, select, width=band_width(threshold))
+    pairs = _similar_pairs_step(ingest, minhash, threshold)
+    return [minhash, pairs, _near_duplicates_step(ingest, select, pairs)]
 
+
+def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
     def tasks(done: Finished) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
-        return [partial(minhash_shard, documents=documents, keep=keep) for documents, keep in shards]
+        return [partial(minhash_shard, documents=documents, keep=keep, width=width) for documents, keep in shards]
 
     estimate = Estimate(
         work=lambda amounts: amounts.kept_chars,
         seconds=5e-8,
         disk=lambda amounts: amounts.documents,
-        bytes=512,
+        bytes=512 + 12 * (PERMUTATIONS // width),
         tasks=per_shard,
     )
-    return Step("minhash", 1, {}, (ingest, select), tasks, MinhashResult, estimate=estimate)
+    return Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
 
-def near_duplicates_step(recipe: Recipe, ingest: Step, select: Step, minhash: Step) -> Step:
-    """Signatures → which documents stay: of nearly equal ones the longest."""
-    threshold = recipe.ingest.dedup_threshold
+def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
+    bands = PERMUTATIONS // band_width(threshold)
 
     def tasks(done: Finished) -> list[Task]:
+        own = done["minhash"]
+        passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
+        files = Signatures(
+            signatures=tuple(own.files(".signatures.npy")),
+            band_hashes=tuple(own.files(".band_hashes.npy")),
+            band_rows=tuple(own.files(".band_rows.npy")),
+            hashes=tuple(done["ingest"].files(".hashes.npy")),
+        )
         return [
-            partial(
-                near_duplicates,
-                signatures=done["minhash"].files(".signatures.npy"),
-                keep=done["select"].files(".keep.npy"),
-                hashes=done["ingest"].files(".hashes.npy"),
-                chars=done["ingest"].files(".chars.npy"),
-                threshold=threshold,
-            )
+            partial(similar_pairs, files=files, band=band, step=step, passes=passes, threshold=threshold)
+            for band in range(bands)
+            for step in range(passes)
         ]
 
     estimate = Estimate(
         work=lambda amounts: amounts.documents,
         seconds=2e-5,
         disk=lambda amounts: amounts.documents,
+        bytes=16.0,
+        tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
+        memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+    )
+    config: Config = {"threshold": threshold}
+    return Step("similar_pairs", 1, config, (ingest, minhash), tasks, SimilarPairsResult, estimate=estimate)
+
+
+def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                near_duplicates,
+                pairs=done["similar_pairs"].files(".pairs.npy"),
+                keep=done["select"].files(".keep.npy"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+            )
+        ]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents,
+        seconds=1e-6,
+        disk=lambda amounts: amounts.documents,
         bytes=1.0,
-        memory=lambda amounts: 16 * amounts.documents,
+        memory=lambda amounts: 40 * amounts.documents,
     )
-    return Step(
-        "near_duplicates",
-        1,
-        {"threshold": threshold},
-        (ingest, select, minhash),
-        tasks,
-        NearDuplicatesResult,
-        estimate=estimate,
-    )
+    inputs = (ingest, select, pairs)
+    return Step("near_duplicates", 2, {}, inputs, tasks, NearDuplicatesResult, estimate=estimate)
 
 
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:

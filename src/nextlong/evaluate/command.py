@@ -175,14 +175,27 @@ def data(suites: Sequence[str], *, out: Path | None, console: Console, form: For
 
 
 def judge(
-    folders: Sequence[Path], *, name: str | None, server: ServerOptions | None, console: Console, form: Form = "text"
+    folders: Sequence[Path],
+    *,
+    name: str | None,
+    server: ServerOptions | None,
+    nli: str | None = None,
+    data: Path | None = None,
+    console: Console,
+    form: Form = "text",
 ) -> None:
-    """Have NarrativeQA's answers in some results judged by a model behind a server."""
-    from nextlong.evaluate.judge import judge as judge_results
+    """Have answers in some results judged by a model behind a server, or citations by an entailment model (`nli`)."""
+    from nextlong.evaluate import judge as judges
 
-    if not folders or name is None or server is None:
-        raise EvaluateError("judge: say nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1")
-    judged = judge_results(folders, Server(name, server), console)
+    if folders and nli is not None:
+        judged = judges.entailed(folders, nli, DataFiles(data), console)
+    elif not folders or name is None or server is None:
+        raise EvaluateError(
+            "judge: say nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or of citations --nli MODEL "
+            "--data FOLDER"
+        )
+    else:
+        judged = judges.judge(folders, Server(name, server), console)
     if form == "json":
         _print_json([{"file": str(path), "score": score} for path, score in judged])
 

@@ -25,6 +25,11 @@ from nextlong.evaluate import shapes
 _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
 SOURCES: Final = {
+    "helmet/prompts/asqa_revised.json": "prompts/asqa_revised.json of princeton-nlp/HELMET on GitHub",
+    "helmet/prompts/qampari_revised.json": "prompts/qampari_revised.json of princeton-nlp/HELMET on GitHub",
+    "multi_lexsum/validation.jsonl": "Multi-LexSum's validation split (`datasets.load_dataset('allenai/multi_lexsum', 'v20230518', "
+    "split='validation').to_json(…)`)",
+    "multi_lexsum/train.jsonl": "Multi-LexSum's train split, as its validation split; its short summaries are shown as examples",
     "ruler/PaulGrahamEssays.json": f"{_RULER}, whose scripts/data/synthetic/json/download_paulgraham_essay.py writes it; any "
     "JSON with a field `text`, or ruler/essays.txt, does as well (the scores then compare only with your own)",
     "ruler/squad.json": "SQuAD 2.0's dev-v2.0.json (rajpurkar.github.io/SQuAD-explorer), under this name",

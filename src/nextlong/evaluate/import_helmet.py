@@ -1,7 +1,7 @@
 """Import: results that HELMET's own scripts wrote, read into a results directory of ours.
 
-In:  HELMET's result JSON (`args`, `averaged_metrics`, `data`), never its file name. Out: one file a task and length, without
-the answers (they stay in HELMET's), marked as imported.
+In:  HELMET's result JSON (`args`, `averaged_metrics`, `data`), never its file name. Out: one file a task and length, with
+each question's score but without the answers (they stay in HELMET's), marked as imported.
 """
 
 from __future__ import annotations
@@ -124,7 +124,24 @@ def _results(record: Json, file: Path, out: Path) -> list[tuple[Path, Json]]:
     ]
 
 
+def _samples(record: Json, metric: str) -> list[Json]:
+    """Return each question's score; none where a file does not hold those of all."""
+    samples = []
+    for item in record.get("data", []):
+        judged = item.get("gpt-4-scores")
+        value = (
+            judged["fluency"] * judged["correctness"] / 3 if metric == "gpt-4-score" and judged else item.get(metric)
+        )
+        if value is None:
+            return []
+        group = item.get("id", item.get("qid", item.get("question")))
+        samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+    return samples
+
+
 def _values(task: Task, length: int, score: float, metric: str, record: Json, file: Path) -> Json:
+    arguments = record["args"]
+    prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     return {
         "format": results.FORMAT,
         "nextlong": nextlong.__version__,
@@ -139,5 +156,6 @@ def _values(task: Task, length: int, score: float, metric: str, record: Json, fi
         "refused": 0,
         "imported_from": file.name,
         "fingerprint": results.fingerprint({"imported": record["args"], "metrics": record["averaged_metrics"]}),
-        "samples": [],
+        "depends_on": {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}},
+        "samples": _samples(record, metric),
     }

@@ -134,6 +134,37 @@ class GraphWalk(TypedDict):
     problem_type: str
 
 
+class AlcePrompt(TypedDict):
+    """HELMET's prompt of ALCE, with its examples."""
+
+    instruction: Text
+    demo_prompt: Text
+    doc_prompt: Text
+    demos: Annotated[list[dict[str, Any]], Len(2)]
+
+
+class _Answers(TypedDict):
+    short_answers: Texts
+
+
+class Alce(TypedDict):
+    """ALCE's questions: ASQA's have `qa_pairs`, QAMPARI's `answers`."""
+
+    question: Text
+    docs: Annotated[list[Passage], Len(1)]
+    qa_pairs: NotRequired[list[_Answers] | None]
+    answers: NotRequired[list[Texts] | None]
+
+
+# Keys with a stroke need the other form.
+Lawsuit = TypedDict(
+    "Lawsuit", {"id": Name, "sources": Texts, "summary/short": str | None, "summary/long": NotRequired[str | None]}
+)
+KeyPoints = TypedDict(
+    "KeyPoints", {"id": Name, "keypoints": NotRequired[Texts], "summary/short_keypoints": NotRequired[Texts | None]}
+)
+
+
 class Mrcr(TypedDict):
     """OpenAI's MRCR: `prompt` is a conversation, as JSON."""
 

@@ -47,10 +47,21 @@ class Sampled:
     @cached_property
     def replicates(self) -> Floats:
         """The score over resampled groups, shape (REPLICATES,)."""
-        sums, counts = self.sums
-        picked = rng_for(0, "bootstrap", f"{self.key} {len(sums)}").integers(len(sums), size=(REPLICATES, len(sums)))
-        drawn: Floats = sums[picked].sum(1) / counts[picked].sum(1)
-        return drawn
+        return _resampled(*self.sums, key=str(self.key))
+
+
+def _resampled(sums: NDArray[Any], counts: NDArray[Any], *, key: str) -> Floats:
+    """Return the mean over resampled groups, shape (REPLICATES,), by the sum and the weight of each."""
+    picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(REPLICATES, len(sums)))
+    drawn: Floats = sums[picked].sum(1) / counts[picked].sum(1)
+    return drawn
+
+
+def weighted_interval(values: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
+    drawn = _resampled(np.bincount(groups, values * weights), np.bincount(groups, weights), key="weighted")
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(low), float(high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,7 +173,7 @@ def is_only_planned(recipe: Replication) -> bool:
 def preset(name: str) -> Preset:
     """Return a preset. Raises RecipeError for a name that is none."""
     if name not in PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}")
+        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}, mechanism")
     return PRESETS[name]
 
 

@@ -36,6 +36,7 @@ FEATURES: Final = {
     "view": "nextlong view",
     "torch": "nextlong.torch; search on a GPU",
     "train": "nextlong train",
+    "trl": "nextlong train --engine trl",
     "evaluate": "nextlong evaluate",
     "short-text": "nextlong evaluate --suite short",
 }

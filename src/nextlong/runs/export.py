@@ -35,7 +35,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import data_folder, delivered, statistics
+from nextlong.runs import data_folder, delivered, plain, statistics
 from nextlong.runs.opened import Run, check_mix
 from nextlong.runs.statistics import Measured
 from nextlong.tokens.steps import check_eod
@@ -109,15 +109,19 @@ def export(
     mix: Sequence[float] = (),
     by: Literal["sequences", "tokens"] = "sequences",
     stale: Literal["refuse", "replace"] = "refuse",
+    short_tokens: int | None = None,
     reporter: Reporter | None = None,
 ) -> Exported:
     """Write the sequences of finished runs in `formats` (default: those of the first run's recipe).
 
-    A run is a run directory, or one of its variants, `RUN@NAME`. `overrides` are `export.key=value`. Several runs are mixed
-    in the proportions `mix`, counted in sequences or tokens (default: all that there is); the files then lie in the first
-    run's directory. What is there already is kept; `stale` says what to do about files of another export that lie at
-    `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes of the user.
+    A run is a run directory, or one of its variants, `RUN@NAME`; after the first also a file of short documents, which are
+    made into rows of `short_tokens` tokens (default: 8,192, or the first run's length if that is less). `overrides` are
+    `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens (default: all that
+    there is); the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about
+    files of another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
+    NextlongError for mistakes of the user.
     """
+    runs = _with_short(runs, tokens=short_tokens, reporter=reporter)
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
@@ -143,6 +147,21 @@ def export(
             written = _with_data(Exported(recipe, opened, done), carry_out)
     push(written, stale=stale)
     return written
+
+
+def _with_short(runs: Sequence[str | Path], *, tokens: int | None, reporter: Reporter | None) -> list[str | Path]:
+    """Return the runs; of a file of documents the run that is made of it."""
+    are_documents = [place > 0 and Path(one).is_file() for place, one in enumerate(runs)]
+    if tokens is not None and not any(are_documents):
+        raise RecipeError("--short-tokens without a file of short documents; name one after the first run")
+    made: list[str | Path] = []
+    for one, is_documents in zip(runs, are_documents, strict=True):
+        if is_documents:
+            recipe = plain.recipe_of(Run(runs[0]), Path(one), tokens=tokens)
+            made.append(run(recipe, reporter=reporter).runs[0].path)
+        else:
+            made.append(one)
+    return made
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:

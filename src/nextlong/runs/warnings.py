@@ -17,7 +17,9 @@ from nextlong.results import ChunkResult, IngestResult, LeftOutResult, Tokenizer
 from nextlong.runs.lengths import bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.tokens import lost
+from nextlong.tokens.ends import find_ends
 from nextlong.tokens.enough import LONGER, MOST_DROPPED
+from nextlong.tokens.tokenizer import local_path, tokenizer_of
 
 if TYPE_CHECKING:
     from nextlong.runs.opened import Run
@@ -199,6 +201,20 @@ def _ordinary_eos(seen: Seen) -> str:
     )
 
 
+def _no_eos(seen: Seen) -> str:
+    config = seen.run.recipe.tokenizer
+    if config.source is None or config.eos is not None:
+        return ""
+    path = local_path(config.source)
+    ends = find_ends(tokenizer_of(seen.run.steps["tokenizer"].file(".tokenizer.json")), path.parent)
+    if ends.eos is None:
+        return ""
+    return (
+        f"no sequence ends with a token that says so (tokenizer.eos is null), so a model learns from these data to go on for ever; "
+        f"the tokenizer has {ends.eos} (known by {ends.eos_said_by}): set tokenizer.eos"
+    )
+
+
 def _small_tokens(seen: Seen) -> str:
     if (
         seen.stats.chars_per_token or 0
@@ -367,6 +383,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "small-corpus": _small_corpus,
     "stand-in-tokenizer": _stand_in_tokenizer,
     "lossy-tokenizer": _lossy_tokenizer,
+    "no-eos": _no_eos,
     "ordinary-eos": _ordinary_eos,
     "small-tokens": _small_tokens,
     "missing-ids": _missing_ids,

@@ -73,7 +73,7 @@ def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: t
     """
     config = config_of(recipe, vocabulary=vocabulary)
     said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    model = _weights(recipe, config)
+    model = weights(recipe, config)
     rope.check_base(model)
     said.append(install_loss(recipe, model, device=device))
     if recipe.memory.checkpointing != "none":
@@ -94,7 +94,8 @@ def install_loss(recipe: TrainRecipe, model: Any, *, device: torch.device) -> st
     return chosen.why
 
 
-def _weights(recipe: TrainRecipe, config: Any) -> Any:
+def weights(recipe: TrainRecipe, config: Any) -> Any:
+    """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
     from transformers import AutoModelForCausalLM
 
     name = attention.register(recipe.attention_kernel)

@@ -44,10 +44,18 @@ def test_losses_are_those_of_plain_forward_passes(model):
         ("meta", 40), ("negative", 60), ("joint", 1), ("meta", 30), ("negative", 80), ("meta", 20), ("negative", 9)
     )
     ids = one.input_ids.tolist()
-    second, third = dependency.chunk_losses(model, one)
+    other = np.arange(2, 25)  # shorter than what it stands for, so it is repeated
+    second, third = dependency.chunk_losses(model, one, other)
     assert (second.distance, second.earlier, third.distance, third.earlier) == (61, 1, 80, 2)
     assert second.with_earlier == pytest.approx(mean_loss(model, ids[:101], ids[101:131]), abs=1e-4)
     assert third.with_earlier == pytest.approx(mean_loss(model, ids[:211], ids[211:231]), abs=1e-4)
+    # Of the control of equal length, each place holds the same token of the other text, repeated.
+    stand_in = np.resize(other, len(ids)).tolist()
+    replaced = [ids[0], *stand_in[1:40], *ids[40:101]]
+    assert second.replaced_earlier == pytest.approx(mean_loss(model, replaced, ids[101:131]), abs=1e-4)
+    replaced += [*stand_in[101:131], *ids[131:211]]
+    assert len(replaced) == 211
+    assert third.replaced_earlier == pytest.approx(mean_loss(model, replaced, ids[211:231]), abs=1e-4)
     # The first chunk's first token stays: something has to stand before every chunk.
     negatives = [ids[0], *ids[40:101]]
     assert second.without_earlier == pytest.approx(mean_loss(model, negatives, ids[101:131]), abs=1e-4)
@@ -56,24 +64,37 @@ def test_losses_are_those_of_plain_forward_passes(model):
 
 def test_chunks_that_touch_are_one(model):
     one = sequence(("bos", 1), ("meta", 40), ("meta", 10), ("negative", 30), ("meta", 20))
-    (loss,) = dependency.chunk_losses(model, one)
+    (loss,) = dependency.chunk_losses(model, one, np.arange(9))
     assert (loss.earlier, loss.distance, loss.tokens) == (1, 30, 20)
 
 
 def test_a_sequence_without_two_meta_chunks_has_no_losses(model):
-    assert list(dependency.chunk_losses(model, sequence(("document", 50)))) == []
-    assert list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50)))) == []
+    assert list(dependency.chunk_losses(model, sequence(("document", 50)), np.arange(9))) == []
+    assert list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50)), np.arange(9))) == []
 
 
 def test_gains_are_binned_by_distance():
     losses = [
-        dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain)
+        dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain, 2.0 + 2 * gain)
         for distance, gain in ((70, 0.5), (100, 0.1), (5000, 0.0))
     ]
     near, far = dependency._binned(losses)
     assert (near["from_tokens"], near["to_tokens"], near["chunks"]) == (64, 128, 2)
     assert near["gain_nats"] == pytest.approx(0.3)
+    assert near["gain_over_shorter_nats"] == pytest.approx(0.6)
+    assert near["interval"] == pytest.approx((0.3, 0.3))  # both are of one sequence
     assert (far["from_tokens"], far["chunks"], far["gain_nats"]) == (4096, 1, 0.0)
+
+
+def test_other_text_is_of_another_document_and_without_one_nothing_is_measured(model):
+    def of(doc_id, first):
+        spans = [SimpleNamespace(role="meta", doc_id=doc_id, token_start=0, token_end=3)]
+        return SimpleNamespace(input_ids=np.arange(first, first + 5), spans=spans)
+
+    assert dependency._other_text(of(1, 0), [of(1, 10), of(2, 20)]).tolist() == [20, 21, 22]
+    nothing = dependency._other_text(of(1, 0), [of(1, 10)])
+    with pytest.raises(EvaluateError, match="no second document whose meta-chunks"):
+        list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50), ("meta", 5)), nothing))
 
 
 def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
@@ -92,6 +113,8 @@ def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
     found = evaluate(lambda: HuggingFaceModel(str(folder), LoadOptions()), asked, progress=Progress(console))
     (result,) = found.finished
     assert (result.task, result.length, result.values["n"]) == ("dependency", None, 3)
+    low, high = result.values["interval"]
+    assert low <= result.score <= high
     assert result.values["scores"]["with_earlier_nats"] > 3  # random weights: about the log of the vocabulary
     assert sum(part["chunks"] for part in result.values["by_distance"]) == len(result.values["chunks"])
     metas = [sum(span.role == "meta" for span in run.sequence(number).spans) for number in range(3)]

@@ -1,10 +1,8 @@
-import json
-
 import pytest
 
 from nextlong.evaluate import results
 from nextlong.evaluate.report import tables
-from written_results import QUESTIONS, write_results
+from written_results import QUESTIONS, write_result, write_results
 
 
 def test_the_main_table_is_the_papers(two):
@@ -29,13 +27,31 @@ def test_a_category_with_a_task_missing_has_no_score(two):
 
 def test_copying_and_values_by_key_have_a_table(tmp_path):
     folder = write_results(tmp_path / "one", {}, label="one")
-    for task, scores in (
-        ("copying", {"gain_nats": 1.5, "gain_standard_error": 0.1, "with_copy_nats": 2.0, "without_copy_nats": 3.5}),
-        ("key_values", {"accuracy": 87.5, "chance": 12.5}),
-    ):
-        path = results.place_of(folder, task, 8192)
-        path.parent.mkdir()
-        values = {"format": 2, "task": task, "length": 8192, "score": 1.0, "scores": scores, "samples": []}
-        path.write_text(json.dumps(values))
+    copied = {"gain_nats": 1.5, "with_copy_nats": 2.0, "without_copy_nats": 3.5}
+    write_result(folder, "copying", 8192, score=1.5, scores=copied, outcomes=[1.0, 1.5, 2.0], n=3)
+    chosen = {"accuracy": 87.5, "chance": 12.5}
+    write_result(folder, "key_values", 8192, score=87.5, scores=chosen, outcomes=[75.0, 100.0], n=16)
     (table,) = tables.all_tables([results.read_results(folder)])
-    assert table.rows == (("one, 8K", (1.5, 0.1, 2.0, 3.5, 87.5, 12.5)),)
+    ((name, cells),) = table.rows
+    assert table.columns[-1] == "n"
+    assert [name, *map(tables.text_of, cells)] == [
+        "one, 8K",
+        "1.50 [1.0, 2.0]",
+        "2.00",
+        "3.50",
+        "87.50 [75.0, 100.0]",
+        "12.50",
+        "3–16",
+    ]
+
+
+def test_all_of_helmet_is_one_table_where_cite_or_summ_were_measured(tmp_path):
+    scores = {"Recall": 80.0, "RAG": 60.0, "ICL": 70.0, "Re-rank": 30.0, "LongQA": 40.0, "RULER": 90.0}
+    without = write_results(tmp_path / "without", scores, label="without")
+    assert not any("all seven" in table.title for table in tables.all_tables([results.read_results(without)]))
+    whole = write_results(tmp_path / "whole", scores | {"Cite": 20.0, "Summ": 50.0}, label="whole")
+    found = next(one for one in tables.all_tables([results.read_results(whole)]) if "all seven" in one.title)
+    assert found.columns[:8] == ("Avg.", "Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
+    name, cells = found.rows[0]
+    assert name == "whole, 8K"
+    assert [cell.value for cell in cells[:8]] == [50.0, 80.0, 60.0, 70.0, 20.0, 30.0, 40.0, 50.0]

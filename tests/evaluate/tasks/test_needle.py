@@ -35,6 +35,13 @@ def test_the_needle_goes_from_the_head_to_the_end_behind_whole_sentences(data):
     assert (places[0], places[-1]) == (0, 1)
 
 
+def test_thirty_five_depths_are_an_option(data):
+    task = all_tasks()["needle_35"]
+    made = list(task.make(Request(512, TextTokenizer(word_tokenizer()), data, task.samples)))
+    assert (task.suite, len(made), len({sample.details["depth"] for sample in made})) == ("needle-35", 35, 35)
+    assert (made[0].details["depth"], made[-1].details["depth"]) == (0.0, 100.0)
+
+
 @pytest.mark.parametrize(("count", "depths"), [(1, [50]), (2, [0, 100]), (3, [0, 50, 100]), (12, [0, 0])])
 def test_fewer_samples_are_spread_and_more_read_on(data, count, depths):
     made = list(samples(Request(256, TextTokenizer(word_tokenizer()), data, samples=count)))

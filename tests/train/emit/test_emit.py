@@ -1,6 +1,7 @@
 import json
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -31,3 +32,9 @@ def test_paths_with_spaces_and_quotes_stay_whole(recipe, console, tmp_path, name
     assert str(named) in words
     if name == "megatron":
         assert str(tmp_path / "my runs" / name / "data" / "part-00000") in words
+
+
+def test_a_relative_model_is_found_from_the_launch_folder(recipe, console, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    emit(recipe("model.path=llama"), "axolotl", Path("a"), console)
+    assert yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())["base_model"] == str(tmp_path / "llama")

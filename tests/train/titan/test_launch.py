@@ -54,3 +54,17 @@ def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert _engine(SimpleNamespace(engine=asked), train_recipe({"hardware.count": count})) == engine
+
+
+@pytest.mark.parametrize("name", ["paper-128k", "paper-512k", "authors-512k"])
+def test_presets_can_be_trained(name):
+    from nextlong.train.emit import expressed
+    from nextlong.train.presets import recipe_from
+    from nextlong.train.titan import launch
+
+    runs = ["long", "short"][: 1 if name == "paper-128k" else 2]
+    recipe = recipe_from(name, out="out", data={"runs": runs}, model="llama")
+    expressed.check(recipe, launch._KEYS, trainer="torchtitan", cure="")
+    groups, rest = divmod(recipe.hardware.count, recipe.hardware.ranks_per_row)
+    rows = recipe.training.tokens_per_step // (recipe.data.pack or 131_072)
+    assert (rest, rows % groups) == (0, 0)  # the groups of devices that share a row read equally many

@@ -1,13 +1,13 @@
 """Dependency probe: what the earlier meta-chunks of a sequence are worth to the later ones, by distance.
 
 In:  a run, and any causal language model with the run's tokenizer. Out: nats a token that a meta-chunk costs less because
-the earlier meta-chunks of its document stand before it, against the same sequence without them: by the distance to the
-nearest, and by position.
+the earlier meta-chunks of its document stand before it, by the distance to the nearest and by position; against two controls:
+the same sequence with other text of the same length in their place (`gain_nats`), and without them (`gain_over_shorter_nats`),
+whose context is shorter as well.
 
-It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no
-dependence to learn, or the model is too weak to see it. The document's own text is compared with itself, so topics and
-styles cancel out. A sequence is read twice, once with all of it and once with its negatives alone, between which each
-meta-chunk is scored and taken back: 2T tokens in all.
+It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no dependence to
+learn, or the model is too weak to see it. The other text is the meta-chunks of another document of the run. A sequence is read
+three times: with all of it, and twice in parts between which each meta-chunk is scored and taken back; 3T tokens in all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.extra import required
 from nextlong.evaluate.models.huggingface import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, Values
+from nextlong.evaluate.statistics import weighted_interval
 from nextlong.evaluate.task import Request
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _BINS: Final = tuple(2**power for power in range(6, 21))
 
 @dataclass(frozen=True)
 class ChunkLoss:
-    """A meta-chunk's mean loss in nats a token, with and without the meta-chunks before it.
+    """A meta-chunk's mean loss in nats a token: behind the meta-chunks before it, behind other text in their place, and without.
 
     `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
     """
@@ -45,12 +46,13 @@ class ChunkLoss:
     distance: int
     earlier: int
     with_earlier: float
+    replaced_earlier: float
     without_earlier: float
 
     @property
     def gain(self) -> float:
-        """What the earlier meta-chunks are worth, in nats a token."""
-        return self.without_earlier - self.with_earlier
+        """What the earlier meta-chunks are worth more than other text of their length, in nats a token."""
+        return self.replaced_earlier - self.with_earlier
 
 
 def check_model(model: HuggingFaceModel, run_dir: Path | None) -> None:
@@ -69,8 +71,10 @@ def measure(model: HuggingFaceModel, request: Request, run_dir: Path | None) -> 
     assert run_dir is not None, "it is asked for before a model is loaded"
     run = opened.Run(run_dir)
     losses: list[ChunkLoss] = []
-    for sequence in islice(run.sequences(), request.samples):
-        losses += chunk_losses(model, sequence)
+    # One more than is measured, so that a single one has another beside it.
+    read = list(islice(run.sequences(), (request.samples or PROBE.samples) + 1))
+    for number, sequence in enumerate(read[: request.samples or PROBE.samples]):
+        losses += chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
         request.advance(1)
     if not losses:
         raise EvaluateError(
@@ -79,6 +83,7 @@ def measure(model: HuggingFaceModel, request: Request, run_dir: Path | None) -> 
     return {
         "category": "Dependency",
         "scores": _means(losses),
+        "interval": _interval(losses),
         "by_distance": [*_binned(losses)],
         "n": len({loss.sequence for loss in losses}),
         "chunks": [asdict(loss) for loss in losses],
@@ -95,8 +100,22 @@ def _check_same_ids(model: HuggingFaceModel, run: Any) -> None:
         )
 
 
-def chunk_losses(model: HuggingFaceModel, sequence: RunSequence) -> Iterator[ChunkLoss]:
-    """Yield the losses of a sequence's second and later meta-chunks."""
+def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray[np.int64]:
+    """Return the tokens of the meta-chunks of the next sequence of another document; none where there is no such sequence."""
+    own = {span.doc_id for span in sequence.spans if span.role == "meta"}
+    for other in others:
+        parts = [
+            other.input_ids[span.token_start : span.token_end]
+            for span in other.spans
+            if span.role == "meta" and span.doc_id not in own
+        ]
+        if parts:
+            return np.concatenate(parts).astype(np.int64)
+    return np.empty(0, np.int64)
+
+
+def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]) -> Iterator[ChunkLoss]:
+    """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, stands for the earlier ones."""
     ids = np.asarray(sequence.input_ids, np.int64)
     spans = [(span.token_start, span.token_end) for span in sequence.spans if span.role == "meta"]
     meta_spans = _joined(spans)
@@ -106,14 +125,20 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence) -> Iterator[Chu
         raise EvaluateError(
             f"dependency: a sequence has {len(ids):,} tokens and the model's context is {model.context:,}; give a longer one"
         )
+    if not len(other_text):
+        raise EvaluateError(
+            "dependency: the run has no second document whose meta-chunks could replace a document's own; give a longer run"
+        )
     whole = token_losses(model, ids.tolist())
-    alone = _without_earlier(model, ids, meta_spans)
-    for number, ((start, end), without) in enumerate(zip(meta_spans, alone, strict=True)):
+    replaced = _behind_others(model, ids, meta_spans, np.resize(other_text, len(ids)))
+    alone = _behind_others(model, ids, meta_spans, None)
+    for number, ((start, end), other, without) in enumerate(zip(meta_spans, replaced, alone, strict=True)):
         if number:
             distance = start - meta_spans[number - 1][1]
             # The loss of token t stands at t - 1.
             with_earlier = float(whole[start - 1 : end - 1].mean())
-            yield ChunkLoss(sequence.id, end - start, distance, number, with_earlier, float(without.mean()))
+            losses = (with_earlier, float(other.mean()), float(without.mean()))
+            yield ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -149,26 +174,43 @@ def _read(model: HuggingFaceModel, ids: list[int], cache: Any, *, following: int
     return np.concatenate(losses)
 
 
-def _without_earlier(
-    model: HuggingFaceModel, ids: NDArray[np.int64], meta_spans: Sequence[tuple[int, int]]
+def _behind_others(
+    model: HuggingFaceModel,
+    ids: NDArray[np.int64],
+    meta_spans: Sequence[tuple[int, int]],
+    stand_in: NDArray[np.int64] | None,
 ) -> Iterator[NDArray[np.float32]]:
-    """Yield each meta-chunk's token losses behind everything that stands before it but the other meta-chunks."""
+    """Yield each meta-chunk's token losses behind all that stands before it, the earlier meta-chunks replaced or left out.
+
+    `stand_in`, shape (tokens,), gives the ids for their places; None leaves them out.
+    """
     cache = required("transformers").DynamicCache(config=model.config)
-    read = 0
+    read, behind = 0, np.empty(0, np.int64)
     for start, end in meta_spans:
         # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
-        between, chunk = ids[read:start].tolist(), ids[start:end].tolist()
+        between, chunk = [*behind.tolist(), *ids[read:start].tolist()], ids[start:end].tolist()
         last_loss = _read(model, between, cache, following=chunk[0])[-1:]
         inside = _read(model, chunk, cache)[:-1]
         cache.crop(-len(chunk))
-        read = end
+        read, behind = end, behind if stand_in is None else stand_in[start:end]
         yield np.concatenate([last_loss, inside])
+
+
+def _interval(losses: Sequence[ChunkLoss]) -> tuple[float, float]:
+    """Return the bootstrap 95 % interval of the gain over sequences."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(loss.sequence for loss in losses))}
+    gains, tokens = np.array([(loss.gain, loss.tokens) for loss in losses]).T
+    return weighted_interval(gains, tokens, np.array([numbers[loss.sequence] for loss in losses]))
 
 
 def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
     tokens = np.array([loss.tokens for loss in losses], float)
     return {
         "gain_nats": float(np.average([loss.gain for loss in losses], weights=tokens)),
+        "gain_over_shorter_nats": float(
+            np.average([loss.without_earlier - loss.with_earlier for loss in losses], weights=tokens)
+        ),
+        "replaced_earlier_nats": float(np.average([loss.replaced_earlier for loss in losses], weights=tokens)),
         "with_earlier_nats": float(np.average([loss.with_earlier for loss in losses], weights=tokens)),
         "without_earlier_nats": float(np.average([loss.without_earlier for loss in losses], weights=tokens)),
         "gain_standard_error": float(np.std([loss.gain for loss in losses], ddof=1) / len(losses) ** 0.5)
@@ -177,12 +219,13 @@ def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
     }
 
 
-def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, float]]:
+def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, Any]]:
     """Yield the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
     for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
         inside = [loss for loss in losses if low <= loss.distance < high]
         if inside:
-            yield {"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_means(inside)}
+            about = {"from_tokens": low, "to_tokens": high, "chunks": len(inside), "interval": _interval(inside)}
+            yield {**about, **_means(inside)}
 
 
 PROBE: Final = Probe(
@@ -192,6 +235,7 @@ PROBE: Final = Probe(
     measure,
     lengths="none",
     samples=20,
+    version=2,
     reads="run",
     check_model=check_model,
 )

@@ -82,7 +82,7 @@ def draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: str
 def needle_map(figure: Any, results: Sequence[Results]) -> bool:
     """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
-    for result in (result for one in results for result in one.finished if result.task == "needle"):
+    for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):
         for sample in result.values["samples"]:
             if not sample.get("refused"):
                 place = float(sample["details"]["depth"]), result.length or 0

@@ -141,7 +141,8 @@ def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
     for result in one.finished:
         if result.task != task:
             continue
-        shots = [sample["details"]["shots"] for sample in result.values["samples"] if not sample.get("refused")]
+        details = [sample.get("details", {}) for sample in result.values["samples"]]
+        shots = [one["shots"] for one in details if "shots" in one]
         points += [(float(shown), result.score) for shown in shots[:1]]
     return sorted(points)
 

@@ -15,7 +15,9 @@ from nextlong.evaluate.task import Task, all_tasks
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
 OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
-SEVERAL_WAYS: Final = ("narrativeqa",)  # to score it: ROUGE, a judge of the user's, HELMET's own
+HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  # all of it, in the order of its tables
+# Tasks with several ways to score them: a metric, a judge of the user's, HELMET's own.
+SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 
 

@@ -29,7 +29,7 @@ class Spread(NamedTuple):
 
 
 Cell = float | Spread | Score | str | None
-_COPYING: Final = ("gain_nats", "gain_standard_error", "with_copy_nats", "without_copy_nats")
+_COPYING: Final = ("with_copy_nats", "without_copy_nats")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     mixed = mixed_protocols(results)
     for table in (
         _main(results),
+        _whole_helmet(results),
         *_by_category(results),
         *_by_task(results),
         *_splits(results),
@@ -101,7 +102,8 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
             counted = _with_counts(table)
-            more = f" Mixed protocols, so nothing of these is bold: {mixed[0]}" if mixed else ""
+            are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
+            more = f" Mixed protocols, so nothing of these is bold: {'; '.join(mixed)}." if are_compared else ""
             yield replace(counted, about=counted.about + more)
 
 
@@ -116,6 +118,18 @@ def _main(results: Sequence[Results]) -> Table:
     if any(ways.values()):
         about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
     return Table("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
+
+
+def _whole_helmet(results: Sequence[Results]) -> Table:
+    """Return HELMET's seven categories, a row a model and length; no row unless Cite or Summ were measured."""
+    rows = []
+    for length in paper.lengths_of(results):
+        for one in results:
+            cells = [paper.category_score(one, category, length) for category in paper.HELMET]
+            if any(cell for cell, category in zip(cells, paper.HELMET, strict=True) if category in ("Cite", "Summ")):
+                rows.append((f"{one.name}, {short(length)}", (paper.mean(cells), *cells)))
+    about = "Percent; the average is HELMET's, over its seven categories. Ways to score LongQA, Cite and Summ: by task, below."
+    return _unranked(Table("HELMET, all seven categories", about, ("Avg.", *paper.HELMET), tuple(rows)))
 
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
@@ -192,15 +206,12 @@ def _short(results: Sequence[Results]) -> Table:
 
 
 def _attention(results: Sequence[Results]) -> Table:
-    names = (
-        "first_third_context",
-        "last_third_context",
-        "first_third_whole",
-        "last_third_whole",
-        "first_third_whole_without_sink",
-    )
+    names = ("last_third_context", "first_third_whole", "last_third_whole", "first_third_whole_without_sink")
     rows = [
-        (f"{one.name}, {short(result.length)}", tuple(result.values["scores"].get(name) for name in names))
+        (
+            f"{one.name}, {short(result.length)}",
+            (result.measured, *(result.values["scores"].get(name) for name in names)),
+        )
         for one in results
         for result in one.finished
         if result.task == "attention"
@@ -213,17 +224,21 @@ def _attention(results: Sequence[Results]) -> Table:
 def _copying(results: Sequence[Results]) -> Table:
     rows = []
     for one in results:
-        scores_of = {(result.task, result.length): result.values.get("scores", {}) for result in one.finished}
+        result_of = {(result.task, result.length): result for result in one.finished}
         for length in paper.lengths_of([one]):
-            copying, choice = scores_of.get(("copying", length), {}), scores_of.get(("key_values", length), {})
-            cells = (*(copying.get(name) for name in _COPYING), choice.get("accuracy"), choice.get("chance"))
-            if any(cell is not None for cell in cells):
+            copying, choice = result_of.get(("copying", length)), result_of.get(("key_values", length))
+            cells: tuple[Cell, ...] = (
+                copying.measured if copying else None,
+                *(copying.values["scores"].get(name) if copying else None for name in _COPYING),
+                choice.measured if choice else None,
+                choice.values["scores"].get("chance") if choice else None,
+            )
+            if copying or choice:
                 rows.append((f"{one.name}, {short(length)}", cells))
-    columns = ("Gain", "Error", "With a copy", "Without", "Value chosen", "Chance")
+    columns = ("Gain", "With a copy", "Without", "Value chosen", "Chance")
     about = (
-        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of "
-        "the values that are chosen "
-        "right by their key."
+        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of the values that are "
+        "chosen right by their key."
     )
     return _unranked(Table("Copying, and values by key", about, columns, tuple(rows)))
 
@@ -234,17 +249,17 @@ def _dependency(results: Sequence[Results]) -> Table:
         for dependency in (result for result in one.finished if result.task == "dependency"):
             for part in dependency.values["by_distance"]:
                 name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
-                cells = (
-                    float(part["chunks"]),
-                    part["with_earlier_nats"],
-                    part["without_earlier_nats"],
-                    part["gain_nats"],
-                )
-                rows.append((name, cells))
-    about = "Loss of meta-chunks, nats a token, with and without the earlier meta-chunks, by the distance to the nearest of these."
-    return _unranked(
-        Table("Dependence on earlier meta-chunks", about, ("Chunks", "With", "Without", "Gain"), tuple(rows))
+                low, high = part["interval"]
+                losses = (part[f"{kind}_earlier_nats"] for kind in ("with", "replaced", "without"))
+                gain = f"{part['gain_nats']:.3f} [{low:.3f}, {high:.3f}]"
+                rows.append((name, (*losses, gain, part["gain_over_shorter_nats"], str(part["chunks"]))))
+    about = (
+        "Loss of meta-chunks, nats a token, by the distance to the nearest earlier meta-chunk: behind the earlier meta-chunks, "
+        "behind other text of their length, and without them. Gain: of the first over the second, with its bootstrap 95 % "
+        "interval over sequences, and over the third, whose context is shorter."
     )
+    columns = ("With", "Replaced", "Without", "Gain", "Gain over shorter", "n")
+    return _unranked(Table("Dependence on earlier meta-chunks", about, columns, tuple(rows)))
 
 
 def text_of(cell: Cell) -> str:
@@ -253,7 +268,10 @@ def text_of(cell: Cell) -> str:
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         interval = cell.interval
-        return f"{cell.value:.2f}" + ("" if interval is None else f" [{interval[0]:.1f}, {interval[1]:.1f}]")
+        if interval is None:
+            return f"{cell.value:.2f}"
+        digits = 2 if 0 < interval[1] - interval[0] < 1 else 1
+        return f"{cell.value:.2f} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
     if cell is None or isinstance(cell, str):
         return cell or "–"
     return f"{cell:.2f}"

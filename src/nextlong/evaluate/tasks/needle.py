@@ -1,7 +1,8 @@
-"""Needle in a haystack: one sentence in a long text, at eleven depths; the answer must hold its words (paper App. A).
+"""Needle in a haystack: one sentence in a long text, at 11 or 35 depths; the answer must hold its words (paper App. A).
 
 In:  a haystack, any text of the user's, repeated where it is too short. Out: one prompt a depth; score: the needle's fact is found.
-The needle and question are those of Kamradt's test (github.com/gkamradt/LLMTest_NeedleInAHaystack); no judge is asked.
+The needle and question are those of Kamradt's test (github.com/gkamradt/LLMTest_NeedleInAHaystack); no judge is asked
+(docs/evaluate/needle.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,7 +33,7 @@ _DEPTHS: Final = 11
 MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
 
 
-def samples(request: Request) -> Iterator[Sample | None]:
+def samples(request: Request, depths: int = _DEPTHS) -> Iterator[Sample | None]:
     """Yield one sample a depth, from the head of the text (0) to its end (100); fewer samples are spread over the depths.
 
     Rounds beyond the first read on in the text.
@@ -39,13 +41,12 @@ def samples(request: Request) -> Iterator[Sample | None]:
     room = request.room - BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
     if room < 1:
         raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
-    depths = np.linspace(0, 100, min(request.samples or _DEPTHS, _DEPTHS)) if request.samples != 1 else np.array([50.0])
-    haystacks = Haystacks(
-        request, haystack_text(request.data), room, rounds=-(-(request.samples or _DEPTHS) // _DEPTHS)
-    )
-    for number in range(request.samples or _DEPTHS):
-        depth = float(depths[number % _DEPTHS])
-        haystack = haystacks.of_round(number // _DEPTHS)
+    count = request.samples or depths
+    places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
+    haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
+    for number in range(count):
+        depth = float(places[number % depths])
+        haystack = haystacks.of_round(number // depths)
         place = _sentence_end(haystack, int(len(haystack) * depth / 100))
         prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])
         before, behind = _PROMPT.split("{context}")
@@ -92,16 +93,17 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"found": float(all(is_named)), "found_share": sum(is_named) / len(is_named)}
 
 
-TASKS: Final = (
+TASKS: Final = tuple(
     Task(
-        "needle",
-        "needle",
-        "Needle",
+        name.replace("-", "_"),
+        name,
+        category,
         "found",
-        samples,
+        partial(samples, depths=depths),
         _score,
-        samples=_DEPTHS,
+        samples=depths,
         max_new_tokens=BUDGET,
         files=(HAYSTACK,),
-    ),
+    )
+    for name, category, depths in (("needle", "Needle", _DEPTHS), ("needle-35", "Needle, 35 depths", 35))
 )

@@ -95,5 +95,8 @@ def _facts(recipe: TrainRecipe, folder: Path) -> Facts:
         raise RecipeError("--emit exports finished runs; name them under data.runs")
     if recipe.model.path is None:
         raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
+    here = Path(recipe.model.path).expanduser()  # launch.sh runs in a folder of its own
+    model = recipe.model.model_copy(update={"path": str(here.absolute()) if here.exists() else recipe.model.path})
+    recipe = recipe.model_copy(update={"model": model})
     longest = max(Run(run).recipe.sequence_tokens for run in recipe.data.runs)
     return Facts(recipe=recipe, folder=folder, sequence_tokens=longest, row_tokens=recipe.data.pack or longest)

@@ -4,6 +4,7 @@ Prompts, shots, output budgets and scores are those of its `data.py` and configs
 docs/evaluate/helmet.md.
 """
 
-from nextlong.evaluate.tasks.helmet import icl, longqa, rag, recall, rerank, ruler
+from nextlong.evaluate.tasks.helmet import cite, icl, longqa, rag, recall, rerank, ruler, summ
 
-TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS, *ruler.TASKS, *icl.TASKS_2024)
+_TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS, *cite.TASKS, *summ.TASKS)
+TASKS = (*_TASKS, *ruler.TASKS, *icl.TASKS_2024)

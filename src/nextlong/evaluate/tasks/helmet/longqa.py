@@ -51,9 +51,9 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
     shots = [_question_and_answers(one) for one in examples]
     shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in shots)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
-    llama2, is_long = _llama2(data), dict[str, bool]()  # many questions share a story
+    tokens_of, is_long = llama2(data), dict[str, bool]()  # many questions share a story
     rows = shuffled(list(data.json_lines(_NARRATIVE, Narrative)), seed=seed)
-    asked = (row for row in rows if _is_long(row["document"]["text"], llama2, is_long))
+    asked = (row for row in rows if _is_long(row["document"]["text"], tokens_of, is_long))
     for row in islice(asked, QUESTIONS):
         yield {"context": row["document"]["text"], **_question_and_answers(row)}, demo
     if not any(is_long.values()):
@@ -64,7 +64,8 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
 
 
 @lru_cache(maxsize=1)
-def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
+def llama2(data: DataFiles) -> tokenizers.Tokenizer:
+    """Return Llama 2's tokenizer, which HELMET counts with for every model. Raises EvaluateError without its file."""
     try:
         return tokenizers.Tokenizer.from_str(data.text(LLAMA2))
     except Exception as error:  # the library raises a bare Exception whatever is wrong
@@ -113,10 +114,10 @@ def _shown(item: Item) -> str:
 
 def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield HELMET's 100 questions, each story cut to what the length leaves."""
-    llama2 = _llama2(request.data)
+    tokens_of = llama2(request.data)
     for item, demo in read(request.data, request.seed):
         fields = {key: value for key, value in item.items() if key in ("question", "options")}
-        story = _shortened(item["context"], llama2, request.length - budget - _MARGIN_TOKENS)
+        story = _shortened(item["context"], tokens_of, request.length - budget - _MARGIN_TOKENS)
         before, context, behind = fitted(request, prompt, prefix, budget, context=story, demo=demo, **fields)
         details: dict[str, JSON] = {
             "story_cut": context != item["context"],

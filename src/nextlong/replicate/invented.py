@@ -1,0 +1,163 @@
+"""Invented corpus: documents whose facts can only be known by looking back at the same document.
+
+In:  the sizes below and a seed. Out: `train.jsonl` and `held-out.jsonl` (documents), `echoes.jsonl` (random words, repeated
+verbatim), `tokenizer.json` (a token a word).
+
+A document has a topic and four facts. A fact is `name value .`; its name is drawn from all names, its value from those of the
+topic. The first paragraph states every fact once; each later paragraph restates facts drawn with replacement, among words of
+the topic. Documents of one topic are hard negatives of each other: their facts have the same possible values, and only the
+name tells which one is meant. In text of other topics the possible values alone tell a document's own facts apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from nextlong.engine import store
+from nextlong.recipe.keys import Positive, Section
+from nextlong.rng import rng_for
+
+TOPICS: Final = 12
+NAMES: Final = 640
+VALUES: Final = 12  # of a topic
+FILLERS: Final = 6  # further words of a topic
+FACTS: Final = 4  # of a document, and statements of a paragraph
+PARAGRAPH_TOKENS: Final = 24  # on average
+STOP: Final = "."
+_PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
+_FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
+_ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
+_ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
+
+
+class Invented(Section):
+    """Sizes of the invented corpus."""
+
+    documents: Positive = 5_000
+    held_out: Positive = 500
+    echoes: Positive = 6_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a document states: the value of a name, as words."""
+
+    name: str
+    value: str
+
+    def words(self) -> list[str]:
+        """Return the sentence."""
+        return [self.name, self.value, STOP]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A topic, the facts, and the paragraphs as words; the first one states every fact once."""
+
+    topic: int
+    facts: tuple[Fact, ...]
+    paragraphs: tuple[tuple[str, ...], ...]
+
+    @property
+    def text(self) -> str:
+        """The paragraphs as lines."""
+        return "".join(map(line, self.paragraphs))
+
+
+def line(words: Sequence[str]) -> str:
+    """Return a paragraph as a line of text."""
+    return " ".join(words) + "\n"
+
+
+class Words:
+    """The vocabulary, the same for every seed: names are pronounceable and do not repeat."""
+
+    @cached_property
+    def all(self) -> list[str]:
+        """Every word but the full stop."""
+        consonants, vowels = "bdfgklmnprstvz", "aeiou"
+        syllables = [one + two for one in consonants for two in vowels]
+        order = rng_for(0, "invented-words", 0).permutation(len(syllables) ** 2)
+        count = NAMES + TOPICS * (VALUES + FILLERS)
+        pairs = (divmod(int(place), len(syllables)) for place in order[:count])
+        return [syllables[one] + syllables[two] for one, two in pairs]
+
+    @property
+    def names(self) -> list[str]:
+        """What facts are about."""
+        return self.all[:NAMES]
+
+    def values(self, topic: int) -> list[str]:
+        """Return the possible values of a topic's facts."""
+        return self._of_topic(topic)[:VALUES]
+
+    def fillers(self, topic: int) -> list[str]:
+        """Return the further words of a topic."""
+        return self._of_topic(topic)[VALUES:]
+
+    def _of_topic(self, topic: int) -> list[str]:
+        first = NAMES + topic * (VALUES + FILLERS)
+        return self.all[first : first + VALUES + FILLERS]
+
+
+WORDS: Final = Words()
+
+
+def document(rng: np.random.Generator, *, topic: int | None = None, avoid: frozenset[str] = frozenset()) -> Document:
+    """Return a new document, of a random topic if none is given, without the names in `avoid`."""
+    topic = int(rng.integers(TOPICS)) if topic is None else topic
+    allowed = [name for name in WORDS.names if name not in avoid]
+    names, values = (rng.choice(words, FACTS, replace=False) for words in (allowed, WORDS.values(topic)))
+    facts = tuple(Fact(str(name), str(value)) for name, value in zip(names, values, strict=True))
+    again = (rng.integers(FACTS, size=FACTS) for _ in range(int(rng.integers(*_PARAGRAPHS)) - 1))
+    stated = [rng.permutation(FACTS), *again]
+    return Document(topic, facts, tuple(paragraph(rng, topic, [facts[one] for one in places]) for places in stated))
+
+
+def paragraph(rng: np.random.Generator, topic: int, facts: Sequence[Fact]) -> tuple[str, ...]:
+    """Return the words that state facts in this order, among further words of the topic."""
+    words: list[str] = []
+    for fact in facts:
+        words += [*map(str, rng.choice(WORDS.fillers(topic), int(rng.integers(*_FILLERS_BETWEEN)))), *fact.words()]
+    return tuple(words)
+
+
+def _echo(rng: np.random.Generator) -> str:
+    least, most = _ECHO_WORDS
+    count = round(least * (most / least) ** rng.random())
+    span = [*map(str, rng.choice(WORDS.all, count)), STOP]
+    return line(span) * max(2, -(-_ECHO_TOKENS // len(span)))
+
+
+def tokenizer() -> Tokenizer:
+    """Return the tokenizer: a word and the blank behind it are one token; every line ends in a full stop."""
+    pieces = ["<unk>", f"{STOP}\n", *(f"{word} " for word in (STOP, *WORDS.all))]
+    made = Tokenizer(models.WordLevel({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^ \n]*[ \n]"), "isolated")
+    made.decoder = decoders.Fuse()
+    return made
+
+
+def write(sizes: Invented, folder: Path) -> None:
+    """Write the corpus and its tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", sizes.documents), ("held-out", sizes.held_out)):
+        texts = (document(rng_for(sizes.seed, f"invented-{name}", place)).text for place in range(count))
+        _write_jsonl(folder / f"{name}.jsonl", texts)
+    echoes = (_echo(rng_for(sizes.seed, "invented-echo", place)) for place in range(sizes.echoes))
+    _write_jsonl(folder / "echoes.jsonl", echoes)
+    store.write_text(folder / "tokenizer.json", tokenizer().to_str())
+
+
+def _write_jsonl(path: Path, texts: Iterator[str]) -> None:
+    lines = (json.dumps({"id": f"{path.stem}-{place}", "text": text}) + "\n" for place, text in enumerate(texts))
+    store.write_text(path, "".join(lines))

@@ -1,0 +1,533 @@
+"""Mechanism: does training on negatives teach retrieval among negatives? An experiment on an invented corpus.
+
+In:  a recipe. Out: `OUT/results.json`, which `nextlong replicate report` draws, and every run, model and measurement below OUT.
+
+One base model a seed learns retrieval on short rows; from it, one model an arm is extended on that arm's sequences, made by
+ordinary runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`recall.py`).
+A killed experiment resumes at the first model that is not finished. Seeds are the outer loop, so the seeds that are finished
+compare all arms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+import nextlong
+from nextlong.engine import store
+from nextlong.errors import RunError
+from nextlong.plain_data import Json
+from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Named, Positive, Section
+from nextlong.recipe.lengths import PositiveLength
+from nextlong.replicate import initial, invented, recall
+from nextlong.replicate.invented import Invented
+from nextlong.replicate.stage import Stage
+from nextlong.runs.opened import Run
+from nextlong.train.recipe import RecipeFile, TrainRecipe
+
+RESULTS: Final = "results.json"
+CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a model is extended on: keys of the data recipe, and where it departs from the others, replay and lengths."""
+
+    keys: Mapping[str, Any]
+    replay: float | None = None
+    lengths: tuple[int, ...] | None = None
+
+
+def _method(name: str, **compose: Any) -> Arm:
+    return Arm({"compose": {"method": name, **compose}})
+
+
+ARMS: Final[Mapping[str, Arm]] = {
+    "nextlong": _method("nextlong"),
+    "random negatives": _method("nextlong", negatives="random-corpus"),
+    "standard": _method("standard"),
+    "knn": _method("knn"),
+    "iclm": _method("iclm"),
+    "quest": _method("quest"),
+    "splice": _method("splice"),
+    "self-repeat": _method("nextlong", negatives="self-repeat"),
+    "nextlong, no replay": Arm({"compose": {"method": "nextlong"}}, replay=0.0),
+    "random negatives, no replay": Arm({"compose": {"method": "nextlong", "negatives": "random-corpus"}}, replay=0.0),
+    "nextlong, 2K only": Arm({"compose": {"method": "nextlong"}}, lengths=(2048,)),
+    "nextlong, chunks of 2 paragraphs": Arm({"compose": {"method": "nextlong"}, "chunk": {"max_chars": 320}}),
+}
+
+
+class Model(Section):
+    """The sizes of a Llama with biases of queries and keys."""
+
+    hidden_size: Positive = 64
+    intermediate_size: Positive = 64
+    layers: Positive = 2
+    heads: Positive = 2
+
+
+class Pretrain(Section):
+    """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
+
+    echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
+    tokens: PositiveLength = Field(256, description="of a row")
+    tokens_per_step: PositiveLength = 1024
+    models: Literal["one", "seed"] = Field("seed", description="seed: one a seed; one: that of the first seed for all")
+    steps: Positive = Field(600, description="of a leg")
+    constant_legs: Annotated[int, Field(ge=0)] = Field(2, description="of constant lr; those after them end at a tenth")
+    most_legs: Positive = 12
+    recall: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
+    )
+    lr: Annotated[float, Field(gt=0)] = 5e-3
+
+
+class Extend(Section):
+    """Long rows."""
+
+    row_tokens: PositiveLength = Field(
+        2048, description="of a row, which packs sequences of the lengths and short ones"
+    )
+    lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
+    replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
+    steps: Positive = 80
+    tokens_per_step: PositiveLength = 2048
+    data_tokens: PositiveLength = Field(
+        327_680, description="of the sequences made for each arm, before they are mixed"
+    )
+    lr: Annotated[float, Field(gt=0)] = 3e-3
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens of all steps."""
+        return self.steps * self.tokens_per_step
+
+
+class Measure(Section):
+    """What is measured of each model."""
+
+    negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
+    )
+    probes: Positive = Field(24, description="of each kind and number of negatives; each asks for four values")
+    rows: Positive = Field(8, description="held-out rows whose loss is measured")
+
+
+class Mechanism(RecipeFile):
+    """The experiment."""
+
+    INIT: ClassVar[str] = "nextlong replicate init {} --preset mechanism"
+
+    out: Named = Field(description="where everything goes")
+    preset: Literal["mechanism"] = "mechanism"
+    seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
+    arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
+    corpus: Invented = Invented()
+    model: Model = Model()
+    pretrain: Pretrain = Pretrain()
+    extend: Extend = Extend()
+    measure: Measure = Measure()
+    workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, values in (("seeds", self.seeds), ("arms", self.arms)):
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
+        if unknown := [name for name in self.arms if name not in ARMS]:
+            raise ValueError(f"arms: {unknown[0]!r} is not known; choose from {', '.join(ARMS)}")
+        if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
+            raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
+        for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
+            if phase.tokens_per_step % row:
+                raise ValueError(
+                    f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
+                )
+        return self
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training: its stage, and the keys of its recipe."""
+
+    stage: Stage
+    keys: Json
+
+    @property
+    def final(self) -> Path:
+        """The folder that `from_pretrained` loads."""
+        return self.stage.folder / "final"
+
+
+@dataclass
+class Experiment:
+    """A recipe and where its parts lie. Everything is made when it is asked for, and found again later."""
+
+    recipe: Mechanism
+    report: Callable[[str], None]
+    composed: dict[str, str] = field(default_factory=dict)  # by run, the fingerprint of its sequences
+
+    @cached_property
+    def out(self) -> Path:
+        """Where everything goes."""
+        return Path(self.recipe.out).expanduser().absolute()
+
+    @cached_property
+    def corpus(self) -> Stage:
+        """The documents and the tokenizer."""
+        stage = Stage(self.out / "corpus", "invented", self.recipe.corpus.model_dump(mode="json"))
+        if not stage.is_finished:
+            invented.write(self.recipe.corpus, stage.folder)
+            stage.finish({"documents": self.recipe.corpus.documents})
+        return stage
+
+    def run(self, source: str, **keys: Any) -> str:
+        """Return the run, `FOLDER@NAME`, of a data recipe over one file of the corpus, made by `nextlong.run`."""
+        compose = keys["compose"]
+        name = "-".join(
+            str(part) for part in (*compose.values(), *(keys[key]["max_chars"] for key in ("chunk",) if key in keys))
+        )
+        run_dir = self.out / "runs" / f"{source}-{self.corpus.fingerprint}"
+        named = f"{run_dir}@{name}"
+        if named not in self.composed:
+            folder = self.corpus.folder
+            everything = {
+                "run_dir": str(run_dir),
+                "name": name,
+                "executor": "serial",
+                "ingest": {"sources": [{"path": str(folder / f"{source}.jsonl"), "name": source}]},
+                "tokenizer": {"source": str(folder / "tokenizer.json")},
+                "encoder": {"model": "lsa"},
+                "chunk": {"max_chars": 160},
+                **keys,
+            }
+            nextlong.run(Recipe.from_dict(everything, origin=f"data of {name}"))
+            self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
+        return named
+
+    def short_runs(self) -> list[str]:
+        """Return the runs of short rows: documents, and echoes."""
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.tokens, "sequences": "all"}
+        return [self.run(source, compose=compose) for source in ("train", "echoes")]
+
+    def first_run(self) -> str:
+        """Return the run of the first leg: echoes alone."""
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.echo_tokens, "sequences": "all"}
+        return self.run("echoes", compose=compose)
+
+    def make_runs(self) -> None:
+        """Make the runs of every arm, which the processes that train then find in `composed`."""
+        for name in self.recipe.arms:
+            began = time.monotonic()
+            self.data_of(ARMS[name])
+            self.report(f"data of {name}: {time.monotonic() - began:.0f} s")
+
+    def data_of(self, arm: Arm) -> Json:
+        """Return the `data` section of the training recipe of an arm, its runs made."""
+        extend = self.recipe.extend
+        lengths = arm.lengths or extend.lengths
+        replay = extend.replay if arm.replay is None else arm.replay
+        wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
+        runs = [
+            self.run(
+                "train", **{**arm.keys, "compose": {**arm.keys["compose"], "target_tokens": length, "sequences": count}}
+            )
+            for length, count in zip(lengths, wanted, strict=True)
+        ]
+        mix = [(1 - replay) / len(runs)] * len(runs)
+        if replay:
+            runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
+        return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
+
+    def base_seed(self, seed: int) -> int:
+        """Return the seed of the base model that a seed's models are extended from."""
+        return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
+
+    def base(self, seed: int) -> Trained:
+        """Return the base model of a seed, trained leg by leg until retrieval has formed. Raises RunError if it does not."""
+        legs: list[Trained] = []
+        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall):
+            if len(legs) == self.recipe.pretrain.most_legs:
+                raise RunError(
+                    f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
+                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
+                    "raise pretrain.most_legs"
+                )
+            legs.append(self._leg(seed, legs))
+            self.train(legs[-1], criterion=True)
+        return legs[-1]
+
+    def _leg(self, seed: int, before: Sequence[Trained]) -> Trained:
+        """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
+        asked, runs, row = self.recipe.pretrain, self.short_runs(), self.recipe.pretrain.tokens
+        if not before:
+            runs, row = [self.first_run()], asked.echo_tokens
+        keys: Json = {
+            "seed": 1000 * seed + len(before),  # a leg reads the rows in another order
+            "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
+            "model": {"path": str(before[-1].final if before else self.initial(seed))},
+            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr)
+            | {"schedule": "constant" if len(before) < asked.constant_legs else "cosine"},
+        }
+        return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
+
+    def finished_base(self, seed: int) -> tuple[Trained, int] | None:
+        """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
+        legs: list[Trained] = []
+        while len(legs) < self.recipe.pretrain.most_legs:
+            legs.append(self._leg(seed, legs))
+            if not legs[-1].stage.is_finished:
+                return None
+            if legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall:
+                return legs[-1], len(legs)
+        return None
+
+    def initial(self, seed: int) -> Path:
+        """Return the folder of a seed's model before any training."""
+        keys = self.recipe.model.model_dump()
+        stage = Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
+        if not stage.is_finished:
+            initial.save(stage.folder / "final", vocabulary=self.tokenizer.get_vocab_size(), seed=seed, **keys)
+            stage.finish({})
+        return stage.folder / "final"
+
+    def extended(self, seed: int, name: str, base: Trained) -> Trained:
+        """Return the model of a seed that is extended on an arm; trains nothing."""
+        extend = self.recipe.extend
+        keys = {
+            "seed": seed,
+            "data": self.data_of(ARMS[name]),
+            "model": {"path": str(base.final)},
+            "training": _training(extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr),
+        }
+        return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
+
+    def _trained(self, name: str, keys: Json, before: Trained | None) -> Trained:
+        """Return a training, known by what it is trained on and from, and not by where these lie."""
+        composed = [self.composed[run] for run in keys["data"]["runs"]]
+        origin = before.stage.fingerprint if before else self.recipe.model.model_dump()
+        about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
+        return Trained(Stage(self.out / "models", name, about), keys)
+
+    def train(self, model: Trained, *, criterion: bool = False) -> None:
+        """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
+        if model.stage.is_finished:
+            return
+        made = _train(model)
+        said = f"{model.stage.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
+        if criterion:
+            probes = recall.probes(
+                "hard",
+                negatives=CRITERION_NEGATIVES,
+                count=self.recipe.measure.probes,
+                seed=self.recipe.corpus.seed + 1,
+                tokenizer=self.tokenizer,
+            )
+            made["recall"] = float(recall.recalled(_loaded(model), probes).mean())
+            said += f", recall {100 * made['recall']:.1f} %"
+        model.stage.finish(made)
+        self.report(said)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the corpus."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json"))
+
+    @cached_property
+    def probes(self) -> dict[tuple[str, int], recall.Probes]:
+        """Every probe, by kind and number of negatives."""
+        asked = self.recipe.measure
+        return {
+            (kind, count): recall.probes(
+                kind, negatives=count, count=asked.probes, seed=self.recipe.corpus.seed, tokenizer=self.tokenizer
+            )
+            for kind in recall.KINDS
+            for count in asked.negatives
+        }
+
+    def held_out_run(self) -> str:
+        """Return the run of held-out documents, as the standard method lays them."""
+        compose = {
+            "method": "standard",
+            "target_tokens": self.recipe.extend.row_tokens,
+            "sequences": self.recipe.measure.rows,
+        }
+        return self.run("held-out", compose=compose)
+
+    @cached_property
+    def held_out_rows(self) -> Any:
+        """Rows of held-out documents, (rows, T)."""
+        run = Run(self.held_out_run())
+        return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
+
+    def measured(self, model: Trained) -> Stage:
+        """Return the stage of what is measured of a model."""
+        about = {"model": model.stage.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
+        return Stage(self.out / "measured", model.stage.name, about | {"corpus": self.corpus.fingerprint})
+
+    def measure(self, model: Trained) -> None:
+        """Measure a trained model if that is not done."""
+        stage = self.measured(model)
+        if stage.is_finished:
+            return
+        loaded, longest = _loaded(model), max(self.recipe.measure.negatives)
+        curves: Json = {kind: {} for kind in recall.KINDS}
+        for (kind, count), probes in self.probes.items():
+            curves[kind][str(count)] = round(100 * float(recall.recalled(loaded, probes).mean()), 3)
+        losses, bins = recall.losses(loaded, self.held_out_rows), {}
+        edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
+        for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
+            bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
+        eager = _loaded(model, attention="eager")
+        thirds = {kind: recall.attention_thirds(eager, self.probes[kind, longest]) for kind in recall.KINDS}
+        attention = {
+            kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)}
+            for kind, (first, last) in thirds.items()
+        }
+        stage.finish({"recall": curves, "loss": bins, "attention": attention})
+
+
+def _train(model: Trained) -> Json:
+    """Train a model and return its last loss, tokens, seconds and the hash of its weights."""
+    import torch
+    from rich.console import Console
+
+    from nextlong.train import checkpoint, metrics, start
+
+    torch.set_num_threads(1)
+    keys, stage = model.keys, model.stage
+    recipe = TrainRecipe.from_dict(
+        {
+            **keys,
+            "data": {**keys["data"], "validation": 0.0},
+            "out": str(stage.folder),
+            "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
+            "checkpoints": {"every_steps": keys["training"]["steps"], "keep_last": 1},
+            "watch": {"spike": None},
+        },
+        origin=stage.name,
+    )
+    start.train(recipe, Console(quiet=True))
+    steps = metrics.read(stage.folder / metrics.STEPS)
+    shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
+    return {
+        "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
+        "tokens": sum(step["tokens"] for step in steps),
+        "seconds": round(sum(step["seconds"] for step in steps), 1),
+        "sha256": hashlib.sha256((model.final / "model.safetensors").read_bytes()).hexdigest(),
+    }
+
+
+def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
+    return {
+        "steps": steps,
+        "tokens_per_step": tokens,
+        "micro_batch_rows": tokens // row,
+        "lr": lr,
+        "min_lr_ratio": 0.1,
+        "schedule": "cosine",
+        "warmup_steps": max(1, steps // 20),
+        "precision": "fp32",
+    }
+
+
+def _loaded(model: Trained, *, attention: str = "sdpa") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(
+        str(model.final), attn_implementation=attention, dtype=torch.float32
+    ).eval()
+
+
+def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
+    """Run or resume the experiment; write and return `results.json`, anew after each seed."""
+    experiment = Experiment(recipe, report)
+    with store.locked(experiment.out):
+        with store.explained(experiment.out):
+            store.write_text(experiment.out / "replicate.yaml", recipe.dump())
+        experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
+            of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
+            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
+            experiment.make_runs()  # beside the training of the base models
+            for base in bases:
+                base.result()
+            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
+            for done in as_completed(seeds):
+                done.result()
+                results = collect(experiment)
+                store.write_json(experiment.out / RESULTS, results)
+    return results
+
+
+def _base(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
+    """Train the base model of a seed, in a process of its own."""
+    Experiment(recipe, partial(print, flush=True), composed).base(seed)
+
+
+def _seed(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
+    """Train and measure the other models of a seed, in a process of its own."""
+    experiment = Experiment(recipe, partial(print, flush=True), composed)
+    base = experiment.base(experiment.base_seed(seed))
+    if seed == experiment.base_seed(seed):
+        experiment.measure(base)
+    for name in recipe.arms:
+        model = experiment.extended(seed, name, base)
+        experiment.train(model)
+        experiment.measure(model)
+
+
+def collect(experiment: Experiment) -> Json:
+    """Return the finished models, and what they were made from; trains nothing."""
+    models: list[Json] = []
+    for seed in experiment.recipe.seeds:
+        if (base := experiment.finished_base(experiment.base_seed(seed))) is None:
+            continue
+        arms = {name: experiment.extended(seed, name, base[0]) for name in experiment.recipe.arms}
+        for name, model in {"base": base[0], **arms}.items():
+            measured = experiment.measured(model)
+            if measured.is_finished:
+                models.append({"arm": name, "seed": seed, **model.stage.record, "measured": measured.record})
+                if name == "base":
+                    models[-1]["legs"] = base[1]
+    recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
+    return {
+        "version": nextlong.__version__,
+        "recipe": recipe,
+        "corpus": experiment.corpus.fingerprint,
+        "models": models,
+    }
+
+
+def plan(recipe: Mechanism) -> Iterator[tuple[str, str]]:
+    """Yield what the experiment will take, as facts."""
+    seeds, arms = len(recipe.seeds), len(recipe.arms)
+    leg = recipe.pretrain.steps * recipe.pretrain.tokens_per_step
+    yield "models", f"{seeds} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
+    yield (
+        "training",
+        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.pretrain.recall:.0f} % of the values, "
+        f"then {recipe.extend.trained_tokens:,} tokens an arm",
+    )
+    lengths = ", ".join(map(str, recipe.extend.lengths))
+    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.documents:,} invented documents"
+    yield "out", recipe.out

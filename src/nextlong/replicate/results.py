@@ -1,0 +1,361 @@
+"""Results: `results.json` of the mechanism experiment → `results.md` and its figures as SVG.
+
+Every number on the page is computed from the JSON file; the page is the same to the byte when it is written again.
+Hypotheses were written before the runs; each is followed by what a paired t-test over the seeds says about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final, NamedTuple
+
+from nextlong.engine import store
+from nextlong.errors import RunError
+from nextlong.evaluate.report.draw import drawn, style
+from nextlong.evaluate.report.tables import Spread, Table, as_markdown
+from nextlong.plain_data import Json
+from nextlong.replicate.collect import difference, is_decided
+from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
+
+PAGE: Final = "results.md"
+FOLDER: Final = "results"
+_KINDS: Final = {"hard": "hard negatives (same topic)", "random": "random negatives (other topics)"}
+
+
+class Hypothesis(NamedTuple):
+    """A claim: `ours` recalls more than each of `theirs` across many negatives of a kind."""
+
+    text: str
+    kind: str
+    ours: str
+    theirs: tuple[str, ...]
+
+
+# Written before the experiment was run; not to be changed afterwards.
+HYPOTHESES: Final = (
+    Hypothesis(
+        "Across hard negatives, hard negatives teach more than random ones.", "hard", "nextlong", ("random negatives",)
+    ),
+    Hypothesis(
+        "Across hard negatives, random negatives teach more than whole similar documents.",
+        "hard",
+        "random negatives",
+        ("quest", "knn", "iclm", "splice"),
+    ),
+    Hypothesis(
+        "Across hard negatives, NExtLong teaches more than the standard method.", "hard", "nextlong", ("standard",)
+    ),
+    Hypothesis(
+        "Across random negatives, random negatives teach at least as much as hard ones.",
+        "random",
+        "random negatives",
+        ("nextlong",),
+    ),
+    Hypothesis(
+        "Across random negatives, NExtLong teaches more than the standard method.", "random", "nextlong", ("standard",)
+    ),
+    Hypothesis(
+        "Half of the tokens in short rows beat none, across hard negatives.",
+        "hard",
+        "nextlong",
+        ("nextlong, no replay",),
+    ),
+    Hypothesis(
+        "Gaps of mixed lengths beat the longest alone, across hard negatives.",
+        "hard",
+        "nextlong",
+        ("nextlong, 2K only",),
+    ),
+    Hypothesis(
+        "Chunks of one paragraph beat chunks of two, across hard negatives.",
+        "hard",
+        "nextlong",
+        ("nextlong, chunks of 2 paragraphs",),
+    ),
+    Hypothesis(
+        "Self-repeat teaches less than hard negatives, across hard negatives.", "hard", "nextlong", ("self-repeat",)
+    ),
+)
+
+
+class Results:
+    """The finished models of an experiment, those seeds only for which every arm is finished."""
+
+    def __init__(self, results: Json, *, origin: str) -> None:
+        self.json = results
+        self.recipe = results["recipe"]
+        self.arms = ["base", *self.recipe["arms"]]
+        done: dict[tuple[str, int], Json] = {(model["arm"], model["seed"]): model for model in results["models"]}
+        self.seeds = [seed for seed in self.recipe["seeds"] if all((arm, seed) in done for arm in self.arms)]
+        if not self.seeds:
+            raise RunError(f"{origin}: no seed is finished for every arm; resume the experiment")
+        self._models = done
+
+    def models(self, arm: str) -> list[Json]:
+        """Return the models of an arm, by seed."""
+        return [self._models[arm, seed] for seed in self.seeds]
+
+    def recall(self, arm: str, kind: str, negatives: int) -> list[float]:
+        """Return the percentages recalled, by seed."""
+        return [float(model["measured"]["recall"][kind][str(negatives)]) for model in self.models(arm)]
+
+    @property
+    def negatives(self) -> list[int]:
+        """Numbers of negatives that recall was measured across."""
+        return sorted(self.recipe["measure"]["negatives"])
+
+    @property
+    def many(self) -> list[int]:
+        """The numbers of negatives that a short row cannot hold: those that the hypotheses are about."""
+        return [count for count in self.negatives if count * PARAGRAPH_TOKENS > self.recipe["pretrain"]["tokens"]]
+
+    def far(self, arm: str, kind: str) -> list[float]:
+        """Return the mean recall across many negatives, by seed."""
+        columns = [self.recall(arm, kind, count) for count in self.many]
+        return [fmean(values) for values in zip(*columns, strict=True)]
+
+
+def interval(values: Sequence[float]) -> Spread:
+    """Return the mean and half the width of its 95 % interval over seeds (t distribution)."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return Spread(fmean(values), None)
+    return Spread(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
+
+
+def write(source: Path, folder: Path) -> list[Path]:
+    """Write `results.md`, and `results/` with the JSON and the figures, into a folder; return what was written."""
+    plain = store.read_json(source)
+    results = Results(plain, origin=str(source))
+    files = {f"{FOLDER}/{name}.svg": svg for name, svg in _figures(results)}
+    files[PAGE] = page(results)
+    with store.explained(folder):
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        store.write_json(folder / FOLDER / "mechanism.json", plain)
+        for name, text in files.items():
+            store.write_text(folder / name, text)
+    return [folder / name for name in (PAGE, f"{FOLDER}/mechanism.json", *files) if (folder / name).is_file()]
+
+
+def page(results: Results) -> str:
+    """Return the page as Markdown."""
+    lead = ["# Results: does it work?", *_setup(results), "## Hypotheses", *_verdicts(results)]
+    shown = "\n\n".join(f"![{title}]({FOLDER}/{name}.svg)" for name, title in _TITLES.items())
+    return (
+        as_markdown(list(_tables(results)), lead=[*lead, "## Figures", shown])
+        + "\n"
+        + "\n\n".join(_commands(results))
+        + "\n"
+    )
+
+
+_TITLES: Final = {
+    "recall-hard": "Recall by the number of hard negatives",
+    "recall-random": "Recall by the number of random negatives",
+    "loss": "Loss by position",
+    "attention": "Attention on the first and last third",
+}
+
+
+def _setup(results: Results) -> Iterator[str]:
+    recipe, base = results.recipe, results.models("base")
+    corpus, model, extend, measure = (recipe[key] for key in ("corpus", "model", "extend", "measure"))
+    legs = [model["legs"] for model in base]
+    yield (
+        "A controlled experiment on an invented corpus where the truth is known: "
+        "`nextlong replicate --preset mechanism`. Small models, synthetic text: it shows the mechanism, not a benchmark score, "
+        "and says nothing about models of other sizes."
+    )
+    leg = recipe["pretrain"]["tokens_per_step"] * recipe["pretrain"]["steps"] / 1e6
+    seeds = (
+        f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are finished and shown ({_listed(results.seeds)})"
+    )
+    yield "\n".join(
+        [
+            f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states {FACTS} facts "
+            f"(`name value .`); each of 3 to 7 later paragraphs restates {FACTS}, drawn with replacement, among words of the "
+            f"topic. Names are drawn from all {NAMES}, values from the {VALUES} of the topic, so documents of one topic are hard "
+            "negatives of each other: only the name tells which value is meant.",
+            f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
+            "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
+            "first layer those of one head start at values that make it look one token back (in trials without biases, "
+            "retrieval had not formed after 1.5 million tokens).",
+            f"- **Base model**: one {'a seed' if recipe['pretrain']['models'] == 'seed' else 'for all seeds'}, on rows of "
+            f"{recipe['pretrain']['echo_tokens']} tokens of random words repeated verbatim, then on rows of "
+            f"{recipe['pretrain']['tokens']}, half of them documents and half such repetitions, until it recalls "
+            f"{100 * recipe['pretrain']['recall']:.0f} % of the values across two hard negatives: "
+            f"{min(legs) * leg:.1f} to {max(legs) * leg:.1f} million tokens.",
+            f"- **Arms**: each extends the base model by {extend['steps'] * extend['tokens_per_step']:,} tokens in packed rows of "
+            f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
+            f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
+            "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
+            f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again; a value is recalled if it is the likeliest of all "
+            f"tokens. {measure['probes']} probes of {FACTS} values for each *n*. No arm trains on this form.",
+            "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
+            f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
+            f"- **Seeds**: {seeds}: of {'weights and ' if recipe['pretrain']['models'] == 'seed' else ''}the order of rows. "
+            "Corpus and sequences were sampled once. "
+            "± is half of a 95 % interval over seeds.",
+        ]
+    )
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _verdicts(results: Results) -> Iterator[str]:
+    many = _listed(results.many)
+    yield (
+        f"Written before the runs. Each is tested on the mean recall across {many} negatives: paired t-test over the seeds, 95 %, "
+        "two-sided, not corrected for the number of tests."
+    )
+    yield "\n".join(
+        f"- {claim.text} **{_verdict(results, claim, other)}**"
+        for claim in HYPOTHESES
+        for other in claim.theirs
+        if claim.ours in results.arms and other in results.arms
+    )
+
+
+def _verdict(results: Results, claim: Hypothesis, other: str) -> str:
+    gap = difference(results.far(claim.ours, claim.kind), results.far(other, claim.kind))
+    assert gap is not None, "every arm shown has every seed"
+    said = f"{claim.ours} − {other}: {gap.mean:+.1f} points"
+    if gap.deviation is None:
+        return f"One seed, so not tested ({said})."
+    if not is_decided(gap, seeds=len(results.seeds)):
+        return f"Not decided ({said}, standard error {gap.deviation:.1f})."
+    return f"{'Holds' if gap.mean > 0 else 'Fails, the opposite holds'} ({said}, standard error {gap.deviation:.1f})."
+
+
+def _tables(results: Results) -> Iterator[Table]:
+    for kind, words in _KINDS.items():
+        rows = tuple(
+            (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives))
+            for arm in results.arms
+        )
+        about = "Percent of values recalled, by the number of negatives between a fact and its question."
+        yield Table(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
+    bins = list(results.models("base")[0]["measured"]["loss"])
+    losses = tuple(
+        (arm, tuple(interval([m["measured"]["loss"][part] for m in results.models(arm)]) for part in bins))
+        for arm in results.arms
+    )
+    yield Table("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
+    cells = [(kind, third) for kind in _KINDS for third in ("first", "last")]
+    attention = tuple(
+        (
+            arm,
+            tuple(interval([m["measured"]["attention"][k][third] for m in results.models(arm)]) for k, third in cells),
+        )
+        for arm in results.arms
+    )
+    titles = tuple(f"{third} third, {kind} negatives" for kind, third in cells)
+    about = (
+        "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
+    )
+    yield Table("Attention by thirds", about, titles, attention, rows_are="parts")
+    cost = tuple(
+        (
+            arm,
+            (
+                fmean(m["tokens"] for m in results.models(arm)),
+                fmean(m["seconds"] for m in results.models(arm)),
+                fmean(m["loss"] for m in results.models(arm)),
+            ),
+        )
+        for arm in results.arms
+    )
+    about = (
+        "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
+    )
+    yield Table("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
+
+
+def _figures(results: Results) -> Iterator[tuple[str, str]]:
+    drawings = {
+        "recall-hard": partial(_draw_recall, results=results, kind="hard"),
+        "recall-random": partial(_draw_recall, results=results, kind="random"),
+        "loss": partial(_draw_loss, results=results),
+        "attention": partial(_draw_attention, results=results),
+    }
+    for name, draw in drawings.items():
+        made = drawn(draw)
+        assert made is not None, "each of these has something to draw"
+        yield name, made[0] + "\n"
+
+
+def _line(axes: Any, places: Sequence[float], spreads: Sequence[Spread], name: str, number: int) -> None:
+    errors = [spread.deviation or 0.0 for spread in spreads]
+    axes.errorbar(
+        places,
+        [spread.mean for spread in spreads],
+        yerr=errors,
+        label=name,
+        elinewidth=0.8,
+        capsize=2,
+        **style(number),
+        linestyle="-" if number < 7 else "--",
+    )
+
+
+def _draw_recall(figure: Any, *, results: Results, kind: str) -> bool:
+    axes = figure.subplots()
+    for number, arm in enumerate(results.arms):
+        spreads = [interval(results.recall(arm, kind, count)) for count in results.negatives]
+        _line(axes, [count + number * 0.12 for count in results.negatives], spreads, arm, number)
+    axes.set_xscale("symlog", base=2, linthresh=2)
+    axes.set_xticks(results.negatives, list(map(str, results.negatives)))
+    axes.minorticks_off()
+    axes.set(xlabel=_KINDS[kind], ylabel="recalled, percent", ylim=(0, 102))
+    figure.legend(loc="outside right upper", fontsize=7)
+    return True
+
+
+def _draw_loss(figure: Any, *, results: Results) -> bool:
+    axes = figure.subplots()
+    bins = list(results.models("base")[0]["measured"]["loss"])
+    for number, arm in enumerate(results.arms):
+        spreads = [interval([m["measured"]["loss"][part] for m in results.models(arm)]) for part in bins]
+        _line(axes, list(range(len(bins))), spreads, arm, number)
+    axes.set_xticks(range(len(bins)), [f"to {part}" for part in bins])
+    axes.set(xlabel="position in the row, tokens", ylabel="loss, nats a token")
+    figure.legend(loc="outside right upper", fontsize=7)
+    return True
+
+
+def _draw_attention(figure: Any, *, results: Results) -> bool:
+    axes = figure.subplots()
+    for offset, third in enumerate(("first", "last")):
+        spreads = [
+            interval([m["measured"]["attention"]["hard"][third] for m in results.models(arm)]) for arm in results.arms
+        ]
+        places = [place + 0.4 * offset for place in range(len(results.arms))]
+        errors = [spread.deviation or 0.0 for spread in spreads]
+        color = style(offset)["color"]
+        axes.barh(places, [spread.mean for spread in spreads], 0.38, xerr=errors, label=f"{third} third", color=color)
+    axes.set_yticks([place + 0.2 for place in range(len(results.arms))], results.arms, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("percent of the attention, across hard negatives")
+    axes.legend(fontsize=8)
+    return True
+
+
+def _commands(results: Results) -> Iterator[str]:
+    yield "## How to repeat it"
+    yield (
+        "    nextlong replicate --preset mechanism --out OUT     # resumes after an interruption\n"
+        "    nextlong replicate report OUT/results.json --to docs"
+    )
+    seconds = sum(model["seconds"] for model in results.json["models"])
+    yield (
+        f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(results.json['models'])} models, "
+        f"{seconds / 60:.0f} minutes of training steps on one thread each. The recipe, the measurements and the SHA-256 of each "
+        f"model's weights are in [mechanism.json]({FOLDER}/mechanism.json), from which this page is generated."
+    )

@@ -1,0 +1,142 @@
+"""SFT: fine-tuning on conversations by TRL's SFTTrainer.
+
+In:  a training recipe with `data.chat`.
+Out: `out/`: recipe.yaml, TRL's checkpoints and logs, `final/`.
+
+TRL trains; the rows are those of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
+answers alone. TRL's own masks of answers need a chat template with `{% generation %}`; ours need one that only adds. Attention is
+nextlong's, so a conversation sees itself alone and no mask of T × T is built.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from nextlong.engine import store
+from nextlong.errors import RecipeError
+from nextlong.report import tables
+from nextlong.train import model, rope
+from nextlong.train.emit import expressed
+from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.recipe import TrainRecipe
+from nextlong.train.rows import flat
+
+_KEYS: Final[expressed.Keys] = {
+    **dict.fromkeys(
+        ("data", "seed", "attention", "attention_kernel", "model.rope_base", "model.rope_scaling", "compile")
+    ),
+    **dict.fromkeys(("training", "checkpoints", "hardware", "watch.tensorboard")),
+    "memory.checkpointing": ("layers", "none"),
+    "memory.optimizer": ("adamw", "adamw-8bit"),
+}
+_CURE: Final = "leave these at their defaults, or train with --engine nextlong"
+
+
+def train(recipe: TrainRecipe, console: Console) -> Path:
+    """Fine-tune as the recipe says, from the last checkpoint if there is one; return the folder of the finished model."""
+    if importlib.util.find_spec("trl") is None:
+        raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
+    if recipe.data.chat is None or recipe.model.path is None:
+        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
+    expressed.check(recipe, _KEYS, trainer="--engine trl", cure=_CURE)
+    from transformers.trainer_utils import get_last_checkpoint
+    from trl import SFTTrainer
+
+    ready, out = prepare(recipe), Path(recipe.out).expanduser()
+    is_first = os.environ.get("RANK", "0") == "0"
+    said = rope.set_base(
+        ready.config,
+        base=recipe.model.rope_base,
+        max_tokens=ready.rows.longest_document,
+        scaling=recipe.model.rope_scaling,
+    )
+    for line in [*said, *ready.said()] if is_first else []:
+        tables.say(line, console)
+    trainer = SFTTrainer(
+        model=model.weights(recipe, ready.config),
+        args=_arguments(recipe, ready, out),
+        train_dataset=_dataset(ready),
+        data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+        processing_class=ready.tokenizer,
+    )
+    if is_first:
+        store.write_text(out / "recipe.yaml", recipe.dump())
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)))
+    trainer.save_model(str(out / "final"))
+    return out / "final"
+
+
+def _dataset(ready: Prepared) -> Any:
+    """Return the numbers of the rows, in the order in which the steps of nextlong's loop read them."""
+    from datasets import Dataset
+
+    def numbers() -> Iterator[int]:
+        for step in range(ready.recipe.training.steps):
+            yield from ready.plan.micro_batches(step).flatten().tolist()
+
+    return Dataset.from_dict({"row": list(numbers())})
+
+
+def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
+    """Return TRL's settings for those of the recipe. Raises RecipeError for a step that the ranks cannot share."""
+    import torch
+    from trl import SFTConfig
+
+    training, ranks = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation, rest = divmod(ready.plan.rows_per_step, ranks * training.micro_batch_rows)
+    if rest:
+        raise RecipeError(
+            f"{ranks} processes with training.micro_batch_rows={training.micro_batch_rows} cannot share a step of "
+            f"{ready.plan.rows_per_step} rows evenly; change training.tokens_per_step or the number of processes"
+        )
+    return SFTConfig(
+        output_dir=str(out),
+        max_steps=training.steps,
+        per_device_train_batch_size=training.micro_batch_rows,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=training.lr,
+        warmup_steps=training.warmup_steps,
+        **_schedule(recipe),
+        adam_beta1=training.beta1,
+        adam_beta2=training.beta2,
+        adam_epsilon=training.eps,
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.clip or 0.0,
+        optim="adamw_torch_fused" if recipe.memory.optimizer == "adamw" else "adamw_bnb_8bit",
+        bf16=training.precision == "bf16",
+        activation_checkpointing=recipe.memory.checkpointing == "layers",
+        activation_checkpointing_kwargs={"use_reentrant": False},
+        torch_compile=recipe.compile == "on",
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        max_length=None,
+        save_steps=recipe.checkpoints.every_steps,
+        save_total_limit=recipe.checkpoints.keep_last,
+        logging_steps=1,
+        report_to=["tensorboard"] if recipe.watch.tensorboard == "on" else [],
+        seed=recipe.seed,
+        use_cpu=not torch.accelerator.is_available(),
+    )
+
+
+def _schedule(recipe: TrainRecipe) -> dict[str, Any]:
+    """Return transformers' name of the schedule; its learning rate of a step is ours of the step before."""
+    training = recipe.training
+    if training.schedule == "cosine":
+        return {
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": training.min_lr_ratio},
+        }
+    if training.schedule == "linear" and training.min_lr_ratio:
+        raise RecipeError(
+            f"--engine trl: training.schedule=linear with training.min_lr_ratio={training.min_lr_ratio} is not known to "
+            "transformers; use cosine, or set training.min_lr_ratio=0"
+        )
+    return {"lr_scheduler_type": {"linear": "linear", "constant": "constant_with_warmup"}[training.schedule]}

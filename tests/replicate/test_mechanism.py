@@ -1,0 +1,87 @@
+"""The mechanism experiment from end to end, at a size that teaches nothing: arms differ in their data alone, and it resumes."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+from nextlong.replicate.mechanism import ARMS, Experiment, Mechanism
+from nextlong.replicate.results import HYPOTHESES
+from nextlong.runs.opened import Run
+from nextlong.train.recipe import Data
+from nextlong.train.rows import source_of
+
+SMALL = {
+    "preset": "mechanism",
+    "seeds": [0],
+    "arms": ["nextlong", "standard"],
+    "corpus": {"documents": 500, "held_out": 60, "echoes": 60},
+    "model": {"hidden_size": 16, "intermediate_size": 16, "heads": 2},
+    "pretrain": {"steps": 2, "recall": 0.0, "most_legs": 1},
+    "extend": {"steps": 2, "lengths": [256, 512], "row_tokens": 512, "tokens_per_step": 1024, "data_tokens": 4096},
+    "measure": {"negatives": [0, 12], "probes": 2, "rows": 2},
+    "workers": 1,
+}
+
+
+def small(out, **more):
+    return Mechanism.from_dict({**SMALL, "out": str(out), **more})
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    made = Experiment(small(tmp_path_factory.mktemp("out")), lambda line: None)
+    made.short_runs()
+    return made
+
+
+def rows_of(experiment, arm):
+    source = source_of(Data(**experiment.data_of(arm), validation=0.0), split="train", tokenizer=None)
+    return [source.read(row) for row in range(len(source))]
+
+
+def test_every_hypothesis_is_about_arms_that_there_are():
+    assert {name for claim in HYPOTHESES for name in (claim.ours, *claim.theirs)} <= set(ARMS)
+
+
+def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):
+    short = experiment.recipe.pretrain.tokens
+    for name, share in (("nextlong", 0.5), ("standard", 0.5), ("nextlong, no replay", 0.0)):
+        lengths = np.concatenate([lengths for _, lengths, _ in rows_of(experiment, ARMS[name])])
+        in_short = lengths[lengths == short].sum() / lengths.sum()
+        # Sequences of 256 tokens, a quarter of the others' tokens or a half, are as long as a short row.
+        assert in_short == pytest.approx(share + (1 - share) / 2, abs=0.05)
+
+
+def test_sequences_are_those_of_ordinary_runs(experiment):
+    runs = experiment.data_of(ARMS["nextlong"])["runs"]
+    assert [Run(run).recipe.compose.target_tokens for run in runs[:2]] == [256, 512]
+    sequence = next(iter(Run(runs[1]).sequences()))
+    assert len(sequence.input_ids) == 512
+    assert {span.role for span in sequence.spans} - {"joint"} == {"meta", "negative"}
+
+
+@pytest.mark.heavy
+def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
+    out = tmp_path / "out"
+    path = tmp_path / "m.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "out": str(out)}))
+    recipe = Mechanism.load(path)
+    with pytest.raises(
+        RunError, match="after 1 legs of 1 steps the base model recalls .* not 100 %; raise pretrain.most_legs"
+    ):
+        Experiment(small(out, pretrain={"steps": 1, "recall": 1.0, "most_legs": 1}), print).base(0)
+    command = ["replicate", str(path)]
+    assert main(command) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert [model["arm"] for model in results["models"]] == ["base", "nextlong", "standard"]
+    tokens = {model["tokens"] for model in results["models"][1:]}
+    assert tokens == {recipe.extend.trained_tokens}, "arms have equal tokens"
+    trained = {path: path.stat().st_mtime_ns for path in out.glob("models/*/final/model.safetensors")}
+    assert main(command) == 0
+    assert json.loads((out / "results.json").read_text()) == results
+    assert {path: path.stat().st_mtime_ns for path in out.glob("models/*/final/model.safetensors")} == trained
+    assert (out / "results.md").read_text().startswith("# Results")

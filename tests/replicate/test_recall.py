@@ -1,0 +1,116 @@
+"""Probes of recall: every question has one answer, and what a model recalls is counted as it is."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nextlong.replicate import invented, recall
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return invented.tokenizer()
+
+
+def words(tokenizer, ids):
+    return [tokenizer.id_to_token(int(one)).strip() for one in ids]
+
+
+@pytest.mark.parametrize("kind", recall.KINDS)
+def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer):
+    asked = recall.probes(kind, negatives=5, count=6, seed=3, tokenizer=tokenizer)
+    for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
+        text = words(tokenizer, ids[:length])
+        for place in places:
+            assert [text[at + 1] for at in range(int(place) - 1) if text[at] == text[place - 1]] == [text[place]]
+            assert any(text[place] in invented.WORDS.values(topic) for topic in range(invented.TOPICS))
+            assert text[place - 1] in invented.WORDS.names
+        assert len(set(places)) == invented.FACTS
+        assert places[-1] < length
+        assert not ids[length:].any()
+
+
+def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
+    for kind, is_shared in (("hard", True), ("random", False)):
+        asked = recall.probes(kind, negatives=8, count=4, seed=0, tokenizer=tokenizer)
+        for ids, length in zip(asked.ids, asked.lengths, strict=True):
+            text = words(tokenizer, ids[:length])
+            answers = {text[place] for place in asked.places[0]} if ids is asked.ids[0] else set()
+            first = text.index(".") + 1
+            fillers = set(text[: first - 3])
+            middle = set(text[120:-30])
+            assert bool(fillers & middle) == is_shared
+            assert is_shared or not answers & middle
+
+
+class Reader:
+    """A stand-in for a model whose likeliest token is `answer(ids, place)`; hidden states are one-hot."""
+
+    def __init__(self, answer, vocabulary):
+        self.answer, self.vocabulary = answer, vocabulary
+
+    def get_decoder(self):
+        return self
+
+    def get_output_embeddings(self):
+        return lambda hidden: hidden
+
+    def __call__(self, *, input_ids, use_cache):
+        hidden = torch.zeros(*input_ids.shape, self.vocabulary)
+        for row, ids in enumerate(input_ids.tolist()):
+            for place in range(len(ids)):
+                hidden[row, place, self.answer(ids, place)] = 1.0
+        return SimpleNamespace(last_hidden_state=hidden)
+
+
+def first_match(ids, place):
+    """Recall what stood behind the same token first."""
+    return [*ids, 0][ids.index(ids[place]) + 1]
+
+
+def latest_value(ids, place):
+    """Recall the value that was stated last: right by chance only."""
+    stops = [at for at in range(2, place) if ids[at] in STOPS]
+    return ids[stops[-1] - 1] if stops else 0
+
+
+STOPS = {invented.tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
+
+
+def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
+    asked = {k: recall.probes(k, negatives=6, count=6, seed=0, tokenizer=tokenizer) for k in recall.KINDS}
+    size = tokenizer.get_vocab_size()
+    for probes in asked.values():
+        assert recall.recalled(Reader(first_match, size), probes).all()
+        assert recall.recalled(Reader(first_match, size), probes).shape == (6, invented.FACTS)
+    assert recall.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
+
+
+def test_thirds_of_attention_are_those_of_what_stands_before(tokenizer):
+    asked = recall.probes("random", negatives=2, count=2, seed=0, tokenizer=tokenizer)
+
+    class Even:
+        def __call__(self, *, input_ids, output_attentions, use_cache):
+            tokens = input_ids.shape[1]
+            even = torch.tril(torch.ones(tokens, tokens)) / torch.arange(1, tokens + 1)[:, None]
+            first = torch.zeros(tokens, tokens)
+            first[:, 0] = 1.0
+            return SimpleNamespace(attentions=(torch.stack([even, first])[None],))
+
+    first, last = recall.attention_thirds(Even(), asked)
+    assert first == pytest.approx((1 / 3 + 1) / 2, abs=0.01)
+    assert last == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_losses_are_by_position_and_a_mean_over_rows():
+    class Knows:
+        def __call__(self, *, input_ids, use_cache):
+            logits = torch.zeros(1, input_ids.shape[1], 4)
+            logits[0, 1, 2] = 100.0  # certain of token 2 at position 2
+            return SimpleNamespace(logits=logits)
+
+    losses = recall.losses(Knows(), np.array([[0, 1, 2, 3], [0, 1, 2, 0]]))
+    assert losses == pytest.approx([np.log(4), 0.0, np.log(4)])

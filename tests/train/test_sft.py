@@ -1,0 +1,76 @@
+"""Conversations are fine-tuned by TRL's own trainer on the rows of nextlong's loop, and the loss is the same."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from nextlong.errors import RecipeError
+
+pytestmark = pytest.mark.heavy
+
+needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
+
+
+@pytest.fixture
+def conversations(train_recipe, llama, tmp_path):
+    """A function of changes that returns a recipe over 60 conversations, three of which fill a row."""
+    turns = ["harbour tide anchor", "sail current reef", "flour yeast oven", "dough crust knead"]
+    lines = []
+    for number in range(60):
+        words = [f"{text} {'wave ' * (number % 5)}".strip() for text in turns]
+        roles = ("user", "assistant") * 2
+        lines.append({"messages": [{"role": role, "content": text} for role, text in zip(roles, words, strict=True)]})
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def recipe(changes=None, *, out="trained"):
+        keys = {"data.runs": [], "data.chat": str(tmp_path / "chat.jsonl"), "data.pack": 512, "data.validation": 0.0}
+        keys |= {"training.tokens_per_step": 1024, "training.steps": 4, "training.warmup_steps": 0}
+        keys |= {"model.scratch": None, "model.path": llama, "training.schedule": "constant", "watch.spike": 2.0}
+        keys |= {"held_out.every_steps": 50, "held_out.rows": 16}
+        return train_recipe({**keys, **(changes or {})}, out=out)
+
+    return recipe
+
+
+@needs_trl
+def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
+    from transformers import AutoModelForCausalLM
+
+    from nextlong.train import sft, start
+
+    ours = start.train(conversations(out="ours"), quiet)
+    theirs = sft.train(conversations(out="theirs"), quiet)
+    expected = [json.loads(line)["loss"] for line in (ours.parent / "metrics.jsonl").read_text().splitlines()]
+    state = json.loads(next((theirs.parent).glob("checkpoint-4/trainer_state.json")).read_text())
+    found = [row["loss"] for row in state["log_history"] if "loss" in row]
+    assert found == pytest.approx(expected, abs=2e-4)  # TRL rounds to four digits
+    assert found[-1] < found[0]
+    assert AutoModelForCausalLM.from_pretrained(theirs).num_parameters() > 0
+    assert (theirs / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data.chat": None, "data.runs": ["run"], "data.pack": None}, r"set data\.chat and model\.path"),
+        ({"model.lora_rank": 4}, r"--engine trl cannot express model\.lora_rank=4"),
+        ({"memory.checkpointing": "offload"}, r"memory\.checkpointing=offload \(only layers or none\)"),
+    ],
+)
+def test_what_trl_is_not_asked_for_is_refused(conversations, quiet, changes, told, monkeypatch):
+    from nextlong.train import sft
+
+    monkeypatch.setattr(sft.importlib.util, "find_spec", lambda _: True)
+    with pytest.raises(RecipeError, match=told):
+        sft.train(conversations(changes), quiet)
+
+
+def test_without_trl_the_extra_is_named(conversations, quiet, monkeypatch):
+    from nextlong.train import sft
+
+    monkeypatch.setattr(sft.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RecipeError, match=r"pip install 'nextlong\[trl\]'"):
+        sft.train(conversations(), quiet)
+    assert not Path(conversations().out).exists()
