@@ -65,3 +65,16 @@ def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(train_reci
     config = model.config_of(recipe, vocabulary=None)
     foreseen = memory.forecast(recipe, config, lengths)
     assert foreseen.total == pytest.approx(measured(recipe, config, lengths), rel=0.15)
+
+
+def test_what_fake_tensors_cannot_run_is_said(train_recipe):
+    """PyTorch 2.13 has no fake grouped matrix product of float32 weights."""
+    from transformers import MixtralConfig
+
+    from nextlong.errors import RecipeError
+    from nextlong.train import memory
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = MixtralConfig(vocab_size=128, num_key_value_heads=2, num_local_experts=4, **sizes)
+    with pytest.raises(RecipeError, match="the memory of a mixtral cannot be forecast .*; train without --dry-run"):
+        memory.forecast(train_recipe({"training.precision": "bf16"}), config, [256])

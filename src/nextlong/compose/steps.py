@@ -35,6 +35,7 @@ from nextlong.schemas import DropReason, Layout
 from nextlong.similarity.steps import shingle_store
 
 _EXAMPLES = 3  # of documents that became no sequence, by reason
+_HOPELESS_COPIES = 20  # … where most candidates repeat the document or each other: one in seven, with as much certainty
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
@@ -200,7 +201,14 @@ def dropped_examples(done: Finished) -> dict[str, tuple[str, ...]]:
 
 def gives_nothing(done: Finished) -> bool:
     """Say whether so many documents gave no sequence at all that drawing more is hardly worth it."""
-    return not composed_sequences(done) and sum(dropped(done).values()) >= _HOPELESS
+    enough = _HOPELESS_COPIES if is_mostly_copies(done) else _HOPELESS
+    return not composed_sequences(done) and sum(dropped(done).values()) >= enough
+
+
+def is_mostly_copies(done: Finished) -> bool:
+    """Say whether drafts passed over more near-copies than all chunks that they name."""
+    passed_over = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
+    return passed_over > done["named_chunks"].result(NamedChunksResult).chunks
 
 
 def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
@@ -234,6 +242,12 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
     reasons = dropped(done)
     corpus_has = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
+    if is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
+        raise CorpusError(
+            f"{asked} cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
+            f"mostly of near-identical documents ({corpus_has}); set ingest.dedup: minhash to keep one of each (pip install "
+            f"'nextlong[dedup]'), or add other documents{_or_allow_copies(recipe)}"
+        )
     if reasons.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
         or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in reasons else ""
         raise CorpusError(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nextlong.similarity.shared_runs import Ints, ranges
+from nextlong.similarity.shared_runs import Ints
 from nextlong.similarity.shingles import Shingles
 from nextlong.similarity.words import mix
 
@@ -54,5 +54,4 @@ def distinct_texts(texts: Shingles) -> Distinct:
         numbers = texts.hashes[texts.offsets[text] : texts.offsets[text + 1]].tobytes()
         same_as[text] = first_alike.setdefault(numbers, text)
     chosen, kinds = np.unique(same_as, return_inverse=True)
-    hashes = texts.hashes[ranges(starts[chosen], sizes[chosen])]
-    return Distinct(Shingles(hashes, np.append(0, np.cumsum(sizes[chosen]))), kinds)
+    return Distinct(texts.picked(chosen), kinds)

@@ -41,31 +41,53 @@ def find(candidates: Shingles, *, document: Document, weights: Weights, threshol
     `weights` is what `weigh_shingles` wrote.
     """
     distinct = distinct_texts(candidates)
-    count, repeated = len(distinct.texts.offsets) - 1, np.bincount(distinct.kinds) > 1
-    texts = Texts.of(_with(distinct.texts, document), weights, threshold)
+    by_words = _repeat_document(distinct.texts, document, weights, threshold)
+    # In a corpus of near-identical pages nearly all repeat the document: of these no pairs are looked for.
+    others = np.flatnonzero(~by_words)
+    count = len(others)
+    texts = Texts.of(_with(distinct.texts.picked(others), document), weights, threshold)
     shared = shared_runs(texts.hashes, texts.owners)
     is_shared = shared.kinds > 0
     suspects = texts.suspects(is_shared)
     suspects[-1] = False  # the document
     pairs = repeating(texts, shared, suspects)
-    by_words = np.zeros(count, np.bool_)
-    by_words[pairs[pairs[:, 1] == count, 0]] = True
-    is_short = distinct.texts.is_short
-    by_words[is_short] = np.isin(distinct.texts.hashes[distinct.texts.offsets[:-1][is_short]], document.wholes)
-    passages = repeated_passages(texts, is_shared, left_out=np.append(by_words, False))
+    passages = repeated_passages(texts, is_shared)
+    by_passage = np.zeros(count + 1, np.bool_)
+    by_passage[passages[passages[:, 1] == count, 0]] = True
     of_document = by_words.copy()
-    of_document[passages[passages[:, 1] == count, 0]] = True
-    kept = np.append(~of_document, False)
-    same = np.flatnonzero(repeated & kept[:-1] & (np.diff(distinct.texts.offsets) > 0))
-    pairs = np.concatenate([pairs[kept[pairs].all(axis=1)], np.stack([same, same], axis=1)])
-    passages = passages[kept[passages].all(axis=1)]
-    otherwise, by_passage = by_words.copy(), of_document.copy()
-    otherwise[pairs] = by_passage[passages] = True
+    of_document[others[by_passage[:-1]]] = True
+    kept = ~by_passage
+    kept[-1] = False
+    pairs, passages = (found[kept[found].all(axis=1)] for found in (pairs, passages))
+    repeated = np.bincount(distinct.kinds, minlength=len(by_words))[others] > 1
+    same = np.flatnonzero(repeated & kept[:-1] & (np.diff(texts.offsets)[:-1] > 0))
+    pairs = np.concatenate([pairs, np.stack([same, same], axis=1)])
+    by_passage[passages] = True
+    by_passage[pairs] = False
+    only_passage = np.zeros(len(by_words), np.bool_)
+    only_passage[others] = by_passage[:-1]
     return NearCopies(
         of_document[distinct.kinds],
-        distinct.pairs(np.concatenate([pairs, passages])),
-        (by_passage & ~otherwise)[distinct.kinds],
+        distinct.pairs(others[np.concatenate([pairs, passages])]),
+        only_passage[distinct.kinds],
     )
+
+
+def _repeat_document(texts: Shingles, document: Document, weights: Weights, threshold: float) -> Bools:
+    """Return which of m texts repeat the document by their share of words, or one of its short chunks, (m,)."""
+    weighed = Texts.of(texts, weights, threshold)
+    repeats: Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
+    repeats[texts.is_short] = np.isin(texts.hashes[texts.offsets[:-1][texts.is_short]], document.wholes)
+    return repeats
+
+
+def _covered_by(document: Document, texts: Texts) -> Ints:
+    """Return the weight of each text's words that stand in runs of the document, (m,)."""
+    places = np.flatnonzero(np.isin(texts.hashes, document.runs))
+    firsts = np.flatnonzero(np.diff(texts.owners[places], prepend=-1))
+    weights = np.zeros(len(texts.whole), np.int64)
+    weights[texts.owners[places[firsts]]] = covered(texts.words, places, firsts)
+    return weights
 
 
 def similarities(candidates: Shingles, *, document: Document, weights: Weights) -> NDArray[np.float64]:
@@ -74,10 +96,7 @@ def similarities(candidates: Shingles, *, document: Document, weights: Weights) 
     1 or 0 for a text of fewer than ten words: the document has the same or not.
     """
     texts = Texts.of(candidates, weights, 1.0)
-    places = np.flatnonzero(np.isin(texts.hashes, document.runs))
-    firsts = np.flatnonzero(np.diff(texts.owners[places], prepend=-1))
-    shares = np.zeros(len(texts.whole))
-    shares[texts.owners[places[firsts]]] = covered(texts.words, places, firsts)
+    shares = _covered_by(document, texts).astype(np.float64)
     np.divide(shares, texts.whole, out=shares, where=texts.whole > 0)
     shares[candidates.is_short] = np.isin(texts.hashes[texts.offsets[:-1][candidates.is_short]], document.wholes)
     return shares

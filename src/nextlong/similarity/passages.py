@@ -20,11 +20,11 @@ PASSAGE_WORDS: Final = 100
 _RUNS: Final = PASSAGE_WORDS - SHINGLE_WORDS + 1
 
 
-def repeated_passages(texts: Texts, is_shared: Bools, *, left_out: Bools) -> Ints:
-    """Return the pairs a < b of texts that share a passage, (n, 2); not of those `left_out`, (n,)."""
+def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
+    """Return the pairs a < b of texts that share a passage, (n, 2)."""
     firsts = _passages(is_shared)
     owners = texts.owners[firsts]
-    within = np.flatnonzero((owners == texts.owners[firsts + _RUNS - 1]) & ~left_out[owners])
+    within = np.flatnonzero(owners == texts.owners[firsts + _RUNS - 1])
     if not len(within):
         return np.empty((0, 2), np.int64)
     firsts, owners = firsts[within], owners[within]

@@ -48,6 +48,13 @@ class Shingles(NamedTuple):
     hashes: U64
     offsets: Offsets  # (m + 1,)
 
+    def picked(self, texts: Offsets) -> Shingles:
+        """Return those of some texts, by their places."""
+        sizes = np.diff(self.offsets)[texts]
+        ends = np.cumsum(sizes)
+        places = np.repeat(self.offsets[texts] - ends + sizes, sizes) + np.arange(sizes.sum())
+        return Shingles(self.hashes[places], np.append(0, ends))
+
     @property
     def is_short(self) -> NDArray[np.bool_]:
         """Which texts have fewer than ten words, but any, shape (m,)."""

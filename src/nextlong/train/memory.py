@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from nextlong.errors import RecipeError
 from nextlong.train import attention, loss
 from nextlong.train.device import autocast, optimizer_for
 from nextlong.train.recipe import TrainRecipe
@@ -51,6 +52,17 @@ def forecast(recipe: TrainRecipe, config: Any, lengths: Sequence[int], *, dtype:
     bounds = [0]
     for length in list(lengths) * recipe.training.micro_batch_rows:
         bounds.append(bounds[-1] + length)
+    try:
+        return _forecast(recipe, config, bounds, dtype)
+    except (
+        RuntimeError
+    ) as error:  # an operation that PyTorch cannot run on fake tensors, as those of some mixtures of experts
+        raise RecipeError(
+            f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
+        ) from None
+
+
+def _forecast(recipe: TrainRecipe, config: Any, bounds: list[int], dtype: torch.dtype) -> Memory:
     layers = config.num_hidden_layers
     if layers <= _WHOLE or len(set(getattr(config, "layer_types", None) or ())) > 1:
         moments, kinds = _run(recipe, config, bounds, layers=layers, dtype=dtype)
