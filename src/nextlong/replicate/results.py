@@ -227,8 +227,8 @@ def _verdicts(results: Results) -> Iterator[str]:
     yield "\n".join(_tested(results, results.many))
     if results.few:
         yield (
-            f"Not planned: the same claims tested across {_listed(results.few)} negatives, which a short row could hold. Read these "
-            "as suggestions for another experiment."
+            f"Not planned: the same claims tested across {_listed(results.few)} negatives, which a short row could hold. Read "
+            "these as suggestions for another experiment."
         )
         yield "\n".join(_tested(results, results.few))
 
