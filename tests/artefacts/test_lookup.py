@@ -4,8 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import nextlong
 from nextlong import schemas
 from nextlong.artefacts import lookup
+from nextlong.artefacts.chunks import read_chunks
 
 
 def chunk_id(shard, row):
@@ -108,3 +110,16 @@ def test_vectors_are_read_as_float32(tmp_path):
     found = lookup.vectors(np.array([chunk_id(1, 1), chunk_id(0, 0)]), [tmp_path / "0.npy", tmp_path / "1.npy"])
     assert found.dtype == np.float32
     assert found.tolist() == [[1, 2], [0, 1]]
+
+
+def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
+    corpus = nextlong.open(shared_run).corpus
+    for shard, path in enumerate(corpus.chunks):
+        doc_rows = read_chunks(path)["doc_row"]
+        ids = schemas.pack_ids(shard, np.arange(len(doc_rows)))
+        counted, expected = {}, []
+        for doc in doc_rows.tolist():
+            counted[doc] = counted.get(doc, 0) + 1
+            expected.append(counted[doc])
+        assert lookup.chunk_ordinals(ids[::-1], corpus.chunks).tolist() == expected[::-1]
+        assert max(expected) > 1

@@ -1,5 +1,6 @@
 """Several variants in one run directory: listed, named, not taken for one another, cleaned up."""
 
+import io
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import nextlong
 from killed import kill_at
@@ -17,6 +19,7 @@ from nextlong.cli import variants
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
+from nextlong.runs.listed import list_variants
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
@@ -68,14 +71,38 @@ def test_commands_on_all_variants_want_the_run_directory(three, call, command):
 def test_list_says_what_tells_variants_apart(three, call):
     code, out, _ = call("list", three)
     assert code == 0
-    heading, *rows, told = out.splitlines()
-    assert heading.split("  ")[0] == "variant"
-    assert " ".join(heading.split()) == "variant differs in sequences of tokens exports size only its own age"
-    assert [row.split()[0] for row in rows] == NAMES
-    assert "export.formats=torchtitan" in rows[1]
-    assert rows[1].split()[2:5] == ["12", "2,049", "torchtitan"]
-    assert rows[2].split()[1:4] == ["compose.target_tokens=1024", "12", "1,024"]
+    *lines, told = out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == NAMES
+    blocks = [dict(line.strip().split("  ", 1) for line in block) for block in _blocks(lines)]
+    assert [block["sequences"].strip() for block in blocks] == [
+        "12 of 2,048 tokens", "12 of 2,049 tokens", "12 of 1,024 tokens",
+    ]  # fmt: skip
+    assert "differs in" not in blocks[0]
+    assert [block["differs in"].strip() for block in blocks[1:]] == [
+        "export.formats=torchtitan", "compose.target_tokens=1024",
+    ]  # fmt: skip
+    assert blocks[1]["rows"].strip() == "torchtitan"
     assert told == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
+
+
+def _blocks(lines):
+    """Return the indented lines below each name."""
+    starts = [place for place, line in enumerate(lines) if not line.startswith(" ")]
+    return [lines[start + 1 : stop] for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_reason(own, recipe, call):
+    name = "compose.method=knn,compose.sequences=100000"
+    call("run", recipe, "--set", "compose.method=knn", "--set", "compose.sequences=100000", "--name", name)
+    listed = {one.name: one for one in list_variants(own)}
+    assert listed["base"].why_fewer == ""
+    assert "documents gave" in listed[name].why_fewer
+    assert set(listed[name].differs) == {"compose.method", "compose.sequences"}
+    file = io.StringIO()
+    variants._show(list(listed.values()), Console(file=file, width=40, force_terminal=True, color_system=None))
+    shown = file.getvalue()
+    assert name in shown.splitlines()
+    assert "fewer than the 100,000 asked" in " ".join(shown.split())
 
 
 def test_list_as_json(three, call):

@@ -25,9 +25,7 @@ def test_vectors_are_the_encoders_row_for_row_in_half_precision(tmp_path, monkey
     monkeypatch.setattr(embed_chunks, "BLOCK_CHUNKS", 7)
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
-    counts = embed_shard(
-        tmp_path / "part", documents=documents, chunks=chunks, shard=0, encoder=LSA, fitted=tmp_path / "fit"
-    )
+    counts = embed_shard(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=tmp_path / "fit")
     vectors = np.load(tmp_path / "part.vectors.npy", mmap_mode="r")
     chunk_texts = [text for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
     assert vectors.dtype == np.float16
@@ -41,7 +39,7 @@ def test_a_shard_without_chunks_has_no_rows(tmp_path):
     shard = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [shard])
     documents, chunks = write_shard(tmp_path, "empty", [])
-    embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=1, encoder=LSA, fitted=tmp_path / "fit")
+    embed_shard(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=tmp_path / "fit")
     assert np.load(tmp_path / "part.vectors.npy").shape == (0, 8)
 
 
@@ -81,10 +79,8 @@ def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(tmp_
     # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document 5.
     monkeypatch.setattr(embed_chunks, "_loaded", lambda encoder, fitted: WrongAt(11, vector))
     remote = recipe.Encoder(model="openai:m")
-    with pytest.raises(
-        EncoderError, match=rf"openai:m gave chunk {(3 << 32) + 11} \(document 'a:5' of source 'tests'\) .*{what}"
-    ):
-        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=3, encoder=remote, fitted=None)
+    with pytest.raises(EncoderError, match=rf"openai:m gave a:5 · chunk 1 \(source 'tests'\) .*{what}"):
+        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, encoder=remote, fitted=None)
 
 
 def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
@@ -92,5 +88,5 @@ def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
     narrow = WrongAt(-1, [])
     narrow.dimensions = 5
     monkeypatch.setattr(embed_chunks, "_loaded", lambda encoder, fitted: narrow)
-    with pytest.raises(EncoderError, match=r"chunk 0 \(document 'a:0' .* shape \(6, 4\), not \(6, 5\)"):
-        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, shard=0, encoder=LSA, fitted=None)
+    with pytest.raises(EncoderError, match=r"a:0 · chunk 1 .* shape \(6, 4\), not \(6, 5\)"):
+        embed_shard(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=None)

@@ -93,3 +93,13 @@ def test_equal_runs_are_told_to_be_the_same(runs, capsys):
     out = capsys.readouterr().out
     assert out.startswith("the same in all: ")
     assert out.endswith("\n\nthey are the same in everything that is compared\n")
+
+
+def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_for, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "knn", "compose.method=knn", "workers=1"))
+    chunks, documents = (compare.row(stats.measure(nextlong.open(run))) for run in (shared_run, tmp_path / "knn"))
+    assert chunks["cosine_mean"] is not None
+    assert documents["document_cosine_mean"] is not None
+    for key, value in chunks.items():
+        if "cosine" in key:
+            assert value is None or documents[key] is None

@@ -163,7 +163,7 @@ def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, 
     assert len(printed(peek.show_run, opened).splitlines()) == 2 + len(opened)
 
 
-def test_on_a_narrow_terminal_text_and_source_give_way_and_numbers_stay(run):
+def test_on_a_narrow_terminal_names_of_documents_keep_their_room(run):
     file = io.StringIO()
     sequence = next(run.sequences())
     peek.show_sequence(sequence, Console(file=file, width=80, force_terminal=True, color_system=None))
@@ -171,8 +171,7 @@ def test_on_a_narrow_terminal_text_and_source_give_way_and_numbers_stay(run):
     negative = [span for span in sequence.spans if span.role == "negative"][-1]
     assert f"{negative.token_start:,}–{negative.token_end:,}" in last
     assert f"{negative.score:.3f}" in last
-    assert f"{negative.char_start:,}–{negative.char_end:,}" in last
-    assert "…" in last
+    assert "[red]id 15[2J" in last  # whole, and harmless
 
 
 @pytest.mark.parametrize("show", ["show_run", "show_sequence"])

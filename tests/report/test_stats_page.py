@@ -29,7 +29,7 @@ def test_the_page_tells_every_block(measured):
         "method nextlong", "Yield", "kept 12", "tokens 24,576", "own-document negatives 0", "repeated chunks 0",
         f"rank 1 {measured.similarity_by_rank[0].mean:.4f} (mean of {measured.similarity_by_rank[0].count})",
         f"p50 {measured.distance_tokens.p50:,.0f}", f"used 1 {measured.reuse.histogram[0].chunks:,} chunks",
-        f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id}, chunk {measured.reuse.hubs[0].chunk_id}",
+        f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id} · chunk {measured.reuse.hubs[0].ordinal}",
     }  # fmt: skip
 
 

@@ -46,6 +46,17 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
     return by_shard(ids, load)
 
 
+def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
+        return [rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1]
+
+    ordinals: NDArray[np.int64] = by_shard(ids, load)[0]
+    return ordinals
+
+
 def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))

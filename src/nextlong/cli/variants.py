@@ -131,28 +131,18 @@ def _shared_with(run_dir: Path) -> list[str]:
 
 
 def _show(listed: Sequence[Listed], console: Console) -> None:
-    rows = [
-        [
-            one.name,
-            ", ".join(f"{key}={word(value)}" for key, value in one.differs.items()) or "–",
-            f"{one.sequences:,}",
-            "–" if one.tokens_each is None else f"{one.tokens_each:,}",
-            ", ".join(one.exports) or "–",
-            _size(one.bytes),
-            _size(one.alone_bytes),
-            _age(datetime.now(UTC) - datetime.fromisoformat(one.made)),
+    """Print a block for each variant; its name stands alone, because any name may be as long as a line."""
+    for one in listed:
+        made = f"{one.sequences:,}" + ("" if one.tokens_each is None else f" of {one.tokens_each:,} tokens")
+        fewer = f", fewer than the {one.asked:,} asked for: {one.why_fewer}" if one.why_fewer else ""
+        rows = [
+            ("sequences", made + fewer),
+            ("differs in", ", ".join(f"{key}={word(value)}" for key, value in one.differs.items())),
+            ("rows", ", ".join(dict.fromkeys(name.removesuffix("-validation") for name in one.exports))),
+            ("size", f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are only its own"),
+            ("made", f"{_age(datetime.now(UTC) - datetime.fromisoformat(one.made))} ago"),
         ]
-        for one in listed
-    ]
-    table = tables.table()
-    for place, heading in enumerate(
-        ("variant", "differs in", "sequences", "of tokens", "exports", "size", "only its own", "age")
-    ):
-        table.add_column(heading, justify="left" if place in (0, 1, 4) else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(tables.cell, row))
-    tables.shrink(table, console, columns=(1, 0, 4))
-    tables.show(table, console)
+        tables.show_pairs(one.name, [(name, value) for name, value in rows if value], console)
 
 
 def _size(count: int) -> str:

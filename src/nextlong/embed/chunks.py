@@ -25,7 +25,6 @@ from nextlong.embed.base import Encoder, kind_of, load_encoder
 from nextlong.errors import EncoderError
 from nextlong.results import EmbedResult
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.schemas import pack_ids
 
 # Enough for an encoder to sort by length, or to keep several requests under way.
 BLOCK_CHUNKS: Final = 4096
@@ -47,7 +46,7 @@ def draw_texts(documents: Sequence[Path], chunks: Sequence[Path], *, share: floa
 
 
 def embed_shard(
-    out: Path, *, documents: Path, chunks: Path, shard: int, encoder: recipe.Encoder, fitted: Path | None
+    out: Path, *, documents: Path, chunks: Path, encoder: recipe.Encoder, fitted: Path | None
 ) -> EmbedResult:
     """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions).
 
@@ -58,7 +57,7 @@ def embed_shard(
     shape = (len(rows), model.dimensions)
     with open(f"{out}.vectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        for vectors in encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=BLOCK_CHUNKS):
+        for vectors in encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=BLOCK_CHUNKS):
             file.write(vectors.tobytes())
     return EmbedResult(chunks=shape[0], dimensions=shape[1])
 
@@ -75,7 +74,6 @@ def encode_rows(
     chunks: Path,
     rows: NDArray[np.int64],
     *,
-    shard: int,
     encoder: recipe.Encoder,
     at_once: int,
 ) -> Iterator[NDArray[np.float16]]:
@@ -85,7 +83,7 @@ def encode_rows(
         vectors = model.encode(texts)
         if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
             place, what = wrong
-            where = _name_chunk(documents, chunks, shard=shard, row=int(rows[done + place]))
+            where = _name_chunk(documents, chunks, row=int(rows[done + place]))
             raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
         done += len(texts)
         yield vectors.astype("<f2")
@@ -114,8 +112,10 @@ def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tup
     return place, f"a vector of length {lengths[place]:.4g} where it must be 1"
 
 
-def _name_chunk(documents: Path, chunks: Path, *, shard: int, row: int) -> str:
-    doc_row = int(read_chunks(chunks)["doc_row"][row])
+def _name_chunk(documents: Path, chunks: Path, *, row: int) -> str:
+    doc_rows = read_chunks(chunks)["doc_row"]
+    doc_row = int(doc_rows[row])
+    ordinal = row - int(np.searchsorted(doc_rows, doc_row)) + 1
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -123,8 +123,7 @@ def _name_chunk(documents: Path, chunks: Path, *, shard: int, row: int) -> str:
                 source, source_id = batch.column("source")[doc_row], batch.column("source_id")[doc_row]
                 break
             doc_row -= batch.num_rows
-    chunk_id = int(pack_ids(shard, np.array([row]))[0])
-    return f"chunk {chunk_id} (document {source_id.as_py()!r} of source {source.as_py()!r})"
+    return f"{source_id.as_py()} · chunk {ordinal} (source {source.as_py()!r})"
 
 
 def _sample_keys(documents: Path, chunks: Path, *, seed: int) -> NDArray[np.uint64]:

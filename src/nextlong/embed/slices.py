@@ -59,7 +59,6 @@ def embed_slice(
     *,
     documents: Path,
     chunks: Path,
-    shard: int,
     first: int,
     last: int,
     encoder: recipe.Encoder,
@@ -68,7 +67,7 @@ def embed_slice(
     """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16, and returns what it is."""
     model = _loaded(encoder, execution)
     rows = np.arange(first, last)
-    parts = encode_rows(model, documents, chunks, rows, shard=shard, encoder=encoder, at_once=execution.call_chunks)
+    parts = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 

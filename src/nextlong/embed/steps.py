@@ -52,8 +52,8 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
     def tasks(done: Finished) -> list[Task]:
         fitted = done["encoder"].stem() if kind.needs_fit else None
         return [
-            partial(embed_shard, documents=documents, chunks=chunks, shard=shard, encoder=recipe.encoder, fitted=fitted)
-            for shard, (documents, chunks) in enumerate(_shards(done))
+            partial(embed_shard, documents=documents, chunks=chunks, encoder=recipe.encoder, fitted=fitted)
+            for documents, chunks in _shards(done)
         ]
 
     resources = partial(kind.resources, recipe.encoder)
@@ -89,7 +89,6 @@ def _embed_slices_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step)
                 embed_slice,
                 documents=shards[shard][0],
                 chunks=shards[shard][1],
-                shard=shard,
                 first=first,
                 last=last,
                 encoder=recipe.encoder,

@@ -16,6 +16,7 @@ from rich.console import Console
 from nextlong.plain_data import Json
 from nextlong.report import tables
 from nextlong.runs.stats import Stats
+from nextlong.schemas import Layout
 
 _NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -25,7 +26,10 @@ _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV a
 def row(stats: Stats) -> Json:
     """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
     by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
-    cosines, distance, documents = stats.similarity, stats.distance_tokens, stats.documents_per_sequence
+    distance, documents = stats.distance_tokens, stats.documents_per_sequence
+    # Of chunks, or of whole documents: two scales, which never share a column.
+    is_extended = stats.layout == Layout.EXTENDED
+    cosines, of_documents = (stats.similarity, None) if is_extended else (None, stats.similarity)
     return {
         "run": stats.run,
         "method": stats.method,
@@ -43,7 +47,11 @@ def row(stats: Stats) -> Json:
         "cosine_p10": cosines and cosines.p10,
         "cosine_p50": cosines and cosines.p50,
         "cosine_p90": cosines and cosines.p90,
-        **{f"cosine_rank_{rank}": by_rank.get(rank) for rank in RANKS},
+        **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in RANKS},
+        "document_cosine_mean": of_documents and of_documents.mean,
+        "document_cosine_p10": of_documents and of_documents.p10,
+        "document_cosine_p50": of_documents and of_documents.p50,
+        "document_cosine_p90": of_documents and of_documents.p90,
         "distance_mean": distance and distance.mean,
         "distance_p50": distance and distance.p50,
         "distance_p90": distance and distance.p90,

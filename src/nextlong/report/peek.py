@@ -25,6 +25,7 @@ _OTHER = "dim"
 _STRIP_CELLS = 96
 _SOURCE_CELLS = 44
 _SNIPPET_CHARS = 64
+_WIDE, _NARROW_CELLS = 120, 46  # of a terminal; what a narrow one needs beside the document's name
 _HEADINGS = ("#", "tokens", "chunks", "negatives", "meta share", "cosine", "documents")
 
 
@@ -38,16 +39,24 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     tables.show_line(Text(tables.visible(title), style="bold"), console)
     extends = method_of(run.recipe).layout == Layout.EXTENDED
     last = "meta-document" if extends else "first document"
-    heading = tables.line((*_HEADINGS, last), widths)
+    shown_columns = [name for name in _HEADINGS if name != "meta share" or not _is_narrow(console)]
+    keep = [_HEADINGS.index(name) for name in shown_columns]
+    widths = [widths[place] for place in keep]
+    heading = tables.line((*shown_columns, last), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
         *numbers, name = _row(number, sequence, extends=extends)
         if console.is_terminal:
             name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
-        tables.show_line(tables.line((*numbers, name), widths), console)
+        tables.show_line(tables.line((*(numbers[place] for place in keep), name), widths), console)
     if shown < len(run):
         tables.show_line(Text(f"{len(run) - shown:,} more; --first 0 shows all"), console)
+
+
+def _is_narrow(console: Console) -> bool:
+    """Say whether names of documents need the room of columns that tell the least."""
+    return console.is_terminal and console.width < _WIDE
 
 
 def _row(number: int, sequence: Sequence, *, extends: bool) -> tuple[str, ...]:
@@ -75,13 +84,17 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
         console.print(_strip(sequence, min(_STRIP_CELLS, console.width)))
         console.print(_legend(sequence))
     table = tables.table()
-    source_cells = min(_SOURCE_CELLS, console.width // 6)
-    for name in ("tokens", "length"):
+    is_narrow = (
+        console.is_terminal and console.width < _WIDE
+    )  # then names of documents come before what can be worked out
+    source_cells = console.width - _NARROW_CELLS if is_narrow else min(_SOURCE_CELLS, console.width // 3)
+    for name in ("tokens",) if is_narrow else ("tokens", "length"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("role", no_wrap=True)
     table.add_column("cosine", justify="right", no_wrap=True)
     table.add_column("source", overflow="ellipsis", no_wrap=True)
-    table.add_column("characters", justify="right", no_wrap=True)
+    if not is_narrow:
+        table.add_column("characters", justify="right", no_wrap=True)
     keeps = any(span.kept for span in sequence.spans)
     if keeps:
         table.add_column("kept", overflow="ellipsis", no_wrap=True)
@@ -92,15 +105,16 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
         kept = [", ".join(f"{name}={value}" for name, value in span.kept.items())] if keeps else []
         table.add_row(
             f"{span.token_start:,}–{span.token_end:,}",
-            str(span.token_end - span.token_start),
+            *([] if is_narrow else [str(span.token_end - span.token_start)]),
             Text(f" {span.role} ", style=style) if console.is_terminal else span.role,
             f"{span.score:.3f}" if span.role == "negative" else "",
             tables.cell(source),
-            f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
+            *([] if is_narrow else [f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else ""]),
             *map(tables.cell, kept),
             tables.cell(text[:_SNIPPET_CHARS]),
         )
-    tables.shrink(table, console, columns=(7, 6, 4) if keeps else (6, 4))
+    places = {str(column.header): place for place, column in enumerate(table.columns)}
+    tables.shrink(table, console, columns=[places[name] for name in ("text", "kept", "source") if name in places])
     tables.show(table, console)
 
 

@@ -31,7 +31,7 @@ def show(stats: Stats, console: Console) -> None:
         (f"Use of a chunk{', as a negative,' * _is_extended(stats)} over all sequences", _reuse(stats)),
         (
             "Chunks used most",
-            [(f"{hub.uses:,} times", f"{hub.source_id}, chunk {hub.chunk_id}") for hub in stats.reuse.hubs],
+            [(f"{hub.uses:,} times", hub.name) for hub in stats.reuse.hubs],
         ),
         ("Leaks, which must be 0", _leaks(stats)),
         ("Tokens by source", _shares(stats.tokens_by_source, sum(stats.tokens_by_source.values()))),

@@ -24,6 +24,7 @@ from rich.console import Console
 from nextlong import pipeline
 from nextlong.artefacts.names import name_for, word
 from nextlong.artefacts.record import Variant, run_dir_of, store_of
+from nextlong.compose.steps import why_fewer
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
@@ -38,7 +39,7 @@ from nextlong.report import compare, tables
 from nextlong.runs.opened import Run
 from nextlong.runs.stats import Stats, measure
 
-_TABLE = ("sequences", "tokens", "cosine_mean", "distance_p50", "distinct_documents")
+_TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distance_p50", "distinct_documents")
 _FAILED = {"sequences": "failed"}
 
 
@@ -65,6 +66,7 @@ class Outcome:
     new_seconds: float
     stats: Stats | None = None
     error: str = ""
+    why_fewer: str = ""
 
     def row(self) -> Json:
         """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
@@ -214,11 +216,17 @@ def run_variants(
                 changed_inputs=changed_inputs,
                 when_done=partial(when_done, variant.recipe),
             )
-            stats = measure(Run(f"{run_dir}@{variant.name}"))
+            made = Run(f"{run_dir}@{variant.name}")
+            stats = measure(made)
         except NextlongError as error:
             yield Outcome(variant, _new_seconds(run_dir, there), error=str(error))
         else:
-            yield Outcome(variant, _new_seconds(run_dir, there), stats=stats)
+            yield Outcome(
+                variant,
+                _new_seconds(run_dir, there),
+                stats=stats,
+                why_fewer="; ".join(why_fewer(made.recipe, made.steps)),
+            )
 
 
 def _finished_folders(run_dir: Path) -> set[Path]:
@@ -234,7 +242,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     """Print one line a variant, a column for each swept key; above, once, what is the same in all, below why any failed."""
     rows = [outcome.row() for outcome in outcomes]
     same = compare.same_in_all(rows, _TABLE[1:])
-    shown = [key for key in _TABLE if key not in same]
+    shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in rows))]
     keys = list(outcomes[0].variant.settings)
     lasts = [key.rpartition(".")[2] for key in keys]
     compare.show_same(same, console)
@@ -257,7 +265,12 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
     recipes = [outcome.variant.recipe for outcome in outcomes]
     yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
-    yield from (f"{outcome.variant.name}: {outcome.error}" for outcome in outcomes if outcome.error)
+    for outcome in outcomes:
+        asked = outcome.variant.recipe.compose.sequences
+        if outcome.error:
+            yield f"{outcome.variant.name}: {outcome.error}"
+        elif outcome.stats and isinstance(asked, int) and outcome.stats.sequences < asked:
+            yield f"{outcome.variant.name}: {outcome.stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})"
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[Json]:

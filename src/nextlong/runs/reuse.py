@@ -28,11 +28,17 @@ class Uses:
 
 @dataclass(frozen=True)
 class Hub:
-    """A chunk that many sequences share, and the document that it comes from."""
+    """A chunk that many sequences share, and the document that it comes from; `ordinal` is its place in that, from 1."""
 
     chunk_id: int
     source_id: str
+    ordinal: int
     uses: int
+
+    @property
+    def name(self) -> str:
+        """What a person is shown."""
+        return f"{self.source_id} · chunk {self.ordinal}"
 
 
 @dataclass(frozen=True)
@@ -71,4 +77,5 @@ def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tu
     ids = chunk_ids[top]
     (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
     names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
-    return tuple(map(Hub, ids.tolist(), names.tolist(), uses[top].tolist()))
+    ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
+    return tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))

@@ -35,7 +35,7 @@ def _read_in_train(name: str, split: SplitResult) -> str:
     if split.chunks_in_train <= MOST_IN_TRAIN * split.chunks:
         return ""
     return (
-        f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} stand in train, too, mostly as negatives: its loss "
-        "will be lower than on texts that were never read; set export.shared_chunks: leave-out, which takes their sequences out "
-        "of train, with compose.max_uses to have fewer of them, or hold out documents of your own"
+        f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} stand in train, too: its loss will be lower "
+        "than on texts that were never read; set export.shared_chunks: leave-out, which takes their sequences out of train, or "
+        "hold out documents of your own"
     )

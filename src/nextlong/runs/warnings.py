@@ -92,9 +92,13 @@ def _fewer_sequences(seen: Seen) -> str:
         + (
             LONGER
             if _mostly_too_long(seen)
-            else "add documents, or lower compose.target_tokens or compose.min_meta_chunks"
+            else "add documents, or lower compose.target_tokens" + _or_min_meta_chunks(seen)
         )
     )
+
+
+def _or_min_meta_chunks(seen: Seen) -> str:
+    return " or compose.min_meta_chunks" if seen.stats.layout == Layout.EXTENDED else ""
 
 
 def _low_meta_share(seen: Seen) -> str:

@@ -94,13 +94,13 @@ def test_reuse_and_hubs_point_at_their_own_entries():
         "mean": 1.5,
         "max": 4,
         "histogram": [{"least": 1, "most": 1, "chunks": 3}, {"least": 2, "most": 3, "chunks": 2}],
-        "hubs": [{"source_id": "a", "chunk_id": 9, "uses": 4}],
+        "hubs": [{"source_id": "a", "chunk_id": 9, "ordinal": 2, "uses": 4}],
     }
     rows = {row.name: row.cells[0] for row in numbers.reuse([{"reuse": reuse}])}
     assert rows["chunks used 2–3 times"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
     assert rows["uses of a chunk, mean"].text == "1.50"
     (hub,) = numbers.hubs({"reuse": reuse})
-    assert (hub.name, hub.cells, hub.is_foreign) == ("a, chunk 9", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),), True)
+    assert (hub.name, hub.cells, hub.is_foreign) == ("a · chunk 2", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),), True)
 
 
 def test_what_looks_alike_is_called_so_only_where_documents_are_extended():

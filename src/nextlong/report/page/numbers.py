@@ -250,7 +250,7 @@ def hubs(plain: Mapping[str, Any]) -> list[Row]:
     """The chunks that serve most often in one run."""
     return [
         Row(
-            f"{hub['source_id']}, chunk {hub['chunk_id']}",
+            f"{hub['source_id']} · chunk {hub['ordinal']}",
             (_cell(plain, ("reuse", "hubs", place, "uses"), "{:,}"),),
             is_foreign=True,
         )
