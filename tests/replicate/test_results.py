@@ -21,7 +21,7 @@ def model(arm, seed, shift):
     recall = {kind: {"2": 99.0, "16": 50.0 + shift + seed} for kind in ("hard", "random")}
     thirds = {kind: {"first": 20.0 + shift, "last": 50.0} for kind in recall}
     measured = {"recall": recall, "loss": {"256": 3.0, "1024": 3.5 - shift / 100}, "attention": thirds}
-    made = {"loss": 3.2, "tokens": 1000, "seconds": 12.0, "sha256": "ab", "measured": measured}
+    made = {"loss": 3.2, "tokens": 1000, "seconds": 12.0, "sha256": f"{arm} {seed}", "measured": measured}
     return {"arm": arm, "seed": seed, **made} | ({"legs": 2 + seed} if arm == "base" else {})
 
 
