@@ -28,5 +28,5 @@ def test_invented_corpora_pass(first, tokenizer, tmp_path):
             found[seed] = wrong
     assert found == {}
     assert checked["negatives"] > 10
-    assert checked["gaps"] > 3
-    assert checked["cuts"] > 3
+    assert checked["gaps"] > 0
+    assert checked["cuts"] > 0

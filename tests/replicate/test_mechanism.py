@@ -8,7 +8,8 @@ import yaml
 
 from nextlong.cli.main import main
 from nextlong.errors import RunError
-from nextlong.replicate.mechanism import ARMS, Experiment, Mechanism
+from nextlong.replicate.mechanism import Experiment
+from nextlong.replicate.mechanism_recipe import ARMS, Mechanism
 from nextlong.replicate.results import HYPOTHESES
 from nextlong.runs.opened import Run
 from nextlong.train.recipe import Data

@@ -2,14 +2,18 @@
 
 import copy
 import re
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
-from nextlong.replicate.mechanism import Mechanism
+from nextlong.replicate.mechanism_recipe import Mechanism
 from nextlong.replicate.results import Results, interval
 
+DOCS = Path(__file__).parents[2] / "docs"
 ARMS = ["nextlong", "random negatives", "standard"]
 
 
@@ -17,7 +21,7 @@ def model(arm, seed, shift):
     recall = {kind: {"2": 99.0, "16": 50.0 + shift + seed} for kind in ("hard", "random")}
     thirds = {kind: {"first": 20.0 + shift, "last": 50.0} for kind in recall}
     measured = {"recall": recall, "loss": {"256": 3.0, "1024": 3.5 - shift / 100}, "attention": thirds}
-    made = {"loss": 3.2, "tokens": 1000, "seconds": 12.0, "sha256": "ab", "measured": measured}
+    made = {"loss": 3.2, "tokens": 1000, "seconds": 12.0, "sha256": f"{arm} {seed}", "measured": measured}
     return {"arm": arm, "seed": seed, **made} | ({"legs": 2 + seed} if arm == "base" else {})
 
 
@@ -43,17 +47,17 @@ def test_a_table_holds_means_and_intervals_over_the_seeds(made):
 
 def test_a_verdict_is_what_the_seeds_say(made):
     page = results.page(Results(made, origin="x"))
-    lines = {
-        line.split(" **")[0][2:]: line.split("**")[1] for line in page.splitlines() if "**" in line and "−" in line
-    }
+    lines = {line.split(" **")[0][2:]: line.split("**")[1] for line in page.splitlines() if "points" in line}
     holds = lines["Across hard negatives, NExtLong teaches more than the standard method."]
-    assert holds.startswith("Holds (nextlong − standard: +20.0 points")
+    assert holds.startswith("Holds (nextlong 81.0 %, standard 61.0 %: +20.0 points, standard error")
     assert lines["Across hard negatives, hard negatives teach more than random ones."].startswith("Not decided")
     worse = copy.deepcopy(made)
     for one in worse["models"]:
         if one["arm"] == "nextlong":
             one["measured"]["recall"]["hard"]["16"] -= 60
-    assert "Fails, the opposite holds (nextlong − standard: -40.0" in results.page(Results(worse, origin="x"))
+    assert "Fails, the opposite holds (nextlong 21.0 %, standard 61.0 %: -40.0 points" in results.page(
+        Results(worse, origin="x")
+    )
 
 
 def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
@@ -69,11 +73,46 @@ def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
 def test_one_seed_has_no_interval_and_no_verdict(made):
     made["models"] = made["models"][:4]
     page = results.page(Results(made, origin="x"))
-    assert "One seed, so not tested (nextlong − standard: +20.0 points)" in page
+    assert "One seed, so not tested (nextlong 80.0 %, standard 60.0 %: +20.0 points)" in page
     assert interval([4.0]) == (4.0, None)
 
 
 def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
     shown = Results(made, origin="x")
     assert shown.many == [16]
-    assert shown.far("nextlong", "hard") == [80.0, 81.0, 82.0]
+    assert shown.few == []
+    assert shown.mean_recall("nextlong", "hard", [2, 16]) == [89.5, 90.0, 90.5]
+    made["recipe"]["measure"]["negatives"] = [2, 4, 16, 60]
+    assert (shown.few, shown.many) == ([4], [16, 60])
+
+
+def test_a_base_model_that_all_seeds_share_has_no_interval(made):
+    assert "| base | 99.00 ± 0.000 | 51.00 ± 2.48 |" in results.page(Results(made, origin="x"))
+    made["recipe"]["pretrain"]["models"] = "one"
+    assert "| base | 99.00 | 50.00 |" in results.page(Results(made, origin="x"))
+
+
+def test_the_command_names_what_differs_from_the_preset(made):
+    made["recipe"]["pretrain"]["models"] = "one"
+    page = results.page(Results(made, origin="x"))
+    assert "--set 'seeds=[0, 1, 2]'" in page
+    assert "--set 'pretrain.models=\"one\"'" in page
+    assert "--set 'measure.negatives=[2, 16]'" in page
+    assert "extend." not in page.split("## How to repeat it")[1]
+
+
+def test_the_page_in_the_documentation_is_what_its_json_says(tmp_path):
+    source = DOCS / "results" / "mechanism.json"
+    written = results.write(source, tmp_path)
+    assert (tmp_path / "results.md").read_bytes() == (DOCS / "results.md").read_bytes()
+    for path in written:
+        assert path.read_bytes() == (DOCS / path.relative_to(tmp_path)).read_bytes()
+    plain = store.read_json(source)
+    shown = Results(plain, origin="x")
+    values = [
+        one["measured"]["recall"]["hard"]["8"]
+        for one in plain["models"]
+        if one["arm"] == "nextlong" and one["seed"] in shown.seeds
+    ]
+    row = re.search(r"\| nextlong \|(.*)", (DOCS / "results.md").read_text().split("## Recall across hard")[1]).group(1)
+    assert row.split("|")[shown.negatives.index(8)].strip().startswith(f"{fmean(values):.2f}")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import nextlong
 from damage import change_array, change_sequence, files, first_sequence, outcomes, rehash, spans_of
 from nextlong.schemas import META, NEGATIVE
+from nextlong.verify import near_copies
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import verify
 
@@ -123,3 +125,19 @@ def test_a_document_that_was_not_counted(run):
     np.save(path, np.load(path)[1:])
     rehash(path)
     assert any("519 documents are counted of 520" in problem for problem in found(run, "weights")[WEIGHTS])
+
+
+def test_what_a_sequence_shows_of_its_cut_negative_is_judged(finished, monkeypatch):
+    row = first_sequence(finished)
+    artefacts = Artefacts(finished)
+    metas = np.array([row["chunk_id"][span] for span in spans_of(row, META)])
+    texts = artefacts.texts_of(metas)
+    shown = SimpleNamespace(visible=lambda _: "".join(texts[chunk] for chunk in metas.tolist()))
+    monkeypatch.setattr(
+        near_copies,
+        "texts_of_cuts",
+        lambda _, block: dict.fromkeys(np.concatenate([one.chunk for one in block]).tolist(), shown),
+    )
+    assert any(
+        ", as cut," in problem and "the meta-document" in problem for problem in found(finished, "near-copies")[COPIES]
+    )

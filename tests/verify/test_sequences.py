@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from damage import breaches, change_recipe, outcomes
 from nextlong.recipe.negatives import NEGATIVES
-from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, Layout
+from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, Layout
 from nextlong.verify.composed import Composed
-from nextlong.verify.sequences import joint_problems, order_problems, repeat_problems, span_problems
+from nextlong.verify.sequences import gaps, joint_problems, order_problems, repeat_problems, span_problems
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
 DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
@@ -133,3 +134,49 @@ def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
 def test_a_sequence_must_have_the_layout_of_its_run():
     one = sequence(*SOUND, layout=Layout.INTERLEAVED)
     assert list(order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]
+
+
+# meta-chunks and negatives: document 0 is extended by chunks of document 1
+
+
+def extended(*spans, min_gap_tokens=1, special=None):
+    run = run_of(Layout.EXTENDED, target_tokens=sum(span[3] for span in spans), special=special)
+    run.method, run.min_gap_tokens = "standard", min_gap_tokens
+    return run, sequence(*spans, layout=Layout.EXTENDED)
+
+
+M0, M1, M2 = (0, META, 0, 4), (1, META, 1, 3), (2, META, 2, 2)
+N3, N4 = (3, NEGATIVE, 0, 5), (4, NEGATIVE, 1, 6)
+
+
+def test_gaps_count_the_negatives_between_two_meta_chunks():
+    _, one = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
+    assert gaps(one) == [(4, 5), (6, 0)]
+
+
+def test_only_the_last_negative_may_be_cut():
+    run, cut_first = extended(M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
+    assert any("is cut, but is not the last negative" in found for found in order_problems(run, cut_first))
+    run, cut_last = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 3))
+    assert list(order_problems(run, cut_last)) == []
+
+
+def test_joints_fill_what_a_cut_between_characters_leaves_and_no_more():
+    cut = (4, NEGATIVE, 0, 3)
+    run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
+    assert list(joint_problems(run, filled)) == []
+    run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
+    assert any("more separators than a cut" in found for found in joint_problems(run, overfull))
+    run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
+    assert any("does not follow a chunk that needs one" in found for found in joint_problems(run, whole))
+
+
+def test_a_gap_below_the_minimum_is_found(own_run):
+    name = "negatives between meta-chunks"
+    assert outcomes(own_run, "sequences")[name].checked > 10
+    assert breaches(own_run, "sequences") == {}
+    change_recipe(own_run, "compose", "min_gap_tokens", 100_000)
+    assert (
+        "tokens of negatives between it and the meta-chunk before, compose.min_gap_tokens is"
+        in breaches(own_run, "sequences")[name]
+    )

@@ -14,7 +14,7 @@ from nextlong.report import tables
 from nextlong.report.tables import PipeConsole as Console
 
 if TYPE_CHECKING:
-    from nextlong.replicate.mechanism import Mechanism
+    from nextlong.replicate.mechanism_recipe import Mechanism
     from nextlong.replicate.recipe import Replication
 
 _NEEDED = ("torch", "transformers", "matplotlib")
@@ -113,7 +113,7 @@ def _is_mechanism(asked: argparse.Namespace) -> bool:
 
 
 def _mechanism_recipe(asked: argparse.Namespace) -> Mechanism:
-    from nextlong.replicate.mechanism import Mechanism
+    from nextlong.replicate.mechanism_recipe import Mechanism
 
     if asked.corpus or asked.ablate:
         raise NextlongError(
@@ -128,7 +128,7 @@ def _mechanism_recipe(asked: argparse.Namespace) -> Mechanism:
 
 def _mechanism(asked: argparse.Namespace) -> None:
     """Run or resume the mechanism experiment, then write its results."""
-    from nextlong.replicate.mechanism import RESULTS, mechanism, plan
+    from nextlong.replicate.mechanism_recipe import plan
 
     recipe = _mechanism_recipe(asked)
     console = Console(stderr=asked.json)
@@ -139,6 +139,8 @@ def _mechanism(asked: argparse.Namespace) -> None:
             tables.show_facts([*plan(recipe)], console)
         return
     _check_installed(_NEEDED)
+    from nextlong.replicate.mechanism import RESULTS, mechanism
+
     mechanism(recipe, report=lambda line: tables.say(line, console))
     _report(asked, Path(recipe.out).expanduser() / RESULTS)
 

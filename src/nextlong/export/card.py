@@ -313,7 +313,7 @@ def _made(facts: Facts) -> str:
     return (
         f"With nextlong {facts.version}, {_methods(facts.methods)}; see {NEXTLONG.title} "
         f"(arXiv {NEXTLONG.arxiv}). The same recipe, files and version give the "
-        "same bytes."
+        "same bytes. Whether such sequences train a model better, and what was measured: docs/results.md of nextlong."
     )
 
 

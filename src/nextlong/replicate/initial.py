@@ -1,9 +1,8 @@
-"""Initial: a small Llama whose first layer looks one token back, from which retrieval forms in under a million tokens.
+"""Initial: a small Llama whose first layer looks one token back, from which retrieval forms within few steps.
 
-A Llama with random weights of this size needs several million tokens before retrieval forms, nearly all of them to find a head
-that attends to the previous token: queries and keys have no bias, so a head that ignores contents is hard to find. Here they
-have biases (as Qwen 2's do), and those of one head of the first layer start at values that make it look one token back.
-Everything else is random, and everything is trained.
+Retrieval needs a head that attends to the previous token, whatever that is. Queries and keys of a Llama have no bias, so a
+model of this size spends most of its training on finding such a head. Here they have biases (as Qwen 2's do), and those of one
+head of the first layer start at values that make it look one token back. All other weights are random, and all are trained.
 """
 
 from __future__ import annotations

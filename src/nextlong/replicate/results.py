@@ -6,7 +6,9 @@ Hypotheses were written before the runs; each is followed by what a paired t-tes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -20,6 +22,7 @@ from nextlong.evaluate.report.tables import Spread, Table, as_markdown
 from nextlong.plain_data import Json
 from nextlong.replicate.collect import difference, is_decided
 from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
+from nextlong.replicate.mechanism_recipe import CRITERION_NEGATIVES, Mechanism
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"
@@ -96,8 +99,9 @@ class Results:
         self._models = done
 
     def models(self, arm: str) -> list[Json]:
-        """Return the models of an arm, by seed."""
-        return [self._models[arm, seed] for seed in self.seeds]
+        """Return the models of an arm, by seed; a base model that all seeds share once."""
+        is_shared = arm == "base" and self.recipe["pretrain"]["models"] == "one"
+        return [self._models[arm, seed] for seed in (self.seeds[:1] if is_shared else self.seeds)]
 
     def recall(self, arm: str, kind: str, negatives: int) -> list[float]:
         """Return the percentages recalled, by seed."""
@@ -113,9 +117,14 @@ class Results:
         """The numbers of negatives that a short row cannot hold: those that the hypotheses are about."""
         return [count for count in self.negatives if count * PARAGRAPH_TOKENS > self.recipe["pretrain"]["tokens"]]
 
-    def far(self, arm: str, kind: str) -> list[float]:
-        """Return the mean recall across many negatives, by seed."""
-        columns = [self.recall(arm, kind, count) for count in self.many]
+    @property
+    def few(self) -> list[int]:
+        """The numbers of negatives that a short row holds, without those that ended the training of the base model."""
+        return [count for count in self.negatives if CRITERION_NEGATIVES < count < self.many[0]]
+
+    def mean_recall(self, arm: str, kind: str, counts: Sequence[int]) -> list[float]:
+        """Return the mean recall across some numbers of negatives, by seed."""
+        columns = [self.recall(arm, kind, count) for count in counts]
         return [fmean(values) for values in zip(*columns, strict=True)]
 
 
@@ -183,50 +192,61 @@ def _setup(results: Results) -> Iterator[str]:
             "negatives of each other: only the name tells which value is meant.",
             f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
             "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
-            "first layer those of one head start at values that make it look one token back (in trials without biases, "
-            "retrieval had not formed after 1.5 million tokens).",
+            "first layer those of one head start at values that make it look one token back, which spares most of the training "
+            "that retrieval needs to form.",
             f"- **Base model**: one {'a seed' if recipe['pretrain']['models'] == 'seed' else 'for all seeds'}, on rows of "
             f"{recipe['pretrain']['echo_tokens']} tokens of random words repeated verbatim, then on rows of "
             f"{recipe['pretrain']['tokens']}, half of them documents and half such repetitions, until it recalls "
             f"{100 * recipe['pretrain']['recall']:.0f} % of the values across two hard negatives: "
-            f"{min(legs) * leg:.1f} to {max(legs) * leg:.1f} million tokens.",
+            f"{_listed(dict.fromkeys(f'{count * leg:.1f}' for count in sorted(legs)))} million tokens.",
             f"- **Arms**: each extends the base model by {extend['steps'] * extend['tokens_per_step']:,} tokens in packed rows of "
             f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
             f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
             "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
             f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again; a value is recalled if it is the likeliest of all "
-            f"tokens. {measure['probes']} probes of {FACTS} values for each *n*. No arm trains on this form.",
+            f"tokens. {measure['probes']} probes of {FACTS} values for each *n*. No arm trains on this form. A guess among the "
+            f"values of the topic is right in {100 / VALUES:.0f} %.",
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
             f"- **Seeds**: {seeds}: of {'weights and ' if recipe['pretrain']['models'] == 'seed' else ''}the order of rows. "
             "Corpus and sequences were sampled once. "
             "± is half of a 95 % interval over seeds.",
+            "- **Limits**: one size, one invented corpus, few tokens. Where recall is near that of a guess, differences are noise. "
+            "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared.",
         ]
     )
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _listed(values: Iterable[Any]) -> str:
     return ", ".join(map(str, values))
 
 
 def _verdicts(results: Results) -> Iterator[str]:
-    many = _listed(results.many)
     yield (
-        f"Written before the runs. Each is tested on the mean recall across {many} negatives: paired t-test over the seeds, 95 %, "
-        "two-sided, not corrected for the number of tests."
+        f"Written before the runs, about the mean recall across {_listed(results.many)} negatives, which no short row holds. "
+        "Paired t-test over the seeds, 95 %, two-sided, not corrected for the number of tests."
     )
-    yield "\n".join(
-        f"- {claim.text} **{_verdict(results, claim, other)}**"
-        for claim in HYPOTHESES
-        for other in claim.theirs
-        if claim.ours in results.arms and other in results.arms
-    )
+    yield "\n".join(_tested(results, results.many))
+    if results.few:
+        yield (
+            f"Not planned: the same claims tested across {_listed(results.few)} negatives, which a short row could hold. Read "
+            "these as suggestions for another experiment."
+        )
+        yield "\n".join(_tested(results, results.few))
 
 
-def _verdict(results: Results, claim: Hypothesis, other: str) -> str:
-    gap = difference(results.far(claim.ours, claim.kind), results.far(other, claim.kind))
+def _tested(results: Results, counts: Sequence[int]) -> Iterator[str]:
+    for claim in HYPOTHESES:
+        for other in claim.theirs:
+            if claim.ours in results.arms and other in results.arms:
+                yield f"- {claim.text} **{_verdict(results, claim, other, counts)}**"
+
+
+def _verdict(results: Results, claim: Hypothesis, other: str, counts: Sequence[int]) -> str:
+    ours, theirs = (results.mean_recall(arm, claim.kind, counts) for arm in (claim.ours, other))
+    gap = difference(ours, theirs)
     assert gap is not None, "every arm shown has every seed"
-    said = f"{claim.ours} − {other}: {gap.mean:+.1f} points"
+    said = f"{claim.ours} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
     if gap.deviation is None:
         return f"One seed, so not tested ({said})."
     if not is_decided(gap, seeds=len(results.seeds)):
@@ -265,8 +285,8 @@ def _tables(results: Results) -> Iterator[Table]:
         (
             arm,
             (
-                fmean(m["tokens"] for m in results.models(arm)),
-                fmean(m["seconds"] for m in results.models(arm)),
+                f"{fmean(m['tokens'] for m in results.models(arm)):,.0f}",
+                f"{fmean(m['seconds'] for m in results.models(arm)):,.0f}",
                 fmean(m["loss"] for m in results.models(arm)),
             ),
         )
@@ -349,13 +369,27 @@ def _draw_attention(figure: Any, *, results: Results) -> bool:
 
 def _commands(results: Results) -> Iterator[str]:
     yield "## How to repeat it"
+    settings = "".join(f" \\\n      --set {shlex.quote(one)}" for one in _settings(results.recipe))
     yield (
-        "    nextlong replicate --preset mechanism --out OUT     # resumes after an interruption\n"
+        f"    nextlong replicate --preset mechanism --out OUT{settings}\n"
         "    nextlong replicate report OUT/results.json --to docs"
     )
-    seconds = sum(model["seconds"] for model in results.json["models"])
+    if settings:
+        yield "The settings are what differs from the preset; without them the command trains more."
+    models = {model["sha256"]: model for model in results.json["models"]}  # a base model that seeds share, once
+    seconds = sum(model["seconds"] for model in models.values())
     yield (
-        f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(results.json['models'])} models, "
+        f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(models)} models, "
         f"{seconds / 60:.0f} minutes of training steps on one thread each. The recipe, the measurements and the SHA-256 of each "
         f"model's weights are in [mechanism.json]({FOLDER}/mechanism.json), from which this page is generated."
     )
+
+
+def _settings(recipe: Json) -> Iterator[str]:
+    """Yield what differs from the preset, as `--set` takes it."""
+    usual = Mechanism(out="OUT").model_dump(mode="json")
+    for key, value in recipe.items():
+        if isinstance(value, dict):
+            yield from (f"{key}.{name}={json.dumps(one)}" for name, one in value.items() if one != usual[key].get(name))
+        elif value != usual[key]:
+            yield f"{key}={json.dumps(value)}"

@@ -39,6 +39,7 @@ FEATURES: Final = {
     "trl": "nextlong train --engine trl",
     "evaluate": "nextlong evaluate",
     "short-text": "nextlong evaluate --suite short",
+    "vllm": "nextlong evaluate --engine vllm",
 }
 _GB = 1e9
 

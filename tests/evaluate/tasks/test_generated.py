@@ -79,12 +79,14 @@ def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
         needles = [one for one in asked if one in sample.turns[-1][1].replace("passage", "Write a passage")]
         subject = sample.turns[-1][1].split("(1 indexed) ")[1].split(". Do not")[0]
         assert len([one for one in asked if one == f"Write a {subject}."]) == int(name.rsplit("_", 1)[1]), needles
+        assert len(sample.references[0]) >= 110
+        assert not any(one.endswith((". .", "..")) for one in asked)
         passages = [content for role, content in sample.turns if role == "assistant"]
         assert len(set(passages)) == len(passages)
 
 
 def test_a_run_without_so_many_meta_chunks_is_told(shared_run):
-    with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks"):
+    with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks of 100 characters"):
         list(mrcr.mined(Request(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99))
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NEEDLES: Final = (2, 4, 8)
 BUDGET: Final = 1024
 _SUBJECT_WORDS: Final = 12
+_LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
 _MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
 _ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
 Turn = tuple[str, str]  # role, content
@@ -79,14 +80,15 @@ def mined(request: Request, needles: int) -> Iterator[Sample | None]:
     found = False
     for place, number in enumerate(numbers):
         own = list(_passages(run.sequence(number)))
-        metas = [one for one in own if one.role == "meta"][:needles]
+        metas = [one for one in own if one.role == "meta" and len(one.text) >= _LEAST_CHARS][:needles]
         if len(metas) == needles:
             found = True
             others = (one for rest in numbers[place + 1 :] + numbers[:place] for one in _passages(run.sequence(rest)))
             yield _conversation(request, metas, chain((one for one in own if one.role == "negative"), others), draw)
     if not found:
         raise EvaluateError(
-            f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks; leave the task out"
+            f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks of {_LEAST_CHARS} characters; "
+            "leave the task out"
         )
 
 
@@ -95,7 +97,7 @@ def _passages(sequence: RunSequence) -> Iterator[Passage]:
     title = ""
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         if span.role in ("meta", "negative") and text.strip():
-            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS])
+            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS]).rstrip(".,;: ")
             title = title or (subject if span.role == "meta" else "")
             yield Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
 
