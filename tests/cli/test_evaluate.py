@@ -19,11 +19,8 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ["m", "--suite", "rular"],
-            "--suite rular: there is no such suite; choose from attention, copying, dependency, helmet",
-        ),
-        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from niah_single_1"),
+        (["m", "--suite", "rular"], "--suite rular: there is no such suite; choose from attention, babilong, copying"),
+        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from babilong_qa1"),
         (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
@@ -96,7 +93,8 @@ def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(tmp_path,
     asked = ["evaluate", "m", "--tasks", "vt,json_kv", "--lengths", "512", "--samples", "2", "--json"]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
-    assert json.loads(said.out) == [{"model": "Oracle", "task": "json_kv", "length": 512, "score": 100.0}]
+    scored = {"score": 100.0, "interval": [100.0, 100.0], "n": 2, "refused": 0}
+    assert json.loads(said.out) == [{"model": "Oracle", "task": "json_kv", "length": 512, **scored}]
     assert "1 of 2 not measured: vt needs at least" in " ".join(said.err.split())
 
 
