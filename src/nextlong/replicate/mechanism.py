@@ -319,7 +319,7 @@ def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
         "lr": lr,
         "min_lr_ratio": 0.1,
         "schedule": "cosine",
-        "warmup_steps": max(1, steps // 20),
+        "warmup_steps": steps // 20,
         "precision": "fp32",
     }
 
