@@ -80,7 +80,8 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
         every = np.concatenate(ids)
         for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
             outcome.breach(
-                f"documents {document_name(every[first[group[place]]])} and {document_name(every[place])} are both kept, but are duplicates"
+                f"documents {document_name(every[first[group[place]]])} and {document_name(every[place])} are both kept, "
+                "but are duplicates"
             )
     return outcome
 

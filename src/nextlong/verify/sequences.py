@@ -277,9 +277,8 @@ class _Across:
             for shard, rows in self._run.by_shard(sequence.doc[sequence.role == made_of]):
                 again = rows[self._taken[shard][rows]]
                 if len(again):
-                    self._documents.breach(
-                        f"sequence {sequence.number}: document {document_name(shard << SHARD_BITS | int(again[0]))} stands in an earlier one"
-                    )
+                    name = document_name(shard << SHARD_BITS | int(again[0]))
+                    self._documents.breach(f"sequence {sequence.number}: document {name} stands in an earlier one")
                 self._taken[shard][rows] = True
         known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
