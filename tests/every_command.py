@@ -51,7 +51,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
     write_long_documents(folder / "own.jsonl")
     write_results(folder / "results")
     monkeypatch.setattr(demo, "write_demo_corpus", write_long_documents)
-    for name, value in (("_SEQUENCES", 2), ("_TARGET_TOKENS", 4096), ("_VOCABULARY", 512)):
+    for name, value in (("_SEQUENCES", 2), ("_TARGET_TOKENS", 8192), ("_VOCABULARY", 512)):
         monkeypatch.setattr(demo, name, value)
     monkeypatch.chdir(folder)
     return {

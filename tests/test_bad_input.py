@@ -99,8 +99,10 @@ class Bench:
         assert err.endswith("\n")
         return err.removeprefix("error: ").removesuffix("\n")
 
-    def opened(self):
-        return nextlong.open(self.run_dir)
+    def opened(self, out=""):
+        """Open the run, or the variant that a run with --set said it made."""
+        variant = re.search(r"^variant: .*? opened as (\S+),", out, re.MULTILINE)
+        return nextlong.open(variant[1] if variant else self.run_dir)
 
 
 @pytest.fixture
@@ -147,16 +149,21 @@ def test_a_missing_text_column(bench):
 def test_one_document_has_no_negatives(bench):
     text = "\n".join(ordinary())
     message = bench.refusal(jsonl([text]), compose__target_tokens=10_600)
-    assert message.startswith("compose.target_tokens=10,600 but the longest sequence that this corpus gives is ")
-    assert message.endswith(
-        "(1 of 1 documents have compose.min_meta_chunks=2 chunks or more; 1 dropped: too few negatives to reach "
-        "target_tokens); add documents or "
-        "lower it, or raise mine.near_copies=0.8 (null keeps them all)"
+    assert message.startswith(
+        "compose.target_tokens=10,600 holds none of the documents with negatives between all their chunks"
     )
+    assert (
+        "1 dropped: too little room for compose.min_gap_tokens of negatives between its chunks, such as corpus.jsonl:1"
+        in message
+    )
+    code, _, err = bench.again("compose.target_tokens=40000")
+    assert code == 2
+    assert "compose.target_tokens=40,000, but all documents together are about" in err
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
-    message = bench.refusal(jsonl(["A  b", "a b\n", "\ta\nB"]), compose__target_tokens=3)
+    copies = ["A  b", "a b\n", "\ta\nB"]
+    message = bench.refusal(jsonl(copies), "ingest.dedup=normalized", compose__target_tokens=3)
     assert message == (
         "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
         "lower either, or add longer documents"
@@ -164,8 +171,8 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
 
 
 def test_all_documents_are_one_and_the_same(bench):
-    message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=240)
-    assert "the longest sequence that this corpus gives is" in message
+    message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=480)
+    assert "ask for more negatives than chunks of this corpus have (1 of 1 documents" in message
     assert "; 1 dropped: " in message
 
 
@@ -177,7 +184,7 @@ def test_a_corpus_too_small_for_the_target(bench):
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
     assert re.search(r"^kept: .*\bembed\b", out, re.MULTILINE)
-    assert bench.opened().sequence(0).input_ids.shape == (longest,)
+    assert bench.opened(out).sequence(0).input_ids.shape == (longest,)
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +197,7 @@ def weird(tmp_path_factory):
         b'{"text": "lone \\ud800 x"}\n' + jsonl([*rows, *same]),
         ingest={"sources": [{"path": str(folder / "corpus.jsonl")}], "max_reject_share": 0.05, "shard_mb": 0.01},
         compose__sequences="all",
+        compose__target_tokens=2048,
         tokenizer__eos="<|endoftext|>",
     )
     assert cli_main.main(["run", str(folder / "recipe.yaml")]) == 0
@@ -205,7 +213,7 @@ def test_texts_of_every_kind_become_sequences(weird, capfd):
     bench, run = Bench(weird, capfd), nextlong.open(weird / "run")
     seen = set()
     for sequence in run.sequences():
-        assert len(sequence.input_ids) == 512
+        assert len(sequence.input_ids) == 2048
         for span, text in zip(sequence.spans, sequence.texts, strict=True):
             if span.source_id in WEIRD:
                 assert text == WEIRD[span.source_id][span.char_start : span.char_end]
@@ -259,7 +267,7 @@ def test_a_line_of_many_mb(bench, megabytes):
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
     assert "documents: 9 kept of 9\n" in out
-    assert len(bench.opened()) == 3
+    assert len(bench.opened(out)) == 3
 
 
 # tokenizers and targets, on one corpus whose vectors are kept
@@ -304,7 +312,7 @@ def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
     assert re.search(r"^kept: .*\bmine\b", out, re.MULTILINE)
-    assert kept.opened().sequence(0).spans[-1].role == "eos"
+    assert kept.opened(out).sequence(0).spans[-1].role == "eos"
 
 
 def test_a_target_too_small_for_any_document(kept):

@@ -87,7 +87,7 @@ def test_kept_columns_travel_into_spans_and_verify_agrees(english, capfd):
 
 def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, capfd):
     shutil.copytree(english, tmp_path / "run")
-    (record,) = (tmp_path / "run/states").glob("*.json")
+    (record,) = (tmp_path / "run/variants").glob("*.json")
     plain = json.loads(record.read_text())
     plain["recipe"]["ingest"]["sources"][0]["keep"] = ["score"]
     record.write_text(json.dumps(plain))

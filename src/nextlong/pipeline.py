@@ -94,7 +94,7 @@ def run(
             run_dir=run_dir,
             stored=record.store_of(recipe),
         )
-        with executor_for(recipe) as executor:
+        with executor_for(recipe, tell=reporter.tell) as executor:
             carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter, shared=stored)
             done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
             refuse_nothing(recipe, done)
@@ -145,14 +145,17 @@ def _is_done(step: Step, done: Finished) -> bool:
     return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
 
 
-def executor_for(recipe: Recipe, *, work: Literal["all", "export"] = "all") -> Executor:
-    """Return what carries out all steps of a recipe, or only those that export."""
+def executor_for(
+    recipe: Recipe, *, work: Literal["all", "export"] = "all", tell: Callable[[str], object] = lambda _: None
+) -> Executor:
+    """Return what carries out all steps of a recipe, or only those that export; `tell` gets what it waits for."""
     if recipe.executor == "serial":
         return SerialExecutor()
     if recipe.executor == "ray":
         from nextlong.engine.ray import RayExecutor
 
-        return RayExecutor(recipe.ray.address, workers=worker_count(recipe), retries=recipe.ray.retries)
+        workers, retries = worker_count(recipe), recipe.ray.retries
+        return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
     if work == "export":
         return LocalExecutor(capacity_here(recipe), preload=EXPORT_STEPS)
     return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))

@@ -30,8 +30,8 @@ def cluster(monkeypatch):
     cluster.shutdown()
 
 
-def executor_on(cluster, retries=1):
-    return engine_ray.RayExecutor(cluster.address, workers=1, retries=retries)
+def executor_on(cluster, retries=1, tell=lambda _: None):
+    return engine_ray.RayExecutor(cluster.address, workers=1, retries=retries, tell=tell)
 
 
 def on_gpu(place):
@@ -84,9 +84,9 @@ def test_each_process_keeps_its_gpu_and_none_waits_for_processors(cluster, tmp_p
 
 def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
     (gate := tmp_path / "gate").touch()
-    calls, seen = [(on_gpu, gate)] * 6, []
+    calls, seen, told = [(on_gpu, gate)] * 6, [], []
     cluster.add_node(num_cpus=1)
-    with executor_on(cluster) as executor:
+    with executor_on(cluster, tell=told.append) as executor:
         assert (executor.capacity.cpus, executor.capacity.gpus, executor.capacity.grows) == (1, 0, True)
         assert not executor.has_room(ON_GPU)  # an actor waits for the first GPU
         first = cluster.add_node(num_cpus=1, num_gpus=1)
@@ -106,6 +106,8 @@ def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
         while len(seen) < 6:
             hand_over(executor, calls, ON_GPU, "embed")
             seen += [what for _, (_, what) in executor.ended()]
+        assert len(told) == 1
+        assert told[0].startswith("the Ray cluster has no GPU yet; waiting for a node that has one")
         assert len({node for node, *_ in seen}) == 1  # what was lost with the first node ran on the second
 
 
@@ -124,6 +126,26 @@ def test_a_task_that_ends_its_process_at_every_try_is_named(cluster):
     with executor_on(cluster) as executor:
         executor.submit(0, end_process, resources=ON_GPU, label="embed task 7")
         with pytest.raises(RunError, match="embed task 7 was lost at every try"):
+            finish(executor)
+
+
+class BrokenWorker:
+    """Ends as a worker does where a package is missing."""
+
+    def __init__(self):
+        raise ImportError("no module named torch")
+
+    def begin(self):
+        """Never reached."""
+
+
+def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeypatch):
+    monkeypatch.setattr(engine_ray, "_GpuWorker", BrokenWorker)
+    cluster.add_node(num_cpus=1, num_gpus=1)
+    cluster.wait_for_nodes()
+    with executor_on(cluster) as executor:
+        executor.submit(0, on_gpu, None, resources=ON_GPU, label="embed")
+        with pytest.raises(RunError, match="a process for tasks on a GPU was lost at every try"):
             finish(executor)
 
 

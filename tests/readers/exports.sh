@@ -16,21 +16,22 @@ export_all() {
     local packed=(--set export.validation=0.3 --set export.compression=zstd)
     local titan=("${plain[@]}" --set "export.formats=[torchtitan]")
     mkdir -p "$to"
-    nextlong run "$recipe" "${titan[@]}" --set "export.push=$to/titan/torchtitan"
-    python tests/readers/reference.py "$to/run" "$to/titan"
-    nextlong run "$recipe" "${titan[@]}" "${packed[@]}" --set "export.pack=$((3 * tokens + 3))" \
+    nextlong run "$recipe" --name titan "${titan[@]}" --set "export.push=$to/titan/torchtitan"
+    python tests/readers/reference.py "$to/run@titan" "$to/titan"
+    nextlong run "$recipe" --name titan-packed "${titan[@]}" "${packed[@]}" --set "export.pack=$((3 * tokens + 3))" \
         --set "export.push=$to/titan-packed/torchtitan"
-    python tests/readers/reference.py "$to/run" "$to/titan-packed"
-    nextlong run "$recipe" "${plain[@]}"
-    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong,olmo --into "$to/plain"
-    python tests/readers/reference.py "$to/run" "$to/plain"
-    nextlong export "$to/run" --to parquet,arrow,jsonl,mds,megatron,prolong,olmo --into "$to/packed" \
+    python tests/readers/reference.py "$to/run@titan-packed" "$to/titan-packed"
+    nextlong run "$recipe" --name plain "${plain[@]}"
+    nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong,olmo --into "$to/plain"
+    python tests/readers/reference.py "$to/run@plain" "$to/plain"
+    nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,prolong,olmo --into "$to/packed" \
         "${packed[@]}" --set "export.pack=$((3 * tokens))"
-    python tests/readers/reference.py "$to/run" "$to/packed"
+    python tests/readers/reference.py "$to/run@plain" "$to/packed"
 }
 
-# Small enough that a tiny model learns from it, and that Megatron's ids have two bytes.
-export_all "$into/demo" nextlong-demo/demo.yaml 2048 --set tokenizer.train=512 --set export.shard_mb=0.05
+# Small enough that a tiny model learns from it, and that Megatron's ids have two bytes. Chunks are short so that 2,048 tokens hold
+# several and the negatives between them.
+export_all "$into/demo" nextlong-demo/demo.yaml 2048 --set tokenizer.train=512 --set chunk.max_chars=512 --set export.shard_mb=0.05
 
 if [[ -n $corpora && -d $corpora ]]; then
     python "$corpora/unpack.py" "$into/tokenizers"

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -188,6 +189,124 @@ def test_a_folder_is_swapped_whole_and_what_the_user_put_there_stays(tmp_path):
     assert (folder / "train" / "rows").read_text() == "two"
     assert (folder / "train" / "NOTES.txt").read_text() == "mine"
     assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
+
+
+class Killed(BaseException):
+    """What ends a process at once."""
+
+
+def dies(monkeypatch, call, at):
+    """Let a function of `Path` end the process at its call number `at`."""
+    real, calls = getattr(Path, call), iter(range(at + 1))
+
+    def dying(*arguments, **options):
+        if next(calls, at) == at:
+            raise Killed
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(Path, call, dying)
+
+
+def exports(tmp_path, text, names):
+    (tmp_path / text).write_text(text)
+    files = [ExportFile(tmp_path / text, name, len(text), store.hash_file(tmp_path / text)) for name in names]
+    return files, json.dumps({"files": {name: {} for name in names}})
+
+
+@pytest.mark.parametrize(("call", "at"), [("rename", n) for n in range(4)] + [("unlink", n) for n in range(7)])
+def test_a_kill_loses_nothing_that_the_user_put_beside_the_rows(tmp_path, monkeypatch, call, at):
+    folder = tmp_path / "data" / "jsonl"
+    one, told = exports(tmp_path, "one", ["train/a", "train/b"])
+    data_folder.place(folder, one, card="card", delivered=told)
+    (folder / "train" / "NOTES.txt").write_text("mine")
+    (folder / "train" / "c").write_text("mine as well")
+    (folder / "gone").symlink_to("nowhere")
+    two, told = exports(tmp_path, "two", ["train/a", "train/c"])
+    with monkeypatch.context() as killed, suppress(Killed):
+        dies(killed, call, at)
+        data_folder.place(folder, two, card="new", delivered=told)
+    data_folder.place(folder, two, card="new", delivered=told)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    assert names == ["README.md", "gone", "manifest.json", "train/NOTES.txt", "train/a", "train/c", "train/c.kept"]
+    assert [(folder / "train" / name).read_text() for name in ("NOTES.txt", "a", "c", "c.kept")] == [
+        "mine", "two", "two", "mine as well",
+    ]  # fmt: skip
+    assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
+
+
+def test_the_names_in_data_are_brought_to_the_disk_after_the_renames(tmp_path, monkeypatch):
+    folder, synced, real = tmp_path / "data" / "jsonl", [], store.sync
+    monkeypatch.setattr(store, "sync", lambda path: (synced.append((path, folder.exists())), real(path)))
+    files, told = exports(tmp_path, "one", ["train/a"])
+    data_folder.place(folder, files, card="card", delivered=told)
+    assert synced[0] == (folder.with_name(".jsonl.new") / "train", False)
+    assert synced[-1] == (folder.parent, True)
+
+
+def opens(run, name):
+    store.write_json(run / record.RUN_FILE, {"variant": name})
+    data_folder.settle(run)
+
+
+def test_symbolic_links_lead_to_the_rows_wherever_the_folder_moves(own, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "not here")
+
+    with monkeypatch.context() as without:
+        without.setattr(data_folder.os, "link", refuse)
+        runs_export.export([own], formats=["jsonl"], overrides=["export.validation=0.25"])
+    part = Path("jsonl", "train", "part-00000.jsonl")
+    assert (own / "data" / part).is_symlink()
+    text = (own / "data" / part).read_text("utf-8")
+    opens(own, "other")
+    assert (own / "data" / "base" / part).read_text("utf-8") == text
+    with monkeypatch.context() as killed, suppress(Killed):
+        dies(killed, "readlink", 0)
+        opens(own, "base")
+    opens(own, "base")
+    assert (own / "data" / part).read_text("utf-8") == text
+    assert not list(own.glob("data/**/.*"))
+
+
+def test_rows_that_move_onto_newer_ones_leave_what_the_user_put_beside_them(own):
+    data = own / "data"
+    shutil.copytree(data / "jsonl", data / "base" / "jsonl")
+    (data / "base" / "jsonl" / "NOTES.txt").write_text("mine")
+    opens(own, "base")
+    assert (data / "jsonl" / "NOTES.txt").read_text() == "mine"
+    assert not (data / "base").exists()
+
+
+def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, capsys):
+    data = own / "data"
+    texts = ('{"name": "my app"}', "[]", "no JSON", '{"files": {}, "format": "mine3", "runs": "all"}')
+    for number, text in enumerate(texts):
+        (data / f"mine{number}").mkdir()
+        (data / f"mine{number}" / "manifest.json").write_text(text)
+    shutil.copytree(data / "jsonl", data / "mine")
+    shutil.copytree(data / "jsonl", data / "backup" / "jsonl")
+    for copy in ("mine", "backup/jsonl"):
+        (data / copy / "train" / "part-00000.jsonl").write_text("changed")
+    (data / "parquet" / "NOTES.txt").write_text("mine")
+    assert check_files(Artefacts(own))[1].examples == []
+    nextlong.run(recipe_for(own, "compose.target_tokens=1024"))
+    assert nextlong.open(own).data == data
+    assert main(["gc", str(own), "--drop", "base", "--yes"]) == 0
+    assert sorted(path.name for path in (data / "base").rglob("*")) == ["NOTES.txt", "parquet"]
+    for name in ("mine0", "mine1", "mine2", "mine3", "mine", "backup/jsonl"):
+        assert (data / name / "manifest.json").exists()
+
+
+def test_a_damaged_record_of_the_runs_rows_is_told(own):
+    (own / "data" / "jsonl" / "manifest.json").write_text("{")
+    assert "data/jsonl/manifest.json" in check_files(Artefacts(own))[1].examples[0]
+
+
+def test_a_later_export_leaves_what_datasets_loads(own):
+    runs_export.export([own], formats=["jsonl", "mds"])
+    card = (own / "data" / "README.md").read_text("utf-8")
+    (config,) = yaml.safe_load(card.split("---\n")[1])["configs"]
+    assert {one["path"].split("/")[0] for one in config["data_files"]} == {"parquet"}
 
 
 def test_without_hard_links_there_are_symbolic_ones(tmp_path, monkeypatch):

@@ -137,7 +137,7 @@ def test_json_is_plain_and_whole(measured):
         "exposure": [one | {"histogram": list(one["histogram"])} for one in plain["exposure"]],
         "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
-    assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "uses"}
+    assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "ordinal", "uses"}
 
 
 def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):

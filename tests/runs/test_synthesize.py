@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import nextlong
+from nextlong.runs import synthesize
 from nextlong.tokens.tokenizer import train_bpe
 
 TEXTS = [
@@ -58,6 +59,17 @@ def test_a_tokenizer_may_be_an_object_or_a_file(tmp_path):
     assert ids[0] == ids[1]
 
 
+def test_a_tokenizer_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    tokenizer = train_bpe(TEXTS, vocab_size=400)
+    with monkeypatch.context() as killed:
+        killed.setattr("os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            synthesize._tokenizer(tokenizer, tmp_path)
+    assert not list(tmp_path.iterdir())
+    path = synthesize._tokenizer(tokenizer, tmp_path)["source"]
+    assert Tokenizer.from_file(path).get_vocab_size() == tokenizer.get_vocab_size()
+
+
 def test_other_keys_are_settings():
     assert made(TEXTS, settings=["compose.position=tail", "chunk.max_chars=70"]).recipe.chunk.max_chars == 70
 
@@ -72,6 +84,10 @@ def test_other_keys_are_settings():
         (["a few words"], {}, "seq_len=96, but all documents together are about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
+        (["", " "], {}, r"every text is empty \(there are 2\); give texts with words in them"),
+        (TEXTS, {"settings": ["nonsense"]}, r"settings has 'nonsense', .*; write settings=\['mine.near_copies=0.9'\]"),
+        (TEXTS, {"settings": "nonsense"}, "settings has 'nonsense'"),
+        (TEXTS, {"settings": ["compose.target_tokens=long"]}, "compose.target_tokens must be"),
         (TEXTS, {"tokenizer": 5}, "tokenizer is int; give a path, a hub name, or a fast tokenizer"),
     ],
 )

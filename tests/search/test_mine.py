@@ -7,7 +7,7 @@ from nextlong import schemas
 from nextlong.results import MineResult
 from nextlong.schemas import META_DOCUMENTS
 from nextlong.search.index import IndexFiles
-from nextlong.search.mine import mine_block
+from nextlong.search.mine import document_queries, mine_block, mine_documents
 from stored_vectors import save_shards, unit_rows
 
 
@@ -33,3 +33,16 @@ def test_mine_block_writes_the_candidates_of_its_documents(tmp_path):
         assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
         assert scores == sorted(scores, reverse=True)
     assert counts == MineResult(queries=2, candidates=6, fewest=3)
+
+
+def test_a_document_leaves_out_itself_alone(tmp_path):
+    ids, exclude = document_queries(np.array([5, (1 << 32) + 9]))
+    assert ids.tolist() == [5, (1 << 32) + 9]
+    assert exclude.tolist() == [[5, 6], [(1 << 32) + 9, (1 << 32) + 10]]
+    paths = save_shards(tmp_path, unit_rows(3, seed=1))
+    np.save(tmp_path / "queries.npy", np.array([1, 2]))
+    index = IndexFiles("exact", tuple(paths))
+    made = mine_documents(tmp_path / "out", queries=tmp_path / "queries.npy", first=0, last=2, index=index, fetch=9)
+    assert made == MineResult(queries=2, candidates=4, fewest=2)
+    none = mine_documents(tmp_path / "none", queries=tmp_path / "queries.npy", first=2, last=2, index=index, fetch=9)
+    assert none == MineResult(queries=0, candidates=0, fewest=0)

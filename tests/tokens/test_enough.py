@@ -218,4 +218,5 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
     assert code == 2
     assert "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were drawn; " in err
     assert "dropped: too few negatives for compose.min_gap_tokens between its chunks, such as c.jsonl:" in err
-    assert "ask for more negatives than chunks of this corpus have" in err
+    assert "cannot be reached: most candidates for negatives repeat the document or each other" in err
+    assert "set ingest.dedup: minhash to keep one of each" in err

@@ -27,7 +27,12 @@ def conversations(train_recipe, llama, tmp_path):
 
     def recipe(changes=None, *, out="trained"):
         keys = {"data.runs": [], "data.chat": str(tmp_path / "chat.jsonl"), "data.pack": 512, "data.validation": 0.0}
-        keys |= {"training.tokens_per_step": 1024, "training.steps": 4, "training.warmup_steps": 0}
+        keys |= {
+            "training.tokens_per_step": 1024,
+            "training.steps": 4,
+            "training.lr": 0.003,
+            "training.warmup_steps": 0,
+        }
         keys |= {"model.scratch": None, "model.path": llama, "training.schedule": "constant", "watch.spike": 2.0}
         keys |= {"held_out.every_steps": 50, "held_out.rows": 16}
         return train_recipe({**keys, **(changes or {})}, out=out)

@@ -112,7 +112,7 @@ def find(named: str | Path) -> Variant:
     known = [variant.name for variant in existing(run_dir)]
     if name is None and own is None:
         raise RunError(
-            f"{run_dir} has variants made with --set, but the recipe was never run without it; name a variant: "
+            f"{run_dir} opens none of these variants; run the recipe again, or name one: "
             + ", ".join(f"{run_dir}@{variant}" for variant in known)
         )
     path = _path(run_dir, str(name or own))

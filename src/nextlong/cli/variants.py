@@ -91,9 +91,7 @@ def _opened_by(run_dir: Path, listed: Sequence[Listed]) -> str:
     """Say which variant `RUN` opens, and how the others are opened."""
     own = next((one.name for one in listed if one.is_current), None)
     if own is None:
-        return (
-            f"open a variant as {run_dir}@NAME; {run_dir} alone opens none, because the recipe never ran without --set"
-        )
+        return f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"
     others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
     return f"{run_dir} opens {own}, the recipe's own settings{others}"
 

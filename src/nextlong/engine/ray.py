@@ -66,8 +66,11 @@ class _Actor:
 class RayExecutor:
     """Tasks on a Ray cluster: the one at `address`, or one of `workers` processors on this machine that ends with the run."""
 
-    def __init__(self, address: str | None, *, workers: int, retries: int) -> None:
+    def __init__(
+        self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
         check_installed()
+        self._tell = tell
         self._address = address
         self._workers = workers
         self._retries = retries
@@ -75,6 +78,8 @@ class RayExecutor:
         self._running: dict[Any, _Submitted] = {}  # by object reference
         self._actors: list[_Actor] = []
         self._queue: list[_Submitted] = []  # for the next actor that idles: tasks whose own was lost
+        self._failed_starts = 0  # of actors, one after the other: nodes that were lost, or lack a package
+        self._waits_for_gpu = False
         self._capacity, self._looked_s = Capacity(cpus=1), -math.inf
 
     def __enter__(self) -> RayExecutor:
@@ -147,6 +152,9 @@ class RayExecutor:
         import ray
 
         wanted = max(1, int(self.capacity.gpus / resources.gpus))
+        if not self.capacity.gpus and not self._waits_for_gpu:
+            self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
+        self._waits_for_gpu = not self.capacity.gpus
         while len(self._actors) < wanted:
             options = {"num_gpus": resources.gpus, "num_cpus": 0, "runtime_env": self._environment}
             handle = self._actor_class.options(**options).remote()
@@ -162,9 +170,12 @@ class RayExecutor:
 
         try:
             ray.get(actor.begun)
-            actor.begun = None
-        except ray.exceptions.RayActorError:
+            actor.begun, self._failed_starts = None, 0
+        except ray.exceptions.RayError as error:
             self._actors.remove(actor)
+            self._failed_starts += 1
+            if self._failed_starts > self._retries:
+                raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
     def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
         """Hand a task to the cluster."""

@@ -90,13 +90,13 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def remove_file(path: Path) -> None:
     """Remove a small file so that it stays removed, even after a power cut."""
     path.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def read_json(path: Path) -> Any:
@@ -140,7 +140,7 @@ def commit_part(
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
     files: dict[str, FileEntry] = {}
     for path in sorted(work.iterdir()):
-        _sync(path)
+        sync(path)
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
@@ -296,7 +296,7 @@ def _marker_name(index: int) -> str:
     return f".part-{index:05d}.json"
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Bring a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -123,11 +123,14 @@ class Facts:
     citations: Sequence[Citation] = (NEXTLONG,)  # what to cite
     folder: str = ""  # of the format, below the card
     beside: Sequence[Laid] = ()  # other formats, in folders beside it
+    preferred: Sequence[str] = ()  # the formats that come first, in this order
 
     @property
     def laid(self) -> Sequence[Laid]:
-        """Every format, the one that the card is about first."""
-        return [Laid(self.format, self.splits, self.room, self.folder), *self.beside]
+        """Every format: those `preferred`, then the one that the card is about, then the others."""
+        laid = [Laid(self.format, self.splits, self.room, self.folder), *self.beside]
+        places = {name: place for place, name in enumerate(self.preferred)}
+        return sorted(laid, key=lambda one: places.get(one.format.name, len(places)))
 
 
 def card(facts: Facts) -> str:

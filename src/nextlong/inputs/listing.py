@@ -77,5 +77,6 @@ def _refuse_unknown(source: Source, where: str, matched: Mapping[str, Any]) -> N
     wanted = "known format" if source.format == "auto" else f"format {source.format!r}"
     raise CorpusError(
         f"{where}={source.path!r} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; "
-        f"known are {KNOWN}; for other names give a file or a glob and set format, e.g. format: jsonl"
+        f"known are {KNOWN}; for other names give a file or a glob and set its format, one of {', '.join(FORMATS)} "
+        "(source code: text)"
     )

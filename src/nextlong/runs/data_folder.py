@@ -14,13 +14,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from nextlong.artefacts import record
 from nextlong.artefacts.names import DATA
 from nextlong.engine import store
-from nextlong.errors import RunError
 from nextlong.export.card import Laid, Split
 from nextlong.export.destination import DELIVERED, ExportFile
 from nextlong.export.formats.base import Format, format_of
@@ -51,31 +51,35 @@ def settle(run_dir: Path) -> None:
     The record in a format's folder says whose it is, so that a move that was interrupted is completed by the next call.
     """
     data, own = run_dir / DATA, record.current(run_dir)
-    for folder in _delivered(data):
-        if (name := _variant_of(folder)) != own:
-            _move(folder, data / name / folder.name)
-            if (data / CARD).exists():
-                (data / CARD).replace(data / name / CARD)
-    if own is not None and (data / own).is_dir():
-        for path in [*_delivered(data / own), data / own / CARD]:
-            if path.exists():
-                _move(path, data / path.name)
-        if not any((data / own).iterdir()):
-            (data / own).rmdir()
+    with store.explained(data):
+        for folder in _delivered(data):
+            if (name := _variant_of(folder)) != own:
+                _move(folder, data / name / folder.name)
+                if (data / CARD).exists():
+                    (data / CARD).replace(data / name / CARD)
+        if own is not None and (data / own).is_dir():
+            for folder in _delivered(data / own):
+                _move(folder, data / folder.name)
+            if (card := data / own / CARD).exists():
+                card.unlink() if (data / CARD).exists() else card.rename(data / CARD)
+            _remove_empty(data / own)
+        for folder in [*_delivered(data), *(one for below in data.glob("[!.]*/") for one in _delivered(below))]:
+            _mend_links(folder, run_dir)
 
 
 def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -> None:
     """Make the folder of one format, in the place of an earlier one; what the user put beside the files stays.
 
-    `files` are named below the folder; `delivered` is the record of them.
+    `files` are named below the folder; `delivered` is the record of them. A file of the user's whose name is now taken gets
+    `.kept` behind its name.
     """
     new, old = (folder.with_name(f".{folder.name}.{mark}") for mark in ("new", "old"))
     with store.explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         if old.exists() and not folder.exists():  # killed between the two renames
             old.rename(folder)
-        for left in (new, old):
-            shutil.rmtree(left, ignore_errors=True)
+        _merge(old, folder)  # killed after them
+        shutil.rmtree(new, ignore_errors=True)
         if _is_same(folder, files, card, delivered):
             return
         new.mkdir()
@@ -83,18 +87,15 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
             target = new / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(file.path, target)
+        for below in {(new / file.name).parent for file in files}:
+            store.sync(below)
         store.write_text(new / CARD, card)
         store.write_text(new / DELIVERED, delivered)
         if folder.exists():
-            ours = {CARD, DELIVERED, *_record_of(folder).get("files", ())}
-            for path in [path for path in folder.rglob("*") if path.is_file()]:
-                name = path.relative_to(folder)
-                if name.as_posix() not in ours and not (new / name).exists():
-                    (new / name).parent.mkdir(parents=True, exist_ok=True)
-                    path.rename(new / name)
             folder.rename(old)
         new.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        store.sync(folder.parent)
+        _merge(old, folder)
 
 
 def laid_in(folder: Path) -> Iterator[Laid]:
@@ -121,30 +122,42 @@ def _split(folder: str, made: Format, name: str, plain: Json) -> Split:
 
 
 def stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> list[Path]:
-    """Return the folders of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone."""
+    """Return the formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone."""
     data = run_dir / DATA
     stale = [folder for folder in _delivered(data) if _variant_of(folder) not in kept]
     if stale and (data / CARD).exists():
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
         formats = _delivered(folder)
-        is_mix = folder.name.startswith(_MIX)
-        gone = [one for one in formats if (_record_of(one)["rows"] not in rows if is_mix else folder.name not in kept)]
-        stale += [folder] if gone and gone == formats else gone
+        if folder.name.startswith(_MIX):
+            gone = [one for one in formats if _record_of(one)["rows"] not in rows]
+        else:
+            gone = [one for one in formats if _variant_of(one) == folder.name and folder.name not in kept]
+        stale += [*gone, folder / CARD] if gone and gone == formats else gone
     return stale
 
 
 def remove(paths: list[Path]) -> None:
-    """Remove folders and files of `data/`."""
+    """Remove formats and cards of `data/`; what the user put there stays."""
     for path in paths:
         if path.is_dir():
-            shutil.rmtree(path)
+            _remove_ours(path)
         else:
             path.unlink(missing_ok=True)
+        if path.parent.name != DATA:
+            _remove_empty(path.parent)
 
 
 def _delivered(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob(f"[!.]*/{DELIVERED}"))
+    """Return the folders of formats; another folder with a `manifest.json`, or a copy, is the user's."""
+    return [path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}")) if _is_ours(path.parent)]
+
+
+def _is_ours(folder: Path) -> bool:
+    plain = _record_of(folder)
+    runs = plain.get("runs")
+    of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+    return bool(of_runs and plain.get("format") == folder.name and isinstance(_variant_of(folder), str))
 
 
 def _record_of(folder: Path) -> Json:
@@ -153,24 +166,73 @@ def _record_of(folder: Path) -> Json:
         plain = json.loads((folder / DELIVERED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return plain if isinstance(plain, dict) and "files" in plain else {}
+    return plain if isinstance(plain, dict) and isinstance(plain.get("files"), dict) else {}
 
 
 def _variant_of(folder: Path) -> str:
-    runs = _record_of(folder).get("runs") or [{}]
-    name = runs[0].get("variant")
-    if not isinstance(name, str):
-        raise RunError(f"{folder / DELIVERED} is damaged; delete {folder}, and export again")
+    name: str = _record_of(folder)["runs"][0].get("variant")
     return name
 
 
-def _move(path: Path, target: Path) -> None:
-    """Give a folder or file another place; what is there already is newer and stays."""
+def _move(folder: Path, target: Path) -> None:
+    """Give a format's folder another place; rows that are there already are newer and stay."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        path.rename(target)
+    if target.exists():
+        _merge(folder, target)
     else:
-        remove([path])
+        folder.rename(target)
+
+
+def _merge(folder: Path, target: Path) -> None:
+    """Move what the user put into a format's folder over to the one that takes its place, and remove the rest."""
+    ours = {CARD, DELIVERED, *_record_of(folder).get("files", ())}
+    for path in _files_below(folder):
+        name = path.relative_to(folder)
+        if name.as_posix() in ours:
+            continue
+        to = target / name
+        if to.exists() and path.exists() and to.samefile(path):
+            path.unlink()
+            continue
+        while os.path.lexists(to):
+            to = to.with_name(f"{to.name}.kept")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(to)
+    _remove_ours(folder)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return every file and link below a folder."""
+    return [
+        Path(root, name)
+        for root, folders, files in os.walk(folder)
+        for name in [*files, *(one for one in folders if Path(root, one).is_symlink())]
+    ]
+
+
+def _remove_ours(folder: Path) -> None:
+    """Remove the files that a format's record names, the record after them, and the folder if that was all."""
+    for name in [CARD, *_record_of(folder).get("files", ()), DELIVERED]:
+        (folder / name).unlink(missing_ok=True)
+    for root, _, _ in os.walk(folder, topdown=False):
+        _remove_empty(Path(root))
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _mend_links(folder: Path, run_dir: Path) -> None:
+    """Point symbolic links to the steps' folders again, where the folder they lie in has moved."""
+    for path in _files_below(folder):
+        if path.is_symlink() and not path.exists():
+            source = run_dir.joinpath(*(part for part in path.readlink().parts if part != ".."))
+            if source.is_file():
+                again = path.with_name(f".{path.name}.tmp")
+                again.unlink(missing_ok=True)
+                _link_to(source, again)
+                again.replace(path)
 
 
 def _is_same(folder: Path, files: list[ExportFile], card: str, delivered: str) -> bool:
@@ -189,4 +251,8 @@ def _link(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        target.symlink_to(os.path.relpath(source, target.parent))
+        _link_to(source, target)
+
+
+def _link_to(source: Path, target: Path) -> None:
+    target.symlink_to(os.path.relpath(source, target.parent))

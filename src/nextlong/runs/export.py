@@ -287,7 +287,9 @@ def place_data(written: Exported) -> None:
     first = written.recipe.export.formats[0]
     shown = {split: f"{first}/{part}" for split, part in _below(written).items()}
     beside = [laid for laid in data_folder.laid_in(folder) if laid.format.name != first]
-    text = card(replace(_facts(written, first, shown, measurements), folder=first, beside=beside))
+    preferred = written.runs[0].recipe.export.formats  # also where a later export writes others
+    facts = replace(_facts(written, first, shown, measurements), folder=first, beside=beside, preferred=preferred)
+    text = card(facts)
     path = folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import xxhash
 from rich.console import Console
 
+from nextlong.engine import store
 from nextlong.engine.progress import Quiet, reporter_for
 from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.recipe import Recipe
@@ -33,7 +36,7 @@ _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
 _CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives stand between two chunks of a document
 _CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
 _STAND_IN_ENTRIES: Final = 4096
-_KEYS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
+_ARGUMENTS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
 
 Text = str | Mapping[str, Any]
 
@@ -78,17 +81,33 @@ def synthesize(
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
     reporter = reporter_for(console) if progress else Quiet()
-    try:
+    with _arguments_named():
         asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
-        chunk = f"chunk.max_chars={_chunk_chars(chars, asked.compose.target_tokens)}"
-        recipe = Recipe.from_dict(plain, overrides=[chunk, *settings], origin="nextlong.synthesize")
+    chunk = f"chunk.max_chars={_chunk_chars(chars, asked.compose.target_tokens)}"
+    recipe = Recipe.from_dict(plain, overrides=[chunk, *_checked(settings)], origin="nextlong.synthesize")
+    with _arguments_named():
         (run,) = export.run(recipe, reporter=reporter).runs
+    return run
+
+
+@contextmanager
+def _arguments_named() -> Iterator[None]:
+    """Name the arguments of the call in an error, where it names the recipe's keys; a command in it stays as it is."""
+    try:
+        yield
     except NextlongError as error:
         message = str(error)
-        for key, argument in _KEYS.items():
-            message = message.replace(key, argument)
+        for key, argument in _ARGUMENTS.items():
+            message = re.sub(rf"(?<!--set ){re.escape(key)}\b", argument, message)
         raise type(error)(message) from None
-    return run
+
+
+def _checked(settings: Iterable[str]) -> list[str]:
+    given = [settings] if isinstance(settings, str) else list(settings)
+    for one in given:
+        if not isinstance(one, str) or "=" not in one:
+            raise RecipeError(f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_copies=0.9']")
+    return given
 
 
 def _written(texts: Iterable[Text], *, text: str, id: str, folder: Path | None) -> tuple[Path, list[int]]:  # noqa: A002
@@ -97,16 +116,19 @@ def _written(texts: Iterable[Text], *, text: str, id: str, folder: Path | None) 
         raise CorpusError(f"texts is one {type(texts).__name__}; give a list of texts, each a document")
     parent = Path(FOLDER) if folder is None else folder
     parent.mkdir(parents=True, exist_ok=True)
-    content, chars = xxhash.xxh3_64(), []
+    content, chars, has_words = xxhash.xxh3_64(), [], False
     with tempfile.NamedTemporaryFile("wb", dir=parent, prefix=".texts-", delete=False) as file:
         try:
             for record in _records(texts, text=text, id=id):
                 line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
                 content.update(line)
                 chars.append(len(record["text"]))
+                has_words = has_words or bool(record["text"].strip())
                 file.write(line)
             if not chars:
                 raise CorpusError("texts is empty; give a list of texts, each a document")
+            if not has_words:
+                raise CorpusError(f"every text is empty (there are {len(chars):,}); give texts with words in them")
             file.flush()
             os.fsync(file.fileno())
             own = parent / content.hexdigest()[:12]
@@ -148,9 +170,9 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
         raise RecipeError(
             f"tokenizer is {type(given).__name__}; give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
         )
-    content = inner.to_str().encode()
-    path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content)[:12]}.json"
+    content = inner.to_str()
+    path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
     if not path.exists():
-        path.write_bytes(content)
+        store.write_text(path, content)
     eos = getattr(given, "eos_token", None)
     return {"source": str(path)} | ({"eos": eos} if eos else {})

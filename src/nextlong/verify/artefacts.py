@@ -47,7 +47,7 @@ class Artefacts:
         if not index.is_file():
             if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
                 raise RunError(
-                    f"{named} has no variant of the recipe's own settings, because it only ran with --set; name a variant: "
+                    f"{named} opens none of these variants; run the recipe again, or name one: "
                     + ", ".join(f"{self.path}@{name}" for name in made)
                 )
             raise RunError(

@@ -55,13 +55,19 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
 def _data_of(run: Artefacts) -> Iterator[tuple[Path, Json]]:
     """Yield the folders of `data/` that hold rows of the run, and the record in each."""
     compose = run.steps.get("compose")
-    for path in sorted((run.path / "data").glob("**/manifest.json")):
+    data = run.path / "data"
+    places = [data, *data.glob("mix-*"), *(data / path.stem for path in (run.path / "variants").glob("*.json"))]
+    for path in sorted(path for place in places for path in place.glob("*/manifest.json")):
+        folder = path.parent
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            if compose and compose.manifest["fingerprint"] in [made["steps"]["compose"] for made in record["runs"]]:
-                yield path.parent, record
+            made = [made["steps"]["compose"] for made in record["runs"]]
+            is_ours = record["format"] == folder.name and isinstance(record["files"], dict)
+            if is_ours and compose and compose.manifest["fingerprint"] in made:
+                yield folder, record
         except (OSError, ValueError, KeyError, TypeError):
-            yield path.parent, {"files": {path.name: {"bytes": -1, "xxh3": ""}}}  # which no file is
+            if folder.name in run.steps:  # else it is the user's
+                yield folder, {"files": {path.name: {"bytes": -1, "xxh3": ""}}}  # which no file is
 
 
 def _is_hashed(path: Path, hashed: set[tuple[int, int]]) -> bool:
