@@ -1,6 +1,7 @@
 """Damage: alter the files of a finished run, their hashes in order, so that only what they say can give it away."""
 
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from exported_runs import change_json, folder_of, record_of
+from nextlong.schemas import ROW_MASK, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import _CHECKS, _guarded, verify
 
@@ -15,10 +17,30 @@ from nextlong.verify.checks import _CHECKS, _guarded, verify
 def outcomes(run, *names, sample=100, seed=0):
     """Return the outcome of each check of these groups, without the hashes; of none, all that `verify` says."""
     if not names:
-        return {outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)}
+        return _named({outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)})
     artefacts = Artefacts(run)
-    checked = [_guarded(name, partial(_CHECKS[name], artefacts, sample, seed)) for name in names]
-    return {outcome.check: outcome for of_group in checked for outcome in of_group}
+    checked = [_guarded(artefacts, name, partial(_CHECKS[name], artefacts, sample, seed)) for name in names]
+    return _named({outcome.check: outcome for of_group in checked for outcome in of_group})
+
+
+def _named(found):
+    """Return what was found, which whatever the damage never says an internal id."""
+    for name, outcome in found.items():
+        for example in outcome.examples if name != "manifests" else ():  # a fingerprint may have no letter
+            assert not re.search(r"(?<![\w.-])[1-9]\d{9,}(?!\w)|⟦", example), example
+    return found
+
+
+def chunk_name(run, chunk):
+    """Return a chunk as a person is told of it."""
+    chunks = read_rows(files(run, "chunk", ".chunks.arrow")[chunk >> SHARD_BITS])
+    doc_rows = [row["doc_row"] for row in chunks]
+    doc_row = doc_rows[chunk & ROW_MASK]
+    return f"{document_name(run, doc_row, shard=chunk >> SHARD_BITS)} · chunk {(chunk & ROW_MASK) - doc_rows.index(doc_row) + 1}"
+
+
+def document_name(run, row, *, shard=0):
+    return read_rows(files(run, "ingest", ".documents.arrow")[shard])[row]["source_id"]
 
 
 def breaches(run, *names, **options):
@@ -43,6 +65,10 @@ def rehash(path):
 def read_batches(path):
     with pa.ipc.open_file(path.read_bytes()) as reader:
         return [reader.get_batch(number) for number in range(reader.num_record_batches)], reader.schema
+
+
+def read_rows(path):
+    return [row for batch in read_batches(path)[0] for row in batch.to_pylist()]
 
 
 def change_rows(path, change):

@@ -123,3 +123,9 @@ def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
             expected.append(counted[doc])
         assert lookup.chunk_ordinals(ids[::-1], corpus.chunks).tolist() == expected[::-1]
         assert max(expected) > 1
+
+
+def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, documents):
+    assert lookup.chunk_name(1, documents=documents, chunks=chunks) == "a · chunk 2"
+    with pytest.raises(IndexError):
+        lookup.chunk_name(chunk_id(1, 7), documents=documents, chunks=chunks)

@@ -72,7 +72,9 @@ def test_ids_are_all_tokens_of_each_chunk(store):
 
 @pytest.mark.parametrize("chunk", [2, 5, 1 << 32, 3 << 32])
 def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store, chunk):
-    with pytest.raises(RunError, match=f"chunk {chunk} stands in a sequence but was never tokenized.*nextlong verify"):
+    with pytest.raises(
+        RunError, match="chunk that is not in the corpus is in a sequence but was never tokenized.*nextlong verify"
+    ):
         store.counts(np.array([chunk]))
 
 

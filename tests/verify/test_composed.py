@@ -27,9 +27,9 @@ def test_a_chunk_with_fewer_tokens_than_it_has_is_truncated_and_nothing_else_is(
 def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
     sequence = composed([(5, META, 4, 4), (NO_CHUNK, JOINT, 1, NO_CHUNK), (6, 99, 2, 2)])
     assert [sequence.where(span) for span in range(3)] == [
-        "sequence 4 span 0 (meta chunk 5, tokens 0–4)",
+        "sequence 4 span 0 (meta ⟦chunk 5⟧, tokens 0–4)",
         "sequence 4 span 1 (joint, tokens 4–5)",
-        "sequence 4 span 2 (role 99 chunk 6, tokens 5–7)",
+        "sequence 4 span 2 (role 99 ⟦chunk 6⟧, tokens 5–7)",
     ]
 
 

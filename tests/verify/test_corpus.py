@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from damage import breaches, change_rows, files
+from damage import breaches, change_rows, document_name, files
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def test_an_altered_document(run):
         rows[0]["text"] = "Z" + rows[0]["text"][1:]
 
     change_rows(files(run, "ingest", ".documents.arrow")[0], alter)
-    assert "document 0 has the hash" in breaches(run, "documents and chunks")["documents"]
+    assert f"document {document_name(run, 0)} has the hash" in breaches(run, "documents and chunks")["documents"]
 
 
 def test_two_kept_documents_with_one_text(run):
@@ -35,7 +35,8 @@ def test_two_kept_documents_with_one_text(run):
 
     change_rows(path, alter)
     said = breaches(run, "documents and chunks")["kept documents differ"]
-    assert f"documents {kept[0]} and {kept[1]} are both kept, but are duplicates" in said
+    names = " and ".join(document_name(run, row) for row in kept)
+    assert f"documents {names} are both kept, but are duplicates" in said
 
 
 def test_chunks_with_a_gap(run):
@@ -43,4 +44,4 @@ def test_chunks_with_a_gap(run):
         rows[0]["end"] -= 1
 
     change_rows(files(run, "chunk", ".chunks.arrow")[0], alter)
-    assert "document 0: " in breaches(run, "documents and chunks")["chunks tile documents"]
+    assert f"document {document_name(run, 0)}: " in breaches(run, "documents and chunks")["chunks tile documents"]

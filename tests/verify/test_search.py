@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from damage import breaches, change_rows, change_sequence, files, first_sequence, read_batches, spans_of
+from damage import breaches, change_rows, change_sequence, chunk_name, files, first_sequence, read_batches, spans_of
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
 
 ALL = 100_000  # a sample of everything
@@ -52,7 +52,7 @@ def test_a_candidate_replaced_by_a_farther_one(run):
             change_rows(path, alter)
     found = breaches(run, sample=ALL)
     assert set(found) == {"candidates searched again"}
-    assert f"the nearest by brute force is {ids[0]}" in found["candidates searched again"]
+    assert f"the nearest by brute force is {chunk_name(run, ids[0])}" in found["candidates searched again"]
 
 
 def test_a_negative_that_is_not_the_nearest_free_one(run):

@@ -81,12 +81,15 @@ def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
 @pytest.mark.parametrize(
     ("spans", "problem"),
     [
-        ((B, A, C, JOIN, D, E), "stands where chunk 0 of document 0 should"),
-        ((A, C, JOIN, (-1, JOINT, 0, 3), D, E), "stands where chunk 1 of document 0 should"),
-        ((A, B, (-1, JOINT, 0, 3), D, E), "is not the last chunk of its document 0"),
+        ((B, A, C, JOIN, D, E), "stands where ⟦chunk 0⟧ should"),
+        ((A, C, JOIN, (-1, JOINT, 0, 3), D, E), "stands where ⟦chunk 1⟧ should"),
+        ((A, B, (-1, JOINT, 0, 3), D, E), "is not the last chunk of its document"),
         ((A, (1, DOCUMENT, 0, 2), C, JOIN, D, E), "is cut before the end"),
-        ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "stands where chunk 3 of document 1 should"),
-        ((A, B, C, JOIN, (0, DOCUMENT, 1, 4), (1, DOCUMENT, 1, 3), (2, DOCUMENT, 1, 2)), "holds document 0 twice"),
+        ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "stands where ⟦chunk 3⟧ should"),
+        (
+            (A, B, C, JOIN, (0, DOCUMENT, 1, 4), (1, DOCUMENT, 1, 3), (2, DOCUMENT, 1, 2)),
+            "holds document ⟦document 0⟧ twice",
+        ),
         ((A, JOIN, B, C, JOIN, D, E), "does not follow a chunk that needs one"),
         ((A, B, (2, 0, 0, 2), JOIN, D, E), "has roles [0, 2]"),
     ],
@@ -121,9 +124,9 @@ def test_parts_of_documents_may_stand_between_each_other_in_their_order():
 @pytest.mark.parametrize(
     ("spans", "problem"),
     [
-        ((A, JOIN, D, JOIN, C, JOIN, B), "stands where chunk 1 of document 0 should"),
-        ((A, JOIN, E, JOIN, D), "stands where chunk 3 of document 1 should"),
-        ((A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B), "has group 0, its document 1 is number 1"),
+        ((A, JOIN, D, JOIN, C, JOIN, B), "stands where ⟦chunk 1⟧ should"),
+        ((A, JOIN, E, JOIN, D), "stands where ⟦chunk 3⟧ should"),
+        ((A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B), "has group 0, its document is number 1"),
         ((A, JOIN, (3, DOCUMENT, 1, 2), JOIN, B), "is cut before the end of the sequence"),
     ],
 )

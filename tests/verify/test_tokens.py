@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from damage import breaches, change_array, files, first_sequence, outcomes, rehash
+from damage import breaches, change_array, chunk_name, files, first_sequence, outcomes, rehash
 from nextlong.cli.main import main
 from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify import tokens
@@ -82,10 +82,10 @@ def spell_otherwise(run):
 
 
 def test_a_changed_token(run):
-    chunk = change_ids(run, alter_one)
+    chunk = chunk_name(run, change_ids(run, alter_one))
     found = breaches(run)
-    assert f"chunk {chunk}: token 2 is " in found["token ids"]
-    assert f"chunk {chunk} at character" in found["decoded text"]
+    assert f"{chunk}: token 2 is " in found["token ids"]
+    assert f"{chunk} at character" in found["decoded text"]
     assert "row 0: input_ids[" in found["parquet rows"]
     assert "hashes" not in found
 
@@ -120,9 +120,9 @@ def test_a_seed_draws_the_sample_of_the_reference(finished, sampled):
 @pytest.mark.parametrize("chars", [0, 8_000_000], ids=["outside the sample", "all by the reference"])
 def test_ids_that_only_spell_otherwise_are_found_in_any_chunk(run, sampled, chars):
     sampled(chars)
-    chunk = change_ids(run, spell_otherwise(run))
+    chunk = chunk_name(run, change_ids(run, spell_otherwise(run)))
     found = breaches(run)
-    assert found["token ids"].startswith(f"chunk {chunk}: token ")
+    assert found["token ids"].startswith(f"{chunk}: token ")
     assert "the reference tokenizer gives" in found["token ids"]
     assert "decoded text" not in found
 

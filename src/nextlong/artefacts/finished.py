@@ -19,9 +19,13 @@ from nextlong.results import ComposeResult, TokenizerResult
 
 def token_store(done: Finished) -> TokenStore:
     """Return the tokens of a finished run."""
-    tokens = done["tokens"]
+    tokens, text = done["tokens"], corpus(done)
     return TokenStore(
-        rows=done["named_chunks"].files(".rows.npy"), offsets=tokens.files(".offsets.npy"), ids=tokens.files(".ids.npy")
+        rows=done["named_chunks"].files(".rows.npy"),
+        offsets=tokens.files(".offsets.npy"),
+        ids=tokens.files(".ids.npy"),
+        documents=text.documents,
+        chunks=text.chunks,
     )
 
 

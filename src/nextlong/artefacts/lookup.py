@@ -57,6 +57,14 @@ def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     return ordinals
 
 
+def chunk_name(chunk_id: int, *, documents: Sequence[Path], chunks: Sequence[Path]) -> str:
+    """Return what a person is shown instead of a chunk id, such as `doc-17 · chunk 3`. Raises IndexError if there is none."""
+    ids = np.array([chunk_id])
+    (doc_rows,) = chunk_columns(ids, chunks, ("doc_row",))
+    (source_id,) = source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, documents)
+    return f"{source_id} · chunk {chunk_ordinals(ids, chunks)[0]}"
+
+
 def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))

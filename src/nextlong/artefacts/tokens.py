@@ -35,8 +35,18 @@ class _Shard(NamedTuple):
 class TokenStore:
     """The tokens of every chunk that drafts refer to; one file of each kind a shard, in shard order."""
 
-    def __init__(self, *, rows: Sequence[Path], offsets: Sequence[Path], ids: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        *,
+        rows: Sequence[Path],
+        offsets: Sequence[Path],
+        ids: Sequence[Path],
+        documents: Sequence[Path] = (),
+        chunks: Sequence[Path] = (),
+    ) -> None:
+        """Name the files; DOCUMENTS and CHUNKS only give a chunk its name in an error."""
         self._paths = list(zip(rows, offsets, ids, strict=True))
+        self._documents, self._chunks = documents, chunks
 
     def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tokens each chunk has, shape (n,)."""
@@ -48,11 +58,11 @@ class TokenStore:
 
         def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
             if number >= len(self._paths):
-                raise _never_tokenized(schemas.pack_ids(number, wanted)[0])
+                raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
             if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
-                raise _never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
+                raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
             return [shard.offsets[places], shard.offsets[places + 1]]
 
         starts, stops = lookup.by_shard(chunk_ids, load)
@@ -90,12 +100,14 @@ class TokenStore:
     def _shard(self, number: int) -> _Shard:
         return _open(*(lookup.file_version(path) for path in self._paths[number]))
 
-
-def _never_tokenized(chunk_id: int) -> RunError:
-    return RunError(
-        f"chunk {chunk_id} stands in a sequence but was never tokenized: a file of the run was altered; "
-        "nextlong verify RUN says which"
-    )
+    def _never_tokenized(self, chunk_id: int) -> RunError:
+        try:
+            name = lookup.chunk_name(chunk_id, documents=self._documents, chunks=self._chunks)
+        except IndexError:
+            name = "a chunk that is not in the corpus"
+        return RunError(
+            f"{name} is in a sequence but was never tokenized: a file of the run was altered; run nextlong verify RUN to find it"
+        )
 
 
 @lru_cache(maxsize=SHARDS_KEPT)

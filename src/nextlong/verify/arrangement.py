@@ -20,6 +20,7 @@ from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Composed, Ids
 from nextlong.verify.export_readers import BROKEN
+from nextlong.verify.marks import chunk_name
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step
 
@@ -148,9 +149,12 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
         numbers = truth.numbers(split.index[known])
         times += np.bincount(numbers, minlength=len(times))
         for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
+            shown = "016x" if field == "key" else ","
             exported = split.index[field][known]
             for at in np.flatnonzero(exported != true).tolist():
-                outcome.breach(f"{where}: {field} of sequence {numbers[at]} is {exported[at]}, should be {true[at]}")
+                outcome.breach(
+                    f"{where}: {field} of sequence {numbers[at]} is {exported[at]:{shown}}, should be {true[at]:{shown}}"
+                )
         for problem in row_problems(split, config["pack"]):
             outcome.breach(f"{where}: {problem}")
         if known.all() and (problem := disorder(split, numbers)):
@@ -226,7 +230,7 @@ def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _T
         chunk = _first_used(run, withheld, sequence.chunk)
         if train[sequence.number] and chunk != NO_CHUNK:
             outcome.breach(
-                f"{step.folder.name}: sequence {sequence.number} of train has chunk {chunk}, as one of validation"
+                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as one of validation"
             )
         elif not train[sequence.number] and chunk == NO_CHUNK:
             outcome.breach(

@@ -16,6 +16,7 @@ from nextlong.verify.cuts import check_cuts
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files
 from nextlong.verify.mixes import check_mixes
+from nextlong.verify.named import with_names
 from nextlong.verify.near_copies import check_near_copies, check_weights, find_copies
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.processes import side_by_side
@@ -79,10 +80,10 @@ def verify(
         yield from check_files(run)
         for name, check in _CHECKS.items():
             starting(name)
-            yield from _guarded(name, partial(check, run, sample, seed))
+            yield from _guarded(run, name, partial(check, run, sample, seed))
     for name, variant in other_variants(run) if whole else ():
         starting(f"exports of {name}")
-        for outcome in _guarded("exports", partial(_check_other, variant, run)):
+        for outcome in _guarded(variant, "exports", partial(_check_other, variant, run)):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
@@ -112,13 +113,13 @@ def _side_by_side(
                 yield from outcomes_of(call_of[name])[name]
             else:
                 found = (outcome for part in parts for outcome in outcomes_of(str(part))[name])
-                yield from _guarded(name, partial(check_near_copies, run, found))
+                yield from _guarded(run, name, partial(check_near_copies, run, found))
 
 
 def _carry_out(run_dir: Path, names: Sequence[str], *, sample: int, seed: int) -> Outcomes:
     """Carry out some checks in a process of their own."""
     run = Artefacts(run_dir)
-    return {name: _guarded(name, partial(_CHECKS[name], run, sample, seed)) for name in names}
+    return {name: _guarded(run, name, partial(_CHECKS[name], run, sample, seed)) for name in names}
 
 
 def _find_copies(run_dir: Path, numbers: range) -> Outcomes:
@@ -130,9 +131,9 @@ def _check_other(variant: Artefacts, run: Artefacts) -> list[Outcome]:
     return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
 
 
-def _guarded(name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
+def _guarded(run: Artefacts, name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
     try:
-        return check()
+        return with_names(run, check())
     except _UNREADABLE as error:
         broken = Outcome(name, "files")
         broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.schemas import DOCUMENT, META, NEGATIVE, NO_CHUNK, ROLES
+from nextlong.verify.marks import chunk_name
 
 Ids = NDArray[np.int64]
 
@@ -60,7 +61,7 @@ class Composed(Stored):
     def where(self, span: int) -> str:
         """Name a span for a person."""
         role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
-        chunk = f" chunk {self.chunk[span]}" if self.chunk[span] != NO_CHUNK else ""
+        chunk = f" {chunk_name(self.chunk[span])}" if self.chunk[span] != NO_CHUNK else ""
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 

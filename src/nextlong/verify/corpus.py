@@ -12,6 +12,7 @@ import xxhash
 
 from nextlong.schemas import SHARD_BITS
 from nextlong.verify.artefacts import Artefacts, Columns
+from nextlong.verify.marks import document_name
 from nextlong.verify.outcome import Outcome
 
 _HELD_DOCUMENTS: Final = 4_000_000
@@ -31,12 +32,12 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
         )
         table = run.chunks_before_cleaning(shard)
         chunks.checked += len(table["start"])
-        if problem := _cleaning_problem(table, run.chunks(shard)):
+        if problem := _cleaning_problem(table, run.chunks(shard), shard):
             chunks.breach(f"shard {shard}: {problem}")
         if np.any(np.diff(table["doc_row"]) < 0):
             chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
-            chunks.breach(f"chunk {shard << SHARD_BITS | int(long[0])} is longer than chunk.max_chars={limit}")
+            chunks.breach(f"{_place(table, int(long[0]), shard)} is longer than chunk.max_chars={limit}")
         _check_kept(documents, run, shard)
         columns = [table[name].tolist() for name in ("start", "end", "joint")]
         bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
@@ -44,7 +45,7 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
             stored = batch.column("content_hash").to_pylist()
             for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
                 documents.checked += 1
-                name = f"document {shard << SHARD_BITS | row}"
+                name = f"document {document_name(shard << SHARD_BITS | row)}"
                 now = xxhash.xxh3_64_intdigest(text.encode())
                 if not now == said == own_hashes[row]:
                     documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
@@ -79,7 +80,8 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
         every = np.concatenate(ids)
         for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
             outcome.breach(
-                f"documents {every[first[group[place]]]} and {every[place]} are both kept, but are duplicates"
+                f"documents {document_name(every[first[group[place]]])} and {document_name(every[place])} are both kept, "
+                "but are duplicates"
             )
     return outcome
 
@@ -97,7 +99,8 @@ def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
             if (names := _keys(source_kept)) != wanted.get(source, []):
                 outcome.breach(
-                    f"document {shard << SHARD_BITS | row} keeps {names} of {source}, the recipe asks for {wanted.get(source)}"
+                    f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}, "
+                    f"the recipe asks for {wanted.get(source)}"
                 )
                 return
 
@@ -110,12 +113,23 @@ def _keys(kept: str) -> list[str] | None:
         return None
 
 
-def _cleaning_problem(all_chunks: Columns, used: Columns) -> str:
+def _cleaning_problem(all_chunks: Columns, used: Columns, shard: int) -> str:
     """Return what is wrong with the chunks in use if they are not some of those that documents were split into, in their order."""
     names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, all_chunks))
     rest = iter(known)
     strange = next((name for name in names if name not in rest), None)  # an iterator goes on where the last was found
-    return "" if strange is None else f"the chunk {strange} in use is of no document, or stands out of order"
+    if strange is None:
+        return ""
+    row, start, end, _ = strange
+    of = document_name(shard << SHARD_BITS | row)
+    return f"the chunk [{start}, {end}) of document {of} is in use, but is not one of its chunks, or is out of order"
+
+
+def _place(table: Columns, row: int, shard: int) -> str:
+    """Name a chunk as it was cut, before any were left out."""
+    doc_row = int(table["doc_row"][row])
+    ordinal = row - int(np.searchsorted(table["doc_row"], doc_row)) + 1
+    return f"{document_name(shard << SHARD_BITS | doc_row)} · chunk {ordinal}"
 
 
 def _keep_files(run: Artefacts) -> list[Path]:

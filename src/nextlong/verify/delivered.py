@@ -20,6 +20,7 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.export_readers import BROKEN, Reader, reader_of
 from nextlong.verify.exports import Walk, check_side_by_side, eod_of
 from nextlong.verify.files import problem_of
+from nextlong.verify.named import with_names
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import FileEntry, Manifest, Step, open_step
 
@@ -148,7 +149,7 @@ def _check_split(folder: Path, record: Record, split: str, run: Artefacts | None
         return outcome
     walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
     check_side_by_side(run, rows, split, [walk])
-    return outcome
+    return with_names(run, [outcome])[0]
 
 
 def _as_step(folder: Path, record: Record, split: str) -> Step:

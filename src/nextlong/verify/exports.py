@@ -21,6 +21,7 @@ from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.besides import earlier_exports, is_export, rows_of_data_set
 from nextlong.verify.expected import Expected
 from nextlong.verify.export_readers import BROKEN, Reader, Row, reader_of
+from nextlong.verify.marks import chunk_name, document_name
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.step import Step
 
@@ -200,8 +201,16 @@ def _span_difference(key: str, values: list[Any], true: list[Any]) -> str:
         return f"{len(values)} spans, should be {len(true)}"
     for span, (value, right) in enumerate(zip(values, true, strict=True)):
         if value != right and not (key == "score" and _is_same_score(value, right)):
-            return f"spans[{span}].{key} is {value!r}, should be {right!r}"
+            said, wanted = (_shown(key, one) for one in (value, right))
+            return f"spans[{span}].{key} is {said}, should be {wanted}"
     return ""
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a field of a span as a person is told of it."""
+    if key in ("chunk_id", "doc_id") and isinstance(value, int):
+        return chunk_name(value) if key == "chunk_id" else document_name(value)
+    return repr(value)
 
 
 def _is_same_score(score: float | None, true: float) -> bool:

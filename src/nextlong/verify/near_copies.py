@@ -18,6 +18,7 @@ from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.cuts import Tokenized, is_exact, texts_of_cuts
+from nextlong.verify.marks import chunk_name
 from nextlong.verify.outcome import Outcome
 from nextlong.verify.repeats import LEAST_WORDS, Texts
 from nextlong.verify.words import Numbers, runs_within, words_of
@@ -126,7 +127,7 @@ def _copies(
         span = spans[a - first]
         if b >= first and span == spans[b - first]:
             continue  # a chunk and its own beginning
-        other = "the meta-document" if b < first else f"chunk {sequence.chunk[spans[b - first]]}"
+        other = "the meta-document" if b < first else chunk_name(sequence.chunk[spans[b - first]])
         what = sequence.where(span) + (", as cut," if a - first >= len(negatives) else "")
         yield span, f"{what} {how} {other}"
 

@@ -18,6 +18,7 @@ from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed, Ids
 from nextlong.verify.document_scores import check_document_scores
+from nextlong.verify.marks import chunk_name
 from nextlong.verify.near_copies import without_cause
 from nextlong.verify.outcome import Outcome
 
@@ -246,7 +247,7 @@ def _candidate_problems(
     meta: MetaChunk, stored: Candidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
-    where = f"meta-chunk {meta.chunk} of sequence {meta.sequence}"
+    where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence}"
     if stored is None:
         yield f"{where} has no candidates"
         return
@@ -255,9 +256,12 @@ def _candidate_problems(
         yield f"{where} has a candidate twice"
     of_own_document = (ids >= meta.own_first) & (ids < meta.own_stop)
     if of_own_document.any():
-        yield f"{where} has candidate {ids[of_own_document][0]}, of its own document"
+        yield f"{where} has the candidate {chunk_name(ids[of_own_document][0])}, of its own document"
     for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
-        yield f"{where}: candidate {ids[rank]} at rank {rank} has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
+        yield (
+            f"{where}: candidate {chunk_name(ids[rank])} at rank {rank} has the score {said[rank]:.4f}, "
+            f"the cosine is {cosines[rank]:.4f}"
+        )
     if np.any(np.diff(said) > 1e-6):
         yield f"{where}: scores are not descending"
     if not is_exact:
@@ -266,8 +270,8 @@ def _candidate_problems(
         yield f"{where} has {len(ids)} candidates, there are {len(true)}"
     for rank in np.flatnonzero(np.abs(said[: len(true)] - true[: len(said)]) > _TOLERANCE)[:1].tolist():
         yield (
-            f"{where}: at rank {rank} stands {ids[rank]} with {said[rank]:.4f}, "
-            f"the nearest by brute force is {true_ids[rank]} with {true[rank]:.4f}"
+            f"{where}: at rank {rank} stands {chunk_name(ids[rank])} with {said[rank]:.4f}, "
+            f"the nearest by brute force is {chunk_name(true_ids[rank])} with {true[rank]:.4f}"
         )
 
 
@@ -291,6 +295,6 @@ def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
     for meta, farthest, chunks, scores in passed_over:
         for place in np.flatnonzero(np.isin(chunks, by_sequence[meta.sequence]))[:1].tolist():
             yield (
-                f"sequence {meta.sequence}: chunk {chunks[place]} ({scores[place]:.4f}) is free and nearer to meta-chunk "
-                f"{meta.chunk} than a negative of its ({farthest:.4f})"
+                f"sequence {meta.sequence}: {chunk_name(chunks[place])} ({scores[place]:.4f}) is free and nearer to meta-chunk "
+                f"{chunk_name(meta.chunk)} than a negative of its ({farthest:.4f})"
             )

@@ -20,13 +20,13 @@ from nextlong.schemas import (
     NEGATIVE,
     NO_CHUNK,
     ROLES,
-    ROW_MASK,
     SHARD_BITS,
     Layout,
 )
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import UNKNOWN, Composed
 from nextlong.verify.cuts import MOST_TRIMMED, is_exact
+from nextlong.verify.marks import chunk_name, document_name
 from nextlong.verify.outcome import Outcome
 
 
@@ -166,7 +166,7 @@ def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     first, stop = int(sequence.doc_first[meta_spans[0]]), int(sequence.doc_stop[meta_spans[0]])
     for place, span in enumerate(meta_spans.tolist()):
         if sequence.chunk[span] != first + place or sequence.group[span] != place:
-            yield f"{sequence.where(span)} of group {sequence.group[span]} stands where meta-chunk {place}, {first + place}, should"
+            yield f"{sequence.where(span)} of group {sequence.group[span]} stands where {chunk_name(first + place)} should"
             return
         if is_exact and sequence.is_truncated[span]:
             yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
@@ -203,17 +203,17 @@ def _document_problems(sequence: Composed) -> Iterator[str]:
         begins = at == 0 or groups[at] != groups[at - 1]
         expected = sequence.doc_first[span] if begins else chunks[at - 1] + 1
         if chunks[at] != expected:
-            yield f"{sequence.where(span)} stands where chunk {expected} of document {docs[at]} should"
+            yield f"{sequence.where(span)} stands where {chunk_name(expected)} should"
         if begins and groups[at] != (groups[at - 1] + 1 if at else 0):
             yield f"{sequence.where(span)} has group {groups[at]} after {groups[at - 1] if at else 'none'}"
         if begins and at and chunks[at - 1] + 1 != sequence.doc_stop[spans[at - 1]]:
-            yield f"{sequence.where(int(spans[at - 1]))} is not the last chunk of its document {docs[at - 1]}"
+            yield f"{sequence.where(int(spans[at - 1]))} is not the last chunk of its document"
         if sequence.is_truncated[span] and at != len(spans) - 1:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
     starts = docs[np.flatnonzero(np.diff(groups, prepend=-1))]
     values, counts = np.unique(starts, return_counts=True)
     for doc in values[counts > 1].tolist():
-        yield f"sequence {sequence.number} holds document {doc} twice"
+        yield f"sequence {sequence.number} holds document {document_name(doc)} twice"
 
 
 def _part_problems(sequence: Composed) -> Iterator[str]:
@@ -225,9 +225,9 @@ def _part_problems(sequence: Composed) -> Iterator[str]:
         doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
         expected = reached.get(doc, int(sequence.doc_first[span]))
         if chunk != expected:
-            yield f"{sequence.where(span)} stands where chunk {expected} of document {doc} should"
+            yield f"{sequence.where(span)} stands where {chunk_name(expected)} should"
         if group != group_of.setdefault(doc, len(group_of)):
-            yield f"{sequence.where(span)} has group {group}, its document {doc} is number {group_of[doc]}"
+            yield f"{sequence.where(span)} has group {group}, its document is number {group_of[doc]}"
         if sequence.is_truncated[span] and at != len(spans) - 1:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
         reached[doc] = chunk + 1
@@ -239,7 +239,7 @@ def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
         at = np.flatnonzero(looked_at & (sequence.chunk == chunk)).tolist()
-        yield f"sequence {sequence.number} holds chunk {chunk} at spans {at}"
+        yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
 def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
@@ -277,9 +277,8 @@ class _Across:
             for shard, rows in self._run.by_shard(sequence.doc[sequence.role == made_of]):
                 again = rows[self._taken[shard][rows]]
                 if len(again):
-                    self._documents.breach(
-                        f"sequence {sequence.number}: document {shard << SHARD_BITS | int(again[0])} stands in an earlier one"
-                    )
+                    name = document_name(shard << SHARD_BITS | int(again[0]))
+                    self._documents.breach(f"sequence {sequence.number}: document {name} stands in an earlier one")
                 self._taken[shard][rows] = True
         known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
@@ -314,8 +313,6 @@ class _Across:
         self._uses.note = f"most: {most}" + ("" if self._limit is None else f", compose.max_uses={self._limit}")
         for shard, used in enumerate(self._used):
             for row in np.flatnonzero(used > (self._limit or np.inf)).tolist():
-                self._uses.breach(
-                    f"chunk {shard << SHARD_BITS | row & ROW_MASK} is a negative in {used[row]} sequences"
-                )
+                self._uses.breach(f"{chunk_name(shard << SHARD_BITS | row)} is a negative in {used[row]} sequences")
         outcomes = [self._keys, self._documents]
         return [*outcomes, self._uses] if self._uses.checked else outcomes

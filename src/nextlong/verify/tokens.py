@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Ids
+from nextlong.verify.marks import chunk_name
 from nextlong.verify.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def check_tokens(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
         by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
         wanted = np.flatnonzero(is_used)
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
-            ids.breach(f"chunk {shard << SHARD_BITS | row} stands in a sequence but has no tokens")
+            ids.breach(f"{chunk_name(shard << SHARD_BITS | row)} stands in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
             judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
             _compare_ids(run, chunks.at(judged), ids)
@@ -133,7 +134,7 @@ def _compare_ids(run: Artefacts, chunks: Chunks, outcome: Outcome) -> None:
     for name, encoding, stored_ids in zip(chunks.names, encodings, chunks.ids, strict=True):
         true = np.array(encoding.ids, np.int64)
         if not np.array_equal(true, stored_ids):
-            outcome.breach(f"chunk {name}: {_first_difference(stored_ids.astype(np.int64), true)}")
+            outcome.breach(f"{chunk_name(name)}: {_first_difference(stored_ids.astype(np.int64), true)}")
 
 
 def _first_difference(stored: Ids, true: Ids) -> str:
@@ -158,7 +159,7 @@ def _compare_texts(run: Artefacts, bytes_of_id: NDArray[Any], chunks: Chunks, ou
                 min(len(decoded), len(expected)),
             )
             outcome.breach(
-                f"chunk {name} at character {at}: tokens say {decoded[at : at + 20]!r}, "
+                f"{chunk_name(name)} at character {at}: tokens say {decoded[at : at + 20]!r}, "
                 f"the document {expected[at : at + 20]!r}"
             )
 

@@ -13,6 +13,7 @@ from nextlong.errors import NextlongError
 from nextlong.schemas import SHARD_BITS
 from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.composed import Ids
+from nextlong.verify.marks import chunk_name
 from nextlong.verify.outcome import Outcome
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
@@ -48,7 +49,9 @@ def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
     for first in range(0, len(stored), _BLOCK_ROWS):
         lengths = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)
         for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE)).tolist():
-            outcome.breach(f"the vector of chunk {shard << SHARD_BITS | first + row} has the length {lengths[row]:.4f}")
+            outcome.breach(
+                f"the vector of {chunk_name(shard << SHARD_BITS | first + row)} has the length {lengths[row]:.4f}"
+            )
 
 
 def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
@@ -69,7 +72,9 @@ def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
     outcome.checked = len(ids)
     outcome.note = f"least cosine {cosines.min():.6f}"
     for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
-        outcome.breach(f"the vector of chunk {ids[place]} has the cosine {cosines[place]:.4f} to the one encoded now")
+        outcome.breach(
+            f"the vector of {chunk_name(ids[place])} has the cosine {cosines[place]:.4f} to the one encoded now"
+        )
 
 
 def _cosines(run: Artefacts, model: Encoder, ids: Ids) -> NDArray[np.float32]:
