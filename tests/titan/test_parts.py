@@ -1,7 +1,5 @@
 """What the trainer is given: batches, the model's sizes, and refusals of what torchtitan would compute otherwise."""
 
-import importlib.util
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -116,16 +114,16 @@ def test_another_architecture_is_refused():
         llama.check(Qwen3Config(), path="here")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="of an installed torchtitan")
-def test_an_old_torch_is_named():
-    code = "from nextlong.train.titan import versions; versions.interface()"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def test_an_old_torch_is_named(monkeypatch):
     import torch
 
-    if torch.distributed.set_timeout is None:  # the fixture's
-        assert (
-            f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout" in ran.stderr
-        )
+    from nextlong.train.titan import versions
+
+    monkeypatch.delattr(torch.distributed, "set_timeout")
+    with pytest.raises(
+        RecipeError, match=r"torch .* is too old for torchtitan: it lacks torch\.distributed\.set_timeout"
+    ):
+        versions.interface()
 
 
 def test_another_version_is_named(monkeypatch):
@@ -204,3 +202,113 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     assert torch.equal(next(iter(resumed))[1], next(expected)[1])
     with pytest.raises(RunError, match="what is trained on has changed"):
         resumed.load_state_dict({**alone.state_dict(), "data": "other"})
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A recipe, and the folder of torchtitan's last save of it: two shards, their index, and each rank's part of them."""
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
+    from nextlong.train import metrics
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan import parts
+
+    AutoModelForCausalLM.from_config(llama_config()).save_pretrained(tmp_path / "llama")
+    plain = {"out": str(tmp_path / "out"), "data": {"runs": ["run"]}, "model": {"path": str(tmp_path / "llama")}}
+    recipe = TrainRecipe.from_dict({**plain, "training": {"steps": 4}})
+    folder = tmp_path / "out/checkpoints/step-4"
+    (folder / "sharded").mkdir(parents=True)
+    weights = AutoModelForCausalLM.from_config(llama_config()).state_dict()
+    names = {name: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, name in enumerate(weights)}
+    for shard in set(names.values()):
+        save_file({name: weights[name] for name in weights if names[name] == shard}, folder / shard)
+    save_file({"part": torch.zeros(3)}, folder / "sharded/shard-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (tmp_path / "out" / metrics.STEPS).write_text('{"step": 4}\n')
+    (tmp_path / "out" / "recipe.yaml").write_text(recipe.dump())
+    ready = SimpleNamespace(config=llama_config(), tokenizer=None, rows=SimpleNamespace(longest_document=8))
+    monkeypatch.setattr(parts, "prepared", lambda _: ready)
+    return recipe, folder, weights
+
+
+def check_final(recipe, folder, weights):
+    from pathlib import Path
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    final = Path(recipe.out) / "final"
+    model = AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert not (final / "sharded").exists()
+    assert not folder.exists()
+    assert not list(final.parent.glob(".*tmp")) + list(final.parent.glob(".work-*"))
+
+
+@pytest.mark.parametrize("renames", range(2))
+def test_a_kill_while_finishing_loses_no_weight(saved, monkeypatch, renames):
+    """Killed at its first or second rename, with the `final/` of another training in its place."""
+    from pathlib import Path
+
+    from nextlong.train.titan import launch
+
+    recipe, folder, weights = saved
+    (Path(recipe.out) / "final").mkdir()
+    replace, left = Path.replace, [renames]
+
+    def killed(path, target):
+        if path.name.endswith(".tmp") or path.parent == folder:
+            return replace(path, target)
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            launch._finish(recipe)
+    launch._finish(recipe)
+    check_final(recipe, folder, weights)
+    launch._finish(recipe)  # as the process that started torchtitan's does after them
+    check_final(recipe, folder, weights)
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_a_training_killed_after_its_last_save_is_finished_without_torchtitan(saved, monkeypatch, rank):
+    from rich.console import Console
+
+    from nextlong.train.titan import launch
+
+    recipe, folder, weights = saved
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, value in {} if rank is None else {"WORLD_SIZE": "1", "RANK": str(rank)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "_start_processes", lambda *_: pytest.fail("torchtitan cannot resume from these"))
+    monkeypatch.setitem(sys.modules, "torchtitan.train", SimpleNamespace(main=lambda: pytest.fail("nor here")))
+    launch.train(recipe, Console(quiet=True))
+    assert folder.exists() == (rank == 1)
+    if rank != 1:
+        check_final(recipe, folder, weights)
+
+
+def test_weights_that_are_missing_or_torn_are_named(saved):
+    from nextlong.errors import RunError
+    from nextlong.train.titan import launch
+
+    recipe, folder, _ = saved
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"model-00002-of-00002\.safetensors is missing or torn; delete .*step-4"):
+        launch._finish(recipe)
+    shard.unlink()
+    with pytest.raises(RunError, match="is missing or torn"):
+        launch._finish(recipe)
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(RunError, match="has left no weights of step 4"):
+        launch._finish(recipe)
+    assert (folder / "model-00001-of-00002.safetensors").exists()

@@ -77,8 +77,10 @@ def one_thread():
 @pytest.fixture
 def llama(tmp_path, shared_run):
     """A folder with a small Llama and the run's tokenizer, which writes conversations."""
+    import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+    torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=512, max_position_embeddings=1024, **sizes)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "llama")

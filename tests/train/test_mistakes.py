@@ -64,6 +64,23 @@ def test_a_checkpoint_of_another_recipe(train_recipe, quiet):
         train(train_recipe({"training.lr": 0.5}), quiet)
 
 
+def test_a_kill_while_the_final_model_is_written(train_recipe, quiet, monkeypatch):
+    from nextlong.train import checkpoint
+
+    recipe, write = train_recipe(), checkpoint.write_model
+
+    def killed(folder, **parts):
+        write(folder, **parts)
+        if folder.parent == Path(recipe.out):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "write_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, quiet)
+    assert (train(recipe, quiet) / "config.json").exists()
+
+
 def test_keys_that_do_not_decide_the_weights_may_change(train_recipe, quiet):
     train(train_recipe(), quiet)
     train(train_recipe({"checkpoints.every_steps": 5, "memory.checkpointing": "layers"}), quiet)

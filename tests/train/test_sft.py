@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nextlong.errors import RecipeError
+from nextlong.engine import store
+from nextlong.errors import RecipeError, RunError
 
 pytestmark = pytest.mark.heavy
 
@@ -26,7 +27,12 @@ def conversations(train_recipe, llama, tmp_path):
 
     def recipe(changes=None, *, out="trained"):
         keys = {"data.runs": [], "data.chat": str(tmp_path / "chat.jsonl"), "data.pack": 512, "data.validation": 0.0}
-        keys |= {"training.tokens_per_step": 1024, "training.steps": 4, "training.warmup_steps": 0}
+        keys |= {
+            "training.tokens_per_step": 1024,
+            "training.steps": 4,
+            "training.lr": 0.003,
+            "training.warmup_steps": 0,
+        }
         keys |= {"model.scratch": None, "model.path": llama, "training.schedule": "constant", "watch.spike": 2.0}
         keys |= {"held_out.every_steps": 50, "held_out.rows": 16}
         return train_recipe({**keys, **(changes or {})}, out=out)
@@ -49,6 +55,28 @@ def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
     assert found[-1] < found[0]
     assert AutoModelForCausalLM.from_pretrained(theirs).num_parameters() > 0
     assert (theirs / "tokenizer.json").exists()
+
+
+@needs_trl
+def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, quiet):
+    from nextlong.train import sft
+
+    changes = {"training.steps": 2, "checkpoints.every_steps": 2}
+    final = sft.train(conversations(changes), quiet)
+    out = final.parent
+    (out / "checkpoint-3").mkdir()  # of a kill while it was saved
+    before, weights = (out / "recipe.yaml").read_bytes(), (final / "model.safetensors").read_bytes()
+    with store.locked(out), pytest.raises(RunError, match="is in use by process"):
+        sft.train(conversations(changes), quiet)
+    with pytest.raises(RunError, match=r"checkpoint-2 is of another recipe: training\.lr was 0\.01 and is 0\.5"):
+        sft.train(conversations({**changes, "training.lr": 0.5}), quiet)
+    assert (out / "recipe.yaml").read_bytes() == before
+    assert sft.train(conversations(changes), quiet) == final
+    assert (final / "model.safetensors").read_bytes() == weights
+    chat = Path(conversations().data.chat)
+    chat.write_text(chat.read_text().replace("harbour", "garden"))
+    with pytest.raises(RunError, match="what is trained on has changed since .*checkpoint-2 was saved"):
+        sft.train(conversations(changes), quiet)
 
 
 @pytest.mark.parametrize(

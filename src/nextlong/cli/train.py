@@ -54,7 +54,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--emit",
         nargs=2,
         metavar=("TRAINER", "DIR"),
-        help="write config, data set and launch script for torchtitan, axolotl, prolong or megatron",
+        help="write config, data set and launch script for axolotl, prolong or megatron",
     )
     add_json(train)
     init = train.add_argument_group("init")

@@ -120,6 +120,20 @@ def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
     return Progress(**record["progress"])
 
 
+def publish(work: Path, final: Path) -> None:
+    """Bring a whole folder to the disk, then name it `final` by one rename; only then delete what had that name before."""
+    for path in (*work.rglob("*"), work):
+        _sync(path)
+    replaced = final.with_name(".work-replaced")
+    if final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.replace(replaced)
+    work.replace(final)
+    _sync(final.parent)
+    _sync(work.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
 def remove_leftovers(out: Path) -> None:
     """Remove what a kill left half written."""
     for path in (out / FOLDER).glob(".step-*.tmp"):

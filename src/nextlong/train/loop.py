@@ -21,12 +21,12 @@ import torch
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.plain_data import Json
 from nextlong.train import checkpoint, held_out
 from nextlong.train.batches import Plan
 from nextlong.train.check import not_finite
 from nextlong.train.device import autocast
 from nextlong.train.metrics import Metrics
+from nextlong.train.prepare import check_same
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import TrainingRows, flat, on_device
 from nextlong.train.schedule import learning_rate
@@ -202,28 +202,8 @@ def resume(engine: Engine, say: Callable[[str], None]) -> int:
                 f"{damage}; it is now {checkpoint.set_aside(folder).name}, and training resumes from the checkpoint before"
             )
             continue
-        _check_same(engine, store.read_json(folder / checkpoint.RECORD)["progress"], folder)
+        check_same(engine.recipe, engine.data, store.read_json(folder / checkpoint.RECORD)["progress"], folder)
         progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
         engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
         return progress.step
     return 0
-
-
-def _check_same(engine: Engine, record: Json, folder: Path) -> None:
-    then, now = _flat(record["recipe"]), _flat(engine.recipe.trained_keys())
-    changed = [key for key in now if then.get(key) != now[key]]
-    if changed:
-        differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
-        raise RunError(f"{folder} is of another recipe: {differences}; put that back, or choose another `out`")
-    if record["data"] != engine.data:
-        raise RunError(
-            f"what is trained on has changed since {folder} was saved: the runs hold other sequences; make them as they were, or "
-            "choose another `out` to start over"
-        )
-
-
-def _flat(nested: Json, above: str = "") -> Json:
-    flat: Json = {}
-    for key, value in nested.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return flat

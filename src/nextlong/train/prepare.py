@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nextlong.errors import CorpusError, RecipeError
+from nextlong.errors import CorpusError, RecipeError, RunError
+from nextlong.plain_data import Json
 from nextlong.runs.opened import Run
 from nextlong.train import model
 from nextlong.train.batches import Plan, plan_batches
@@ -80,6 +81,32 @@ def run_tokenizer_of(data: Data) -> Path | None:
     if not data.runs:
         return None
     return Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
+
+
+def check_same(recipe: TrainRecipe, data: str, record: Json, saved: Path) -> None:
+    """Raise RunError if `record`, of what was `saved`, holds another `recipe` or another fingerprint of the `data`."""
+    check_same_recipe(recipe, record["recipe"], saved)
+    if record["data"] != data:
+        raise RunError(
+            f"what is trained on has changed since {saved} was saved: the runs hold other sequences; make them as they were, or "
+            "choose another `out` to start over"
+        )
+
+
+def check_same_recipe(recipe: TrainRecipe, before: Json, saved: Path) -> None:
+    """Raise RunError if what was `saved` was trained with other keys than the recipe's `trained_keys()`."""
+    then, now = _flat(before), _flat(recipe.trained_keys())
+    changed = [key for key in now if then.get(key) != now[key]]
+    if changed:
+        differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
+        raise RunError(f"{saved} is of another recipe: {differences}; put that back, or choose another `out`")
+
+
+def _flat(nested: Json, above: str = "") -> Json:
+    flat: Json = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return flat
 
 
 def _held_out(recipe: TrainRecipe, rows: Source, tokenizer: Any, *, vocabulary: int) -> TrainingRows | None:

@@ -1,7 +1,7 @@
 """SFT: fine-tuning on conversations by TRL's SFTTrainer.
 
 In:  a training recipe with `data.chat`.
-Out: `out/`: recipe.yaml, TRL's checkpoints and logs, `final/`.
+Out: `out/`: recipe.yaml, trainer.json (recipe and data of the checkpoints), TRL's checkpoints and logs, `final/`.
 
 TRL trains; the rows are those of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
 answers alone. TRL's own masks of answers need a chat template with `{% generation %}`; ours need one that only adds. Attention is
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +22,9 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
-from nextlong.train import model, rope
+from nextlong.train import checkpoint, model, rope
 from nextlong.train.emit import expressed
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.prepare import Prepared, check_same, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat
 
@@ -45,11 +46,18 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     if recipe.data.chat is None or recipe.model.path is None:
         raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
     expressed.check(recipe, _KEYS, trainer="--engine trl", cure=_CURE)
-    from transformers.trainer_utils import get_last_checkpoint
+    out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
+    with store.locked(out) if is_first else nullcontext():
+        _train(recipe, out, console, is_first=is_first)
+    return out / "final"
+
+
+def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
     from trl import SFTTrainer
 
-    ready, out = prepare(recipe), Path(recipe.out).expanduser()
-    is_first = os.environ.get("RANK", "0") == "0"
+    ready, last = prepare(recipe), _last_checkpoint(out)
+    if is_first and last is not None:
+        check_same(recipe, ready.data, store.read_json(out / checkpoint.RECORD), last)
     said = rope.set_base(
         ready.config,
         base=recipe.model.rope_base,
@@ -66,10 +74,20 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         processing_class=ready.tokenizer,
     )
     if is_first:
+        store.write_json(out / checkpoint.RECORD, {"recipe": recipe.trained_keys(), "data": ready.data})
         store.write_text(out / "recipe.yaml", recipe.dump())
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)))
-    trainer.save_model(str(out / "final"))
-    return out / "final"
+    trainer.train(resume_from_checkpoint=last and str(last))
+    work = out / ".work-final"
+    trainer.save_model(str(work))
+    if is_first:
+        with checkpoint.explained(out):
+            checkpoint.publish(work, out / "final")
+
+
+def _last_checkpoint(out: Path) -> Path | None:
+    """Return the last checkpoint with the file that the trainer writes last."""
+    whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def _dataset(ready: Prepared) -> Any:

@@ -84,23 +84,19 @@ def _tell_resumed(done: int, recipe: TrainRecipe, console: Console) -> None:
 
 def _finish(engine: loop.Engine) -> None:
     """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
-    import shutil
-
     import torch
 
-    final, work, bare = engine.out / "final", engine.out / ".final.tmp", engine.model
+    final, work, bare = engine.out / "final", engine.out / ".work-final", engine.model
     if hasattr(bare, "peft_config"):
         bare = bare.merge_and_unload()
     dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
     with checkpoint.explained(final):
-        shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         rounded = {name: tensor.to(dtype) for name, tensor in bare.state_dict().items()}
         checkpoint.write_model(work, model=bare, weights=rounded, tokenizer=engine.tokenizer)
         config = store.read_json(work / "config.json")  # save_pretrained wrote the precision of the weights in memory
         store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
-        shutil.rmtree(final, ignore_errors=True)
-        work.replace(final)
+        checkpoint.publish(work, final)
 
 
 def _picture(out: Path, console: Console) -> None:

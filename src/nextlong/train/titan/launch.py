@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import metrics
 from nextlong.train.emit import expressed
+from nextlong.train.prepare import check_same_recipe
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.titan import versions
 
@@ -31,6 +32,7 @@ _KEYS: Final[expressed.Keys] = {
     **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan", "compile")),
     "memory.checkpointing": ("layers", "none"),
 }
+_INDEX: Final = "model.safetensors.index.json"
 _MACHINE: Final = 8  # devices of a machine, in commands that are shown
 
 
@@ -49,7 +51,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     else:
         with store.locked(out):
             _check_same(recipe)
-            _start_processes(recipe, console)
+            if _last_save(recipe) is None:  # else the weights are trained, and torchtitan could not resume from them
+                _start_processes(recipe, console)
             _finish(recipe)
         tables.say(f"model: {out / 'final'}", console)
     return out / "final"
@@ -84,8 +87,6 @@ def _start_processes(recipe: TrainRecipe, console: Console) -> None:
 
 def _train_here(recipe: TrainRecipe) -> None:
     """Train as one of torchrun's processes."""
-    from torchtitan.train import main
-
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if processes != recipe.hardware.count:
         raise RecipeError(
@@ -93,11 +94,17 @@ def _train_here(recipe: TrainRecipe) -> None:
         )
     out = Path(recipe.out)
     _check_same(recipe)
+    if _last_save(recipe) or _is_finished(recipe):  # rank 0 may have finished it a moment ago
+        if rank == 0:
+            _finish(recipe)
+        return
     if rank == 0:
         out.mkdir(parents=True, exist_ok=True)
         store.write_text(out / "recipe.yaml", recipe.dump())
     os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
     own = ["--module", "nextlong.train.titan.config", "--config", "nextlong"]
+    from torchtitan.train import main
+
     sys.argv = ["torchtitan", *own, *recipe.torchtitan.options]
     main()
     if rank == 0:
@@ -133,56 +140,58 @@ def _is_finished(recipe: TrainRecipe) -> bool:
 
 
 def _check_same(recipe: TrainRecipe) -> None:
-    """Raise RunError if the checkpoints in `out` are of another recipe."""
-    out = Path(recipe.out)
-    if not (out / "recipe.yaml").is_file() or not list((out / "checkpoints").glob("step-*")):
-        return
-    before, now = TrainRecipe.load(out / "recipe.yaml").trained_keys(), recipe.trained_keys()
-    changed = [key for key in now if before.get(key) != now[key]]
-    if changed:
-        raise RunError(
-            f"{out / 'checkpoints'} is of another recipe: {', '.join(changed)} differ; put that back, or choose another `out`"
-        )
+    """Raise RunError if the checkpoints in `out` are of another recipe; torchtitan's loader compares the data."""
+    kept, saved = Path(recipe.out) / "recipe.yaml", Path(recipe.out) / "checkpoints"
+    if kept.is_file() and list(saved.glob("step-*")):
+        check_same_recipe(recipe, TrainRecipe.load(kept).trained_keys(), saved)
+
+
+def _last_save(recipe: TrainRecipe) -> Path | None:
+    """Return torchtitan's last checkpoint, of weights alone, if it is there; the index is what torchtitan writes last."""
+    saved = Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
+    is_there = (saved / _INDEX).is_file() and not (saved / ".metadata").exists()
+    return saved if is_there else None
 
 
 def _finish(recipe: TrainRecipe) -> None:
-    """Make `final/` of torchtitan's last checkpoint: weights under the names of transformers, config and tokenizer."""
-    from nextlong.train import rope
+    """Make torchtitan's last checkpoint `final/`: add config and tokenizer, rename it. Raises RunError if it is torn or missing."""
+    saved, final = _last_save(recipe), Path(recipe.out) / "final"
+    if saved is None:
+        if not final.is_dir():
+            raise RunError(
+                f"torchtitan has left no weights of step {recipe.training.steps} in {final.with_name('checkpoints')}; take "
+                "--checkpoint options out of torchtitan.options, then run again"
+            )
+        return
+    from nextlong.train import checkpoint, rope
     from nextlong.train.titan import parts
 
-    out = Path(recipe.out)
-    saved, final, work = out / "checkpoints" / f"step-{recipe.training.steps}", out / "final", out / ".final.tmp"
-    shards = sorted(saved.glob("*.safetensors"))
-    if not shards:
-        return
+    _check_whole(saved)
     ready = parts.prepared(recipe.model_dump_json())
     longest = ready.rows.longest_document
     rope.set_base(ready.config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
     ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
-    ready.config.save_pretrained(work)
-    if ready.tokenizer is not None:
-        ready.tokenizer.save_pretrained(work)
-    if len(shards) == 1:
-        shards[0].replace(work / "model.safetensors")
-    else:
-        store.write_json(work / "model.safetensors.index.json", _index(shards))
-        for shard in shards:
-            shard.replace(work / shard.name)
-    shutil.rmtree(final, ignore_errors=True)
-    work.replace(final)
-    shutil.rmtree(saved)
+    with checkpoint.explained(saved):
+        ready.config.save_pretrained(saved)
+        if ready.tokenizer is not None:
+            ready.tokenizer.save_pretrained(saved)
+        shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
+        checkpoint.publish(saved, final)
 
 
-def _index(shards: list[Path]) -> dict[str, Any]:
-    """Return which shard holds each tensor, as the headers of the shards say."""
-    weight_map: dict[str, str] = {}
-    total = 0
-    for shard in shards:
-        with shard.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+def _check_whole(saved: Path) -> None:
+    """Raise RunError if a shard that the index names is missing or shorter than its own header says."""
+    for name in sorted(set(store.read_json(saved / _INDEX)["weight_map"].values())):
+        path = saved / name
+        try:
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+        except (FileNotFoundError, ValueError):
+            header, size = {}, 0
         header.pop("__metadata__", None)
-        weight_map |= dict.fromkeys(header, shard.name)
-        total += sum(last - first for first, last in (tensor["data_offsets"] for tensor in header.values()))
-    return {"metadata": {"total_size": total}, "weight_map": weight_map}
+        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=None)
+        if end is None or path.stat().st_size != 8 + size + end:
+            raise RunError(
+                f"{path} is missing or torn; delete {saved} and run again: training resumes from the checkpoint before"
+            )
