@@ -15,7 +15,7 @@ def test_twenty_steps_from_each_reader_have_the_same_losses(streaming, tmp_path)
     from nextlong.torch import SequenceDataset
     from tiny_llama import losses
 
-    run = SequenceDataset(EXPORTS / "demo" / "run")
+    run = SequenceDataset(EXPORTS / "demo" / "run@plain")
     plain = EXPORTS / "demo" / "plain"
     parquet = load_dataset(str(plain / "parquet"), split="train", streaming=True, cache_dir=str(tmp_path / "datasets"))
     mds = streaming.StreamingDataset(
