@@ -15,11 +15,12 @@ def test_readme_has_examples():
     assert len(BLOCKS) == 3
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["synthesize", "pipeline", "algorithms"])
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(BLOCKS[0], marks=pytest.mark.heavy), *BLOCKS[1:]],  # the first needs datasets and torch
+    ids=["synthesize", "pipeline", "algorithms"],
+)
 def test_example_runs(block, tmp_path):
-    if "to_datasets" in block:
-        pytest.importorskip("datasets")
-        pytest.importorskip("torch")
     (tmp_path / "example.py").write_text(block, encoding="utf-8")
     done = subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

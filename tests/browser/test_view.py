@@ -90,7 +90,7 @@ def test_every_page_is_for_every_reader(open_page, address, width, colours):
 
 
 def test_without_scripts_every_link_still_leads_on(chromium, address):
-    context = chromium.new_context(java_script_enabled=False)
+    context = chromium.new_context(java_script_enabled=False, extra_http_headers=address.headers)
     page = context.new_page()
     page.goto(f"{address}/extended/sequences")
     page.get_by_role("link", name="Show more").click()

@@ -168,6 +168,21 @@ def test_neither_sharding_nor_order_nor_memory_changes_what_stays(tmp_path_facto
     assert len(stays) == sum(row[3] for row in rows) - counts.near_duplicates
 
 
+def test_a_document_is_compared_with_the_one_before_it_where_the_first_of_a_band_differs(tmp_path):
+    draw = np.random.default_rng(4)
+    width = band_width(0.8)
+    second, first = fresh(draw), fresh(draw)
+    third = second.copy()
+    third[width::width] += np.uint32(1)  # a value in every band but the first, which is all that the three share
+    first[:width] = second[:width]
+    shards = [[(1, 10, first, True), (2, 20, second, True), (3, 15, third, True)]]
+    assert deduplicate(tmp_path, shards)[1] == {1, 2}
+
+
+def test_a_band_is_gone_through_in_as_many_ranges_as_memory_asks_for():
+    assert [passes_for(documents, held_documents=4) for documents in (0, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+
+
 def test_every_pair_above_the_threshold_is_found(tmp_path):
     draw = np.random.default_rng(3)
     rows = []

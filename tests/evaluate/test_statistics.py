@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.evaluate.results import JUDGED, _outcomes
 from nextlong.evaluate.statistics import Sampled, Score, is_better, p_value
 
 
@@ -70,3 +71,16 @@ def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fift
 def test_other_numbers_tasks_and_protocols_are_not_compared(other):
     assert p_value(score([100.0] * 50, seed=2), other) is None
     assert not is_better(score([100.0] * 50, seed=2), [other])
+
+
+def test_judgements_that_cannot_be_read_never_shift_the_pairs():
+    """Two models with one unreadable judgement each, at different questions: no pair of other questions is compared."""
+
+    def judged(shares):
+        samples = [{"judged": {"share": share}} for share in shares]
+        outcomes, groups = _outcomes({"metric": JUDGED, "samples": samples})
+        return Score.of(Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
+
+    assert judged([1.0, None, 0.5]).parts[0][1].groups.tolist() == [0, 2]
+    assert p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
+    assert p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None

@@ -5,6 +5,7 @@ import pytest
 from nextlong.replicate import initial
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.heavy
 
 
 def test_the_first_head_of_the_first_layer_looks_one_token_back(tmp_path):

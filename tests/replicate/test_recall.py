@@ -8,6 +8,7 @@ import pytest
 from nextlong.replicate import invented, recall
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")

@@ -283,9 +283,11 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
     for number, text in enumerate(texts):
         (data / f"mine{number}").mkdir()
         (data / f"mine{number}" / "manifest.json").write_text(text)
-    shutil.copytree(data / "jsonl", data / "mine")
+    (data / "mine").mkdir()  # a step is called so, too
+    (data / "mine" / "manifest.json").write_text("{}")
+    shutil.copytree(data / "jsonl", data / "copy")
     shutil.copytree(data / "jsonl", data / "backup" / "jsonl")
-    for copy in ("mine", "backup/jsonl"):
+    for copy in ("copy", "backup/jsonl"):
         (data / copy / "train" / "part-00000.jsonl").write_text("changed")
     (data / "parquet" / "NOTES.txt").write_text("mine")
     assert check_files(Artefacts(own))[1].examples == []
@@ -293,7 +295,7 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
     assert nextlong.open(own).data == data
     assert main(["gc", str(own), "--drop", "base", "--yes"]) == 0
     assert sorted(path.name for path in (data / "base").rglob("*")) == ["NOTES.txt", "parquet"]
-    for name in ("mine0", "mine1", "mine2", "mine3", "mine", "backup/jsonl"):
+    for name in ("mine0", "mine1", "mine2", "mine3", "mine", "copy", "backup/jsonl"):
         assert (data / name / "manifest.json").exists()
 
 

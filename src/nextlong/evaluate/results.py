@@ -115,6 +115,8 @@ def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
     named: dict[Any, int] = {}
     groups: list[int] = []
     for number, sample in enumerate(values.get("samples", ())):
+        # Also of a question that is left out, so that two models' groups have the same numbers.
+        group = named.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(named))
         scored = {} if sample.get("refused") else sample.get("scores", {})
         value = 0.0 if sample.get("refused") else scored.get(metric)
         if metric == JUDGED and not sample.get("refused"):
@@ -124,7 +126,7 @@ def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
         if value is None:
             return np.empty(0), np.empty(0, np.int64)
         outcomes.append(100.0 * float(value))
-        groups.append(named.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(named)))
+        groups.append(group)
     return np.array(outcomes), np.array(groups, np.int64)
 
 

@@ -55,6 +55,7 @@ def check_files(run: Artefacts, *, known: Collection[Path] = ()) -> list[Outcome
 def _data_of(run: Artefacts) -> Iterator[tuple[Path, Json]]:
     """Yield the folders of `data/` that hold rows of the run, and the record in each."""
     compose = run.steps.get("compose")
+    exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
     data = run.path / "data"
     places = [data, *data.glob("mix-*"), *(data / path.stem for path in (run.path / "variants").glob("*.json"))]
     for path in sorted(path for place in places for path in place.glob("*/manifest.json")):
@@ -66,7 +67,7 @@ def _data_of(run: Artefacts) -> Iterator[tuple[Path, Json]]:
             if is_ours and compose and compose.manifest["fingerprint"] in made:
                 yield folder, record
         except (OSError, ValueError, KeyError, TypeError):
-            if folder.name in run.steps:  # else it is the user's
+            if folder.name in exports:  # else it is the user's
                 yield folder, {"files": {path.name: {"bytes": -1, "xxh3": ""}}}  # which no file is
 
 
