@@ -40,7 +40,11 @@ from nextlong.replicate.presets import recipe_from
             ["--preset", "mechanism", "--set", "pretrain.tokens_per_step=1000"],
             "tokens_per_step=1000 is not a multiple of a row",
         ),
-        (["report", "r.json"], "r.json does not exist; `nextlong replicate --preset mechanism` writes results.json"),
+        pytest.param(
+            ["report", "r.json"],
+            "r.json does not exist; `nextlong replicate --preset mechanism` writes results.json",
+            marks=pytest.mark.heavy,  # matplotlib is asked for first
+        ),
         (["--preset", "smoke", "--to", "x"], "--to belongs to `nextlong replicate report RESULTS`"),
         (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),
     ],

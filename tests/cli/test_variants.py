@@ -157,12 +157,19 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
         f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
     )
     assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
-    assert facts["report"].strip() == f"{own}/report-sequences=3.html"
     assert record.find(own) == before
     assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
     for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
         assert shown in call(command, own)[1]
     assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
+
+
+@pytest.mark.heavy  # a page needs matplotlib
+def test_a_variant_has_a_report_of_its_own(own, recipe, call):
+    told = call("run", recipe, "--set", "compose.sequences=3")[1]
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    assert facts["report"].strip() == f"{own}/report-sequences=3.html"
+    assert (own / "report-sequences=3.html").exists()
 
 
 def test_settings_that_change_no_data_make_no_variant(own, recipe, call):

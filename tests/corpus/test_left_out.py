@@ -158,4 +158,3 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
     assert example.note == f"equals, but for case and white space, {stays}"
     capfd.readouterr()
     assert cli_main.main(["verify", str(run.path)]) == 0
-    assert cli_main.main(["report", str(run.path)]) == 0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nextlong.replicate import initial
-
 torch = pytest.importorskip("torch")
+from nextlong.replicate import initial  # noqa: E402
+
 pytestmark = pytest.mark.heavy
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+pytest.importorskip("torch")
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.replicate.mechanism import Experiment
@@ -14,6 +15,8 @@ from nextlong.replicate.results import HYPOTHESES
 from nextlong.runs.opened import Run
 from nextlong.train.recipe import Data
 from nextlong.train.rows import source_of
+
+pytestmark = pytest.mark.heavy
 
 SMALL = {
     "preset": "mechanism",
@@ -65,7 +68,6 @@ def test_sequences_are_those_of_ordinary_runs(experiment):
     assert {span.role for span in sequence.spans} - {"joint"} == {"meta", "negative"}
 
 
-@pytest.mark.heavy
 def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
     out = tmp_path / "out"
     path = tmp_path / "m.yaml"

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nextlong.replicate import invented, recall
-
 torch = pytest.importorskip("torch")
+from nextlong.replicate import invented, recall  # noqa: E402
+
 pytestmark = pytest.mark.heavy
 
 

@@ -7,11 +7,14 @@ from statistics import fmean
 
 import pytest
 
+pytest.importorskip("torch")
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
 from nextlong.replicate.mechanism_recipe import Mechanism
 from nextlong.replicate.results import Results, interval
+
+pytestmark = pytest.mark.heavy
 
 DOCS = Path(__file__).parents[2] / "docs"
 ARMS = ["nextlong", "random negatives", "standard"]
